@@ -1,0 +1,23 @@
+"""Recurrent translation and captioning models, as the papers print them.
+
+Axis alphabet of the whole package: B batch, K beam, S source positions (or image locations), T target
+positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seqtool.translator import Translator
+
+__version__ = "0.1.0"
+
+
+def load(checkpoint: str, **settings: Any) -> "Translator":
+    """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`.
+
+    Several paths joined by commas load an ensemble. Settings (device, threads, beam, …) are those of
+    `seqtool.translator.Translator`. torch is imported here, not by `import seqtool`.
+    """
+    from seqtool.translator import Translator
+
+    return Translator.load(checkpoint, **settings)

@@ -1,0 +1,6 @@
+"""`python -m seqtool`, which is what torchrun starts."""
+
+from seqtool.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra.
+
+Nothing here imports torch, and Hydra is imported only when a command runs, so that help is instant.
+"""
+
+import importlib
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqtool import __version__
+from seqtool.errors import InputError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption")} | {"eval": "evaluate"}
+COMMANDS = (*FUNCTIONS, "inspect")
+
+# Runs and caches are ours to place: Hydra makes no directory and writes no log.
+HYDRA = (
+    "hydra.run.dir=.",
+    "hydra.output_subdir=null",
+    "hydra.job.chdir=false",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+)
+
+
+def main() -> None:
+    """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
+    sys.exit(run(sys.argv[1:], config_directory()))
+
+
+def run(arguments: Sequence[str], configs: Path) -> int:
+    """Run one command line with the configurations in `configs` and return the exit status."""
+    debug = os.environ.get("SEQTOOL_DEBUG") == "1"
+    try:
+        _dispatch(list(arguments), configs)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `seqtool … | head`: the reader has left, and the flush at exit must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (InputError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        print(f"seqtool: {_sentence(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def config_directory() -> Path:
+    """The configurations: the package's copy where it is installed from a wheel, otherwise the checkout's."""
+    package = Path(__file__).resolve().parent
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def _dispatch(arguments: list[str], configs: Path) -> None:
+    from seqtool import usage
+
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        print(usage.overview())
+    elif command == "--version":
+        print(f"seqtool {__version__}")
+    elif command == "--completion":
+        print(usage.completion(rest[0] if rest else ""))
+    elif command == "--complete":
+        print("\n".join(usage.complete(rest[0] if rest else "", configs)))
+    elif command not in COMMANDS:
+        from seqtool.config import sentence, unknown
+
+        raise InputError(sentence([unknown(command, COMMANDS, kind="command")]))
+    elif "--help" in rest or "-h" in rest:
+        print(usage.command(command, configs, rest))
+    elif command == "inspect":
+        if len(rest) != 1:
+            raise InputError("inspect needs one path: seqtool inspect PATH.")
+        from seqtool.commands.inspect import inspect
+
+        inspect(rest[0])
+    else:
+        _compose_and_call(command, rest, configs)
+
+
+class _Carried(BaseException):
+    """An exception of a command on its way past Hydra, which prints a line of its own for each Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> None:
+    """Compose the configuration of `command` and call its function: once or, with -m, once a job."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from seqtool import arguments as ours
+
+    options, settings = ours.split(arguments)
+    settings = [ours.quoted(setting) for setting in settings]
+
+    def task(config: "DictConfig") -> None:
+        try:
+            _call(command, config)
+        except Exception as error:
+            raise _Carried(error) from error
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us rather than being printed
+    _log_to_stderr()
+    arguments_before = sys.argv
+    with ExitStack() as stack:
+        overrides = [*HYDRA, *settings]
+        if "--multirun" in options:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
+            overrides = [*HYDRA, f"hydra.sweep.dir={ours.quote(scratch)}", "hydra.sweep.subdir=."]
+            overrides += map(ours.numbered, settings)
+        sys.argv = [f"seqtool {command}", *options, *overrides]
+        try:
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
+        except _Carried as carried:
+            raise carried.error from None
+        except (HydraException, OmegaConfBaseException) as error:
+            raise InputError(ours.explain(error, settings, configs, command)) from error
+        finally:
+            sys.argv = arguments_before
+
+
+def _call(command: str, config: "DictConfig") -> None:
+    from omegaconf import OmegaConf
+
+    from seqtool.config import plain
+
+    plain(config)  # refuses what cannot be resolved, before any work starts
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        needed = " and ".join(f"{key}=…" for key in missing)
+        raise InputError(f"{command} needs {needed} (see seqtool {command} --help).")
+    function = FUNCTIONS[command]
+    module = importlib.import_module(f"seqtool.commands.{function}")
+    getattr(module, function)(config)
+
+
+def _log_to_stderr() -> None:
+    """Standard output is for results."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    for package in ("seqtool", "hydra"):
+        logging.getLogger(package).setLevel(logging.INFO)
+
+
+def _sentence(error: InputError | OSError) -> str:
+    if isinstance(error, InputError) or error.filename is None or error.strerror is None:
+        return str(error)
+    others = "" if error.filename2 is None else f" or '{error.filename2}'"
+    return f"'{error.filename}'{others} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

@@ -1,0 +1,1 @@
+"""Data: vocabularies, parallel text, the cache on disk, batches."""

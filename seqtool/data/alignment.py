@@ -1,0 +1,133 @@
+"""Words, and which of them are translations of which: from attention over pieces to Pharaoh's `i-j`.
+
+A link is a pair (source word, target word), both counted from 0. Matrices have the target in their rows, as
+attention has: target words × source words.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.errors import InputError
+
+Link = tuple[int, int]
+Matrix = NDArray[np.floating]
+
+PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
+SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
+
+
+def words(text: str) -> list[str]:
+    """The words of a sentence: split at white space, leading and trailing punctuation as words of their own.
+
+    Nothing inside a word is split, nor is a run of punctuation, so that text which is tokenised already keeps
+    its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?
+    """
+    return [text[start:end] for start, end in _spans(text)]
+
+
+def piece_words(pieces: Sequence[str]) -> list[int]:
+    """For each piece the index of its word in `words("".join(pieces))`, each ▁ read as a space.
+
+    A piece that spans several words belongs to the first of them. A piece of nothing but spaces belongs to
+    the word that it begins, and is -1 where none follows.
+    """
+    text = "".join(pieces).replace(SPACE, " ")
+    ends = [end for _, end in _spans(text)]
+    indices, position, word = [], 0, 0
+    for piece in pieces:
+        following = len(text) - len(text[position:].lstrip())  # where the piece's first letter is, or the next one
+        while word < len(ends) and ends[word] <= following:
+            word += 1
+        indices.append(word if word < len(ends) else -1)
+        position += len(piece)
+    return indices
+
+
+def word_attention(attention: Matrix, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Matrix:
+    """Attention of pieces (T×S) as attention of words: summed on the source, averaged on the target.
+
+    The caller removes the row and the column of the end of sentence first; what was given to it is not shared
+    out, so rows sum to at most 1. A word without a piece of its own has zeros. Raises ValueError when the
+    shape is not (target pieces, source pieces).
+    """
+    expected = len(target_pieces), len(source_pieces)
+    if attention.shape != expected:
+        raise ValueError(f"attention is {attention.shape} for {expected} target and source pieces")
+    gather_source = _membership(source_pieces)
+    gather_target = _membership(target_pieces)
+    counts = np.maximum(gather_target.sum(axis=1, keepdims=True), 1)
+    result: Matrix = (gather_target / counts) @ attention @ gather_source.T
+    return result
+
+
+def hard_alignment(matrix: Matrix) -> set[Link]:
+    """Each target word linked to the source word it attends to most, the first of equals; none for zeros."""
+    if matrix.size == 0:
+        return set()
+    best = matrix.argmax(axis=1)
+    return {(int(source), target) for target, source in enumerate(best) if matrix[target, source] > 0}
+
+
+def diagonal(source_length: int, target_length: int) -> set[Link]:
+    """A baseline: each target word linked to the source word at the same relative position."""
+    if source_length == 0:
+        return set()
+    return {((2 * j + 1) * source_length // (2 * target_length), j) for j in range(target_length)}
+
+
+def uniform(source_length: int, target_length: int, generator: np.random.Generator) -> set[Link]:
+    """A baseline: each target word linked to a source word drawn evenly, as uniform attention would."""
+    if source_length == 0:
+        return set()
+    return {(int(i), j) for j, i in enumerate(generator.integers(source_length, size=target_length))}
+
+
+def parse_pharaoh(line: str, *, place: str = "Alignment") -> tuple[set[Link], set[Link]]:
+    """The sure links (`i-j`) and the possible ones (`i?j`) of a line in Pharaoh format.
+
+    Raises InputError, which begins with `place` (such as "gold.align line 3"), on anything else.
+    """
+    sure: set[Link] = set()
+    possible: set[Link] = set()
+    for item in line.split():
+        match = _LINK.fullmatch(item)
+        if match is None:
+            raise InputError(
+                f"{place}: '{item}' is not an alignment link; expected i-j (sure) or i?j (possible), "
+                "source word and target word counted from 0."
+            )
+        link = int(match[1]), int(match[3])
+        (sure if match[2] == "-" else possible).add(link)
+    return sure, possible
+
+
+def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
+    """Links as a line in Pharaoh format, in the order of the target."""
+    marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
+    return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
+
+
+_LINK = re.compile(r"([0-9]+)([-?])([0-9]+)")
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where each word starts and ends in the text."""
+    spans = []
+    for match in re.finditer(r"\S+", text):
+        token, start = match[0], match.start()
+        left = len(token) - len(token.lstrip(PUNCTUATION))
+        right = len(token.rstrip(PUNCTUATION))
+        cuts = [0, len(token)] if left == len(token) else [0, left, right, len(token)]
+        spans += [(start + a, start + b) for a, b in pairwise(cuts) if a < b]
+    return spans
+
+
+def _membership(pieces: Sequence[str]) -> NDArray[np.float64]:
+    """Words × pieces: 1 where the piece belongs to the word."""
+    count = len(words("".join(pieces).replace(SPACE, " ")))
+    belongs: NDArray[np.bool_] = np.arange(count)[:, None] == np.array(piece_words(pieces), dtype=np.int64)
+    return belongs.astype(np.float64)

@@ -1,0 +1,225 @@
+"""The cache of a prepared corpus: a directory named by its inputs and settings, complete or not there at all.
+
+    cache/toy-en-es-1f2e3d4c5b6a/
+        source.vocabulary target.vocabulary    or joint.vocabulary, for both
+        train.source.tokens.bin                ids end to end, two or four bytes each
+        train.source.offsets.bin               where each sentence begins, and the last one ends
+        valid.source.txt valid.target.txt      the sentences as they came: references (not of train)
+        valid.alignments.txt                   gold alignments, where the corpus has them (not of train)
+        summary.json                           what was kept, what was dropped and why, settings, versions
+
+Arrays are memory-mapped, so memory does not grow with the corpus.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.encoding import Side
+from seqtool.data.vocabulary import Vocabulary, load_pair
+from seqtool.errors import InputError
+
+FORMAT = 1  # of the directory; part of what names it
+SUMMARY = "summary.json"
+OFFSET = np.dtype("<i8")
+
+Ids = NDArray[np.unsignedinteger]
+
+
+class Split:
+    """The sentence pairs of one split, by their index: token ids, without BOS and EOS."""
+
+    def __init__(self, directory: Path, name: str, types: Mapping[str, np.dtype[np.unsignedinteger]]) -> None:
+        self.name = name
+        self._directory = directory
+        self._tokens = {side: _map(self._file(f"{side}.tokens.bin"), types[side]) for side in types}
+        self._offsets = {side: _map(self._file(f"{side}.offsets.bin"), OFFSET) for side in types}
+
+    def __len__(self) -> int:
+        return len(self._offsets["source"]) - 1
+
+    def source(self, index: int) -> Ids:
+        return self._ids("source", index)
+
+    def target(self, index: int) -> Ids:
+        return self._ids("target", index)
+
+    @cached_property
+    def source_lengths(self) -> NDArray[np.int64]:
+        """In tokens, of all sources."""
+        return np.diff(self._offsets["source"])
+
+    @cached_property
+    def target_lengths(self) -> NDArray[np.int64]:
+        """In tokens, of all targets."""
+        return np.diff(self._offsets["target"])
+
+    def texts(self, side: str) -> list[str]:
+        """The sentences as they came, of `source` or `target`. The cache keeps none of the training split."""
+        return _read_lines(self._file(f"{side}.txt"))
+
+    def alignments(self) -> list[str] | None:
+        """Gold alignments in Pharaoh format, where the corpus has them."""
+        path = self._file("alignments.txt")
+        return _read_lines(path) if path.exists() else None
+
+    def _ids(self, side: str, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        offsets = self._offsets[side]
+        return self._tokens[side][offsets[index] : offsets[index + 1]]
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{self.name}.{name}"
+
+
+class Cache:
+    """A prepared corpus: its vocabularies, its splits, and what `prepare` counted."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises InputError unless the directory is a whole cache."""
+        self.directory = directory
+        self.summary = _read_summary(directory)
+        self.source_vocabulary: Vocabulary
+        self.target_vocabulary: Vocabulary
+        self.source_vocabulary, self.target_vocabulary = load_pair(directory)
+
+    @property
+    def name(self) -> str:
+        """The corpus's: toy, multi30k, parallel."""
+        return str(self.summary["corpus"])
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Of source and target."""
+        source, target = self.summary["languages"]
+        return source, target
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.summary["splits"])
+
+    @property
+    def vocabulary_files(self) -> list[Path]:
+        return sorted(self.directory.glob("*.vocabulary"))
+
+    def split(self, name: str) -> Split:
+        """Raises InputError where the corpus has no such split."""
+        if name not in self.splits:
+            raise InputError(
+                f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}. "
+                f"Where data.{name} is a setting, name its files there."
+            )
+        types = self.summary["token_types"]
+        return Split(self.directory, name, {side: np.dtype(types[side]) for side in ("source", "target")})
+
+    def describe(self) -> str:
+        """What was kept, dropped and why, lengths, vocabularies and unknown tokens, as text."""
+        return _describe(self.summary)
+
+
+class SideWriter:
+    """Writes the tokens and offsets of one side of a split; `stem` as in cache/…/train.source."""
+
+    def __init__(self, stem: Path) -> None:
+        self._stem = stem
+        self._stack = ExitStack()
+        self.sentences = self.tokens = self.unknown = 0
+
+    def __enter__(self) -> "SideWriter":
+        tokens, offsets = (self._stem.with_name(f"{self._stem.name}.{name}.bin") for name in ("tokens", "offsets"))
+        self._tokens = self._stack.enter_context(tokens.open("wb"))
+        self._offsets = self._stack.enter_context(offsets.open("wb"))
+        self._offsets.write(np.zeros(1, OFFSET).tobytes())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write(self, side: Side) -> None:
+        self._tokens.write(side.tokens.tobytes())
+        self._offsets.write((self.tokens + np.cumsum(side.lengths)).astype(OFFSET).tobytes())
+        self.sentences += len(side.lengths)
+        self.tokens += len(side.tokens)
+        self.unknown += side.unknown
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def copied(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """The pairs again, each written into the two files as it passes."""
+    with (
+        source.open("w", encoding="utf-8", newline="\n") as source_file,
+        target.open("w", encoding="utf-8", newline="\n") as target_file,
+    ):
+        for pair in pairs:
+            source_file.write(f"{pair[0]}\n")
+            target_file.write(f"{pair[1]}\n")
+            yield pair
+
+
+def open_cache(path: Path) -> Cache:
+    """The cache at `path`; InputError says what is wrong with any other directory."""
+    return Cache(path)
+
+
+def is_cache(path: Path) -> bool:
+    """Whether the directory was made by `prepare`."""
+    return (path / SUMMARY).is_file()
+
+
+def _read_summary(directory: Path) -> dict[str, Any]:
+    try:
+        summary: dict[str, Any] = json.loads((directory / SUMMARY).read_bytes())
+        files, version = summary["files"], summary["format"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{directory} is not a cache: seqtool prepare makes them.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
+    if version != FORMAT:
+        raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
+    for name, size in files.items():
+        path = directory / name
+        found = path.stat().st_size if path.exists() else 0
+        if found != size:
+            raise InputError(f"{path} has {found:,} bytes instead of {size:,}: remove {directory} and prepare again.")
+    return summary
+
+
+def _describe(summary: Mapping[str, Any]) -> str:
+    source, target = summary["languages"]
+    sizes, kind = summary["vocabulary"], summary["vocabulary"]["kind"]
+    both = f"{sizes['source']:,} entries ({kind}), joint"
+    apart = f"{source} {sizes['source']:,} and {target} {sizes['target']:,} entries ({kind})"
+    rows = [("split", "pairs", f"tokens/{source}", f"tokens/{target}", "unknown", "dropped")]
+    for name, split in summary["splits"].items():
+        sides = split["source"], split["target"]
+        tokens = sum(side["tokens"] for side in sides)
+        unknown = sum(side["unknown"] for side in sides) / max(tokens, 1)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items())
+        lengths = (f"{side['tokens'] / max(split['pairs'], 1):.1f}" for side in sides)
+        rows.append((name, f"{split['pairs']:,}", *lengths, f"{unknown:.2%}", reasons or "none"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{summary['corpus']}, {source} → {target}; vocabulary: {both if sizes['joint'] else apart}"]
+    for name, *numbers, reasons in rows:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *cells, reasons]))
+    return "\n".join(lines)
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The file's numbers, read as they are used; an empty file cannot be mapped."""
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+def _read_lines(path: Path) -> list[str]:
+    return path.read_bytes().decode().split("\n")[:-1]

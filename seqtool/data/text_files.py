@@ -1,0 +1,111 @@
+"""Reading text files, plain or .gz, line by line, with errors that say which file and which line."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from seqtool.errors import InputError
+
+BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    r"""The lines of a UTF-8 file without their ends: \n or \r\n, and nothing else, ends a line.
+
+    Raises InputError where the file is missing, no file, empty, not UTF-8, or a .gz that is damaged.
+    """
+    number = 0
+    with _open(check_file(path)) as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path} line {number:,} is not valid UTF-8 (byte {error.start + 1} of the line): "
+                "convert the file to UTF-8."
+            ) from error
+        except EOFError as error:
+            raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{path} is no intact gzip file (after line {number:,}): copy or download it again."
+            ) from error
+    if number == 0:
+        raise InputError(f"{path} is empty.")
+
+
+def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """Line by line the pairs of two files. Raises InputError where one ends before the other."""
+    counts = [0, 0]
+    iterators = [read_lines(source), read_lines(target)]
+    while True:
+        pair = [next(lines, None) for lines in iterators]
+        if None in pair:
+            break
+        counts = [count + 1 for count in counts]
+        yield str(pair[0]), str(pair[1])
+    for side, lines in enumerate(iterators):
+        counts[side] += (pair[side] is not None) + sum(1 for _ in lines)
+    if counts[0] != counts[1]:
+        (more, long), (fewer, short) = sorted(zip(counts, (source, target), strict=True), reverse=True)
+        other = short.name if short.parent == long.parent else short
+        raise InputError(f"{long} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
+
+
+def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a file with source, tab, target on each line. Raises InputError on any other line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise InputError(
+                f"{path} line {number:,} has {len(columns) - 1} tabs: "
+                "each line must be the source, one tab, the target."
+            )
+        yield columns[0], columns[1]
+
+
+def check_file(path: Path) -> Path:
+    """The path again; raises InputError unless it is a file that can be read more than once."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    if path.is_dir():
+        raise InputError(f"{path} is a directory, not a text file.")
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file: write the text into a file first.")
+    return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write the file beside its place and rename it: at `path` there is never a part of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file to write that takes its place when it is complete; an error leaves what was there before."""
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: name a file to write to.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")

@@ -1,0 +1,127 @@
+"""Parallel text: where the sentence pairs of each split come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from seqtool.data import toy
+from seqtool.data.text_files import read_tsv, read_two_files
+from seqtool.errors import InputError
+
+Digest = Callable[[Path], str]
+Files = tuple[Path, ...]
+
+
+class Corpus(ABC):
+    """Sentence pairs in splits, of which `train` is one. Languages are only names."""
+
+    name: str
+    source_language: str
+    target_language: str
+
+    def fetch(self) -> None:  # noqa: B027 most corpora have nothing to fetch
+        """Make sure that the files are there; may download. Raises InputError where it cannot."""
+
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+
+    @abstractmethod
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Source and target sentences of the split, read as they are asked for."""
+
+    def alignments(self, split: str) -> list[str] | None:
+        """The split's gold alignments in Pharaoh format, where the corpus has them."""
+        return None
+
+    @abstractmethod
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        """What the text depends on, files as their digests: equal for equal text."""
+
+
+class FileCorpus(Corpus):
+    """A corpus of files: for each split a source and a target file, or one of tab-separated pairs."""
+
+    @abstractmethod
+    def files(self) -> dict[str, Files]:
+        """For each split its two files, or its one."""
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files())
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        files = self.files()[split]
+        return read_tsv(files[0]) if len(files) == 1 else read_two_files(files[0], files[1])
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {split: [digest(path) for path in files] for split, files in self.files().items()}
+
+
+@final
+class ParallelFiles(FileCorpus):
+    """Anyone's files, plain or .gz: two files a split, source first, or one TSV."""
+
+    name = "parallel"
+
+    def __init__(
+        self,
+        *,
+        train: str | list[str],
+        valid: str | list[str] | None,
+        test: str | list[str] | None,
+        source_language: str,
+        target_language: str,
+    ) -> None:
+        self.source_language = source_language
+        self.target_language = target_language
+        named = {"train": train, "valid": valid, "test": test}
+        self._files = {split: _files(split, value) for split, value in named.items() if value}
+        if "train" not in self._files:
+            raise InputError("data.train names no files: it takes a source and a target file, or one TSV file.")
+
+    def files(self) -> dict[str, Files]:
+        return self._files
+
+
+@final
+class Toy(Corpus):
+    """The built-in corpus: a grammar's English sentences and their Spanish translations, with alignments."""
+
+    name = "toy"
+    source_language = "en"
+    target_language = "es"
+
+    def __init__(self, *, seed: int, train: int, valid: int, test: int) -> None:
+        self._seed = seed
+        self._sizes = {"train": train, "valid": valid, "test": test}
+        for split, size in self._sizes.items():
+            if size < 1:
+                raise InputError(f"data.{split} is {size}: a split needs at least 1 pair.")
+
+    @cached_property
+    def _pairs(self) -> dict[str, list[toy.Pair]]:
+        return toy.generate(seed=self._seed, **self._sizes)
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._sizes)
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        return ((pair.source, pair.target) for pair in self._pairs[split])
+
+    def alignments(self, split: str) -> list[str] | None:
+        return [pair.alignment for pair in self._pairs[split]]
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        grammar = [digest(path) for path in sorted(Path(str(toy.__file__)).parent.glob("toy*.py"))]
+        return {"seed": self._seed, **self._sizes, "grammar": grammar}
+
+
+def _files(split: str, value: str | list[str]) -> Files:
+    names = [value] if isinstance(value, str) else value
+    if len(names) > 2:
+        raise InputError(
+            f"data.{split} names {len(names)} files: it takes a source and a target file, or one TSV file."
+        )
+    return tuple(Path(name) for name in names)

@@ -1,0 +1,276 @@
+"""Turning a model into sentences: one batched beam search (greedy is beam 1), sampling, and forced decoding.
+
+All see only a memory, a state and a step function; they know no model. States and memories are frozen dataclasses of
+tensors, batch first, so keeping, repeating and reordering rows are all one function, `select`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from seqtool.data.vocabulary import BOS, EOS, PAD
+from seqtool.errors import InputError
+from seqtool.models.encoder_decoder import Step
+
+X = TypeVar("X")
+StepFunction = Callable[[Any, Any, Tensor], Step[Any]]
+LengthPenalty = Callable[[float], float]
+
+
+class Hypothesis(NamedTuple):
+    """A decoded sequence.
+
+    tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
+    was ranked by; attention: T×S, a row for each token and one for EOS where it ended, or None; ended: with EOS,
+    not by reaching the maximum length.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+    attention: Tensor | None
+    ended: bool
+
+
+def length_penalty(name: str, alpha: float) -> LengthPenalty:
+    """What a log-probability is divided by, given the length in tokens, EOS included.
+
+    `none` 1; `average` the length; `gnmt` ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
+    """
+    penalties: dict[str, LengthPenalty] = {
+        "none": lambda length: 1.0,
+        "average": lambda length: length,
+        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
+    }
+    if name not in penalties:
+        raise InputError(f"Unknown length_penalty '{name}'; choose from {', '.join(penalties)}.")
+    return penalties[name]
+
+
+def select(tree: X, rows: Tensor) -> X:
+    """The given rows of every tensor in a tree of dataclasses and tuples."""
+    return cast(X, _select(tree, rows))
+
+
+def _select(tree: Any, rows: Tensor) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.index_select(0, rows)
+    if isinstance(tree, tuple):
+        return tuple(_select(branch, rows) for branch in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{f.name: _select(getattr(tree, f.name), rows) for f in fields(tree)})
+    return tree
+
+
+@dataclass(frozen=True)
+class _Beams:
+    """Partial hypotheses, N = sentences · width rows: log_p N, tokens N×t from BOS on, attention N×t×S or None."""
+
+    log_p: Tensor
+    tokens: Tensor
+    attention: Tensor | None
+
+    def extended(self, parents: Tensor, log_p: Tensor, token: Tensor, alpha: Tensor | None) -> "_Beams":
+        attention = None
+        if alpha is not None:
+            attention = alpha[parents, None]
+            if self.attention is not None:
+                attention = torch.cat([self.attention[parents], attention], 1)
+        return _Beams(log_p, torch.cat([self.tokens[parents], token[:, None]], 1), attention)
+
+
+@torch.no_grad()
+def beam_search(
+    step: StepFunction,
+    memory: Any,
+    state: Any,
+    *,
+    beam: int,
+    maximum: Sequence[int],
+    n_best: int,
+    penalty: LengthPenalty,
+    coverage: float,
+    keep_attention: bool,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence, best first; always at least one, also when no beam ends.
+
+    At every step the 2·beam best continuations of a sentence are taken. Those among the first `beam` that end are set
+    aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have ended, when no
+    live one can enter its n best any more, or at its `maximum` length (tokens, EOS included); it then leaves the
+    batch. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1).
+    """
+    finished: list[list[Hypothesis]] = [[] for _ in maximum]
+    active = list(range(len(maximum)))
+    n = len(active)
+    device = _device(state)
+    repeat = torch.arange(n, device=device).repeat_interleave(beam)
+    state = select(state, repeat)
+    log_p = torch.full((n, beam), -math.inf, device=device)
+    log_p[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
+    live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS, device=device), None)
+
+    for length in range(1, max(maximum, default=0) + 1):
+        logits, state, alpha = step(memory, state, live.tokens[:, -1])
+        vocabulary = logits.shape[-1]
+        log_p = _log_softmax(logits) + live.log_p[:, None]
+        best, index = log_p.view(n, -1).topk(min(2 * beam, beam * vocabulary), -1)
+        width = best.shape[1]
+        parents = (index // vocabulary + torch.arange(n, device=device)[:, None] * beam).flatten()
+        token = index % vocabulary
+        candidates = live.extended(
+            parents, best.flatten(), token.flatten(), alpha if keep_attention or coverage else None
+        )
+
+        ends = token == EOS
+        for i, j in (ends & (best > -math.inf))[:, :beam].nonzero().tolist():
+            ended = _hypothesis(candidates, i * width + j, penalty, coverage, ended=True)
+            finished[active[i]].append(ended)
+        surviving, chosen = best.masked_fill(ends, -math.inf).topk(beam, -1)
+        chosen = chosen + torch.arange(n, device=device)[:, None] * width  # as rows of `candidates`
+
+        keep = []
+        for i, (sentence, top) in enumerate(zip(active, surviving[:, 0].tolist(), strict=True)):
+            done = finished[sentence]
+            if length == maximum[sentence]:
+                rows = zip(chosen[i].tolist(), surviving[i].tolist(), strict=True)
+                for row, score in list(rows)[: max(0, n_best - len(done))]:
+                    if score > -math.inf:
+                        done.append(_hypothesis(candidates, row, penalty, coverage, ended=False))
+            elif not (len(done) >= beam or top == -math.inf):
+                hopeless = len(done) >= n_best and top / penalty(maximum[sentence]) <= _nth_score(done, n_best)
+                if not hopeless:
+                    keep.append(i)
+        if not keep:
+            break
+        kept = torch.tensor(keep, device=device)
+        rows_kept = chosen[kept].flatten()
+        live = select(candidates, rows_kept)
+        state = select(state, parents[rows_kept])
+        if len(keep) < n:
+            memory = select(memory, kept)
+            active = [active[i] for i in keep]
+            n = len(active)
+    for hypotheses in finished:
+        hypotheses.sort(key=lambda h: (not h.ended, -h.score))
+    return [hypotheses[:n_best] for hypotheses in finished]
+
+
+@torch.no_grad()
+def sample(
+    step: StepFunction,
+    memory: Any,
+    state: Any,
+    *,
+    samples: int,
+    maximum: Sequence[int],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    generator: torch.Generator,
+    keep_attention: bool,
+) -> list[list[Hypothesis]]:
+    """Ancestral sampling, `samples` for each sentence, most probable first.
+
+    The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
+    smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
+    """
+    device = _device(state)
+    n = len(maximum)
+    state = select(state, torch.arange(n, device=device).repeat_interleave(samples))
+    rows = n * samples
+    live = _Beams(torch.zeros(rows, device=device), torch.full((rows, 1), BOS, device=device), None)
+    everyone = torch.arange(rows, device=device)
+    limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
+    over = torch.zeros(rows, dtype=torch.bool, device=device)
+    for length in range(1, max(maximum, default=0) + 1):
+        logits, state, alpha = step(memory, state, live.tokens[:, -1])
+        log_p = _log_softmax(logits)
+        p = _truncated(log_p / temperature, top_k, top_p)
+        token = torch.multinomial(p, 1, generator=generator).masked_fill(over[:, None], PAD)
+        gain = log_p.gather(1, token).squeeze(1).masked_fill(over, 0.0)
+        live = live.extended(everyone, live.log_p + gain, token.squeeze(1), alpha if keep_attention else None)
+        over = over | (token.squeeze(1) == EOS) | (limit == length)
+        if bool(over.all()):
+            break
+    plain = length_penalty("none", 0.0)
+    drawn = [_hypothesis(live, row, plain, 0.0, ended=bool((live.tokens[row] == EOS).any())) for row in range(rows)]
+    groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
+    return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
+
+
+@torch.no_grad()
+def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[Hypothesis]:
+    """Forced decoding: the probability of given targets (B×(T+1) ids: BOS … EOS, then padding), and the attention."""
+    device = targets.device
+    live = _Beams(torch.zeros(len(targets), device=device), targets[:, :1], None)
+    everyone = torch.arange(len(targets), device=device)
+    for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
+        logits, state, alpha = step(memory, state, token)
+        gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
+        live = live.extended(everyone, live.log_p + gain.masked_fill(following == PAD, 0.0), following, alpha)
+    plain = length_penalty("none", 0.0)
+    return [_hypothesis(live, row, plain, 0.0, ended=True) for row in range(len(targets))]
+
+
+class Ensemble:
+    """Several models that share vocabularies, decoded as one: their probabilities are averaged
+    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry a model.
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self.models = tuple(models)
+
+    def encode(self, source: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        encoded = [model.encode(source) for model in self.models]
+        return tuple(memory for memory, _ in encoded), tuple(state for _, state in encoded)
+
+    def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Tensor) -> Step[tuple[Any, ...]]:
+        steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
+        log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
+        alphas = [s.attention for s in steps if s.attention is not None]
+        attention = torch.stack(alphas).mean(0) if alphas else None
+        return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """N×V log-probabilities of what may be written: neither padding nor a second beginning."""
+    log_p = logits.float().log_softmax(-1)
+    log_p[:, [PAD, BOS]] = -math.inf
+    return log_p
+
+
+def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:
+    if top_k:
+        smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
+        log_p = log_p.masked_fill(log_p < smallest, -math.inf)
+    p, order = log_p.softmax(-1).sort(-1, descending=True)
+    p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0.0)  # the first token always stays
+    return torch.zeros_like(p).scatter(-1, order, p)
+
+
+def _hypothesis(beams: _Beams, row: int, penalty: LengthPenalty, coverage: float, *, ended: bool) -> Hypothesis:
+    tokens = beams.tokens[row, 1:].tolist()
+    tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
+    length = len(tokens) + ended
+    log_p = float(beams.log_p[row])
+    attention = beams.attention[row, :length] if beams.attention is not None else None
+    score = log_p / penalty(length)
+    if coverage and attention is not None and ended:
+        covered = attention.sum(0)
+        score += coverage * float(covered[covered > 0].clamp(max=1).log().sum())  # 0 only at padding
+    return Hypothesis(tokens, log_p, score, attention, ended)
+
+
+def _nth_score(hypotheses: list[Hypothesis], n: int) -> float:
+    return sorted((h.score for h in hypotheses), reverse=True)[n - 1]
+
+
+def _device(tree: Any) -> torch.device:
+    """Where the first tensor of a tree is."""
+    while not isinstance(tree, Tensor):
+        tree = tree[0] if isinstance(tree, tuple) else getattr(tree, fields(tree)[0].name)
+    return tree.device

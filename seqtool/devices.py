@@ -1,0 +1,45 @@
+"""Where to compute: `device=`, `threads=`, `precision=`."""
+
+import torch
+
+from seqtool.errors import InputError
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"Unknown device '{name}'; choose auto, cpu, cuda or cuda:0, cuda:1, ….") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device={name} is not here: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; "
+            "use device=auto or device=cpu."
+        )
+    return device
+
+
+def set_threads(threads: int | None) -> None:
+    """CPU threads of torch; None leaves torch's choice."""
+    if threads is not None:
+        if threads < 1:
+            raise InputError(f"threads must be at least 1, not {threads}.")
+        torch.set_num_threads(threads)
+
+
+def check_precision(device: torch.device, precision: str) -> None:
+    """Raise InputError where the device cannot compute in this precision."""
+    if precision not in PRECISIONS:
+        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
+    if precision == "fp16" and device.type == "cpu":
+        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Mixed precision for the forward pass: matrix products in `precision`, sums and softmax in fp32."""
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

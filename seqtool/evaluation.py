@@ -1,0 +1,233 @@
+"""`eval`: a checkpoint on a test set, or files of hypotheses, as one report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from seqtool import plots
+from seqtool.config import names
+from seqtool.data.alignment import Link, diagonal, parse_pharaoh, uniform, words
+from seqtool.data.preparation import make_corpus
+from seqtool.data.text_files import read_lines, replacing
+from seqtool.errors import InputError
+from seqtool.metrics.alignment import alignment_error_rate, crossings
+from seqtool.metrics.bleu import LENGTH_EDGES, bleu_statistics, length_bins, length_gaps
+from seqtool.metrics.translation import Comparison, Evaluation, check_lengths, compare, table
+from seqtool.metrics.translation import evaluate as evaluate_texts
+
+if TYPE_CHECKING:
+    from seqtool.translator import Translator
+
+Gold = tuple[set[Link], set[Link]]
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed."""
+
+    aer: float
+    aer_uniform: float
+    aer_diagonal: float
+    crossed: int
+    swaps: int
+
+    def text(self) -> str:
+        rows = [("this system", self.aer), ("diagonal", self.aer_diagonal), ("uniform", self.aer_uniform)]
+        lines = table(("alignment error rate", ""), [(name, f"{value:.3f}") for name, value in rows])
+        share = f"{self.crossed / self.swaps:.1%}" if self.swaps else "-"
+        return "\n".join(
+            [
+                *lines,
+                "",
+                f"Swapped neighbours whose links cross: {self.crossed:,} of {self.swaps:,} ({share})",
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything one call of `eval` found."""
+
+    system: Evaluation | None
+    comparison: Comparison | None
+    gaps: dict[str, Any] | None
+    alignment: AlignmentScores | None
+
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+        parts = {"system": self.system, "comparison": self.comparison, "alignment": self.alignment}
+        record = {name: asdict(part) for name, part in parts.items() if part is not None}
+        return record | ({"gaps": self.gaps} if self.gaps else {})
+
+    def text(self) -> str:
+        """Tables for a person."""
+        parts = [part.text() for part in (self.system, self.comparison) if part is not None]
+        if self.gaps:
+            parts.append("\n".join(f"{name}: {value}" for name, value in self.gaps["text"].items()))
+        if self.alignment is not None:
+            parts.append(self.alignment.text())
+        return "\n\n".join(parts)
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Raw source and reference lines, and gold alignments where there are any."""
+
+    sources: list[str]
+    references: list[list[str]]
+    golds: list[Gold] | None
+
+
+def evaluate_checkpoint(translator: "Translator", config: DictConfig) -> Report:
+    """Translate a test set and score it; where it has gold alignments, align its references as well."""
+    test = _test_set(translator, config)
+    hypotheses: list[str] = []
+    size = 32 * translator.settings.batch_size
+    with tqdm(total=len(test.sources), unit="line", desc="translate", disable=None) as bar:
+        for start in range(0, len(test.sources), size):
+            hypotheses += translator.translate(test.sources[start : start + size])
+            bar.update(len(hypotheses) - bar.n)
+    if config.output is not None:
+        with replacing(Path(config.output)) as stream:
+            stream.writelines(line + "\n" for line in hypotheses)
+    report = _report(hypotheses, test.references, test.sources, config)
+    alignment = None
+    if test.golds is not None and translator.attends:
+        forced = translator.forced(test.sources, test.references[0])
+        links = [one.alignment or set() for one in forced]
+        alignment = alignment_scores(links, test.golds, test.sources, test.references[0])
+    return Report(report.system, report.comparison, report.gaps, alignment)
+
+
+def evaluate_files(config: DictConfig) -> Report:
+    """Score files: hypotheses against references, and alignments against gold ones."""
+    if not names(config.references):
+        raise InputError("eval hypotheses=FILE needs references=FILE[,FILE…].")
+    hypotheses = list(read_lines(Path(config.hypotheses)))
+    reference_names = names(config.references)
+    references = [list(read_lines(Path(name))) for name in reference_names]
+    check_lengths(hypotheses, references, name=config.hypotheses, reference_names=reference_names)
+    sources = None
+    if config.sources is not None:
+        sources = list(read_lines(Path(config.sources)))
+        check_lengths(hypotheses, [sources], name=config.hypotheses, reference_names=[config.sources])
+    report = _report(hypotheses, references, sources, config)
+    alignment = None
+    if (config.alignments is None) != (config.gold is None):
+        raise InputError("alignments=FILE and gold=FILE go together.")
+    if config.gold is not None:
+        golds, links = _alignments(config.gold), _alignments(config.alignments)
+        if len(golds) != len(links):
+            raise InputError(
+                f"{config.alignments} has {len(links):,} lines but {config.gold} has {len(golds):,}: "
+                "they must be of the same sentences."
+            )
+        if sources is None:
+            raise InputError("gold=FILE needs sources=FILE: the baselines depend on the sentences' lengths.")
+        alignment = alignment_scores([sure for sure, _ in links], golds, sources, references[0])
+    return Report(report.system, report.comparison, report.gaps, alignment)
+
+
+def alignment_scores(
+    links: Sequence[set[Link]], golds: Sequence[Gold], sources: Sequence[str], targets: Sequence[str]
+) -> AlignmentScores:
+    generator = np.random.default_rng(0)
+    sizes = [(len(words(source)), len(words(target))) for source, target in zip(sources, targets, strict=True)]
+    crossed, swaps = crossings(links, golds)
+    return AlignmentScores(
+        aer=alignment_error_rate(links, golds),
+        aer_uniform=alignment_error_rate([uniform(s, t, generator) for s, t in sizes], golds),
+        aer_diagonal=alignment_error_rate([diagonal(s, t) for s, t in sizes], golds),
+        crossed=crossed,
+        swaps=swaps,
+    )
+
+
+def _report(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sources: Sequence[str] | None,
+    config: DictConfig,
+) -> Report:
+    options: Mapping[str, Any] = {"tokenize": config.tokenize, "lowercase": config.lowercase}
+    edges = list(config.length_bins) or list(LENGTH_EDGES)
+    system = evaluate_texts(hypotheses, references, sources=sources, edges=edges, **options)
+    drawn = {"system": system.by_length}
+    comparison, gaps = None, None
+    if config.baseline is not None:
+        baseline = list(read_lines(Path(config.baseline)))
+        check_lengths(baseline, references, name=config.baseline, reference_names=["the references"] * len(references))
+        comparison = compare(baseline, hypotheses, references, samples=config.bootstrap, **options)
+        if sources is not None:
+            drawn["baseline"] = evaluate_texts(baseline, references, sources=sources, edges=edges, **options).by_length
+            gaps = _gaps(baseline, hypotheses, references, sources, edges, config, options)
+    if config.plot is not None and sources is not None:
+        Path(config.plot).mkdir(parents=True, exist_ok=True)
+        plots.bleu_by_length(drawn, Path(config.plot) / "bleu_by_length.png")
+    return Report(system, comparison, gaps, None)
+
+
+def _gaps(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sources: Sequence[str],
+    edges: Sequence[int],
+    config: DictConfig,
+    options: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """How far the system is ahead on the shortest and on the longest sources, and by how much that grows."""
+    bins = length_bins(sources, edges=edges)
+    (short, first), (long, last) = bins[0], bins[-1]
+    if len(first) == 0 or len(last) == 0:
+        return None
+    statistics = [bleu_statistics(lines, references, **options) for lines in (baseline, system)]
+    gaps = length_gaps(statistics[0], statistics[1], first, last, samples=config.bootstrap)
+    text = {
+        f"BLEU ahead of the baseline, {short} source words": str(gaps.short),
+        f"BLEU ahead of the baseline, {long} source words": str(gaps.long),
+        "the difference of the two": str(gaps.growth),
+    }
+    return {**asdict(gaps), "text": text}
+
+
+def _alignments(path: str) -> list[Gold]:
+    return [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+
+
+def _test_set(translator: "Translator", config: DictConfig) -> TestSet:
+    if config.testset is not None:
+        return _sacrebleu_test_set(config.testset, config.langpair)
+    data = OmegaConf.select(config, "data")  # absent where no choice of data was made: then the checkpoint's own
+    corpus = make_corpus(data or translator.config["data"], trusted=data is not None)
+    if config.split not in corpus.splits():
+        raise InputError(f"Unknown split '{config.split}'; this corpus has {', '.join(corpus.splits())}.")
+    corpus.fetch()
+    pairs = list(corpus.pairs(config.split))
+    gold = corpus.alignments(config.split)
+    golds = None if gold is None else [parse_pharaoh(line) for line in gold]
+    return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
+
+
+def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
+    import sacrebleu
+
+    known = sacrebleu.get_available_testsets()
+    if name not in known:
+        raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(known[:8])}, …")
+    pairs = sacrebleu.get_langpairs_for_testset(name)
+    if langpair not in pairs:
+        raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
+    try:
+        source = sacrebleu.get_source_file(name, langpair)
+        references = sacrebleu.get_reference_files(name, langpair)
+    except SystemExit as error:  # how sacreBLEU ends when it cannot download
+        raise InputError(f"sacreBLEU could not download {name}: it needs the network once.") from error
+    return TestSet(
+        list(read_lines(Path(source))), [list(read_lines(Path(reference))) for reference in references], None
+    )

@@ -1,0 +1,1 @@
+"""The models: one file a family, each recognisable beside its paper."""

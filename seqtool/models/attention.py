@@ -1,0 +1,116 @@
+"""Attention: how well a state s and an annotation h_j match (the score), and the weighted sum of the annotations.
+
+The four scores of the lectures. A query is the decoder's state, keys are what a score makes of the annotation
+vectors once per sentence. K queries (the beams of one sentence) share its keys and values without a copy.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.errors import InputError
+from seqtool.models.encoder_decoder import Memory
+
+
+class Score(nn.Module, ABC):
+    """score(query B×K×H, keys B×S×A) → B×K×S; `keys` turns annotation vectors B×S×D into keys, once."""
+
+    @abstractmethod
+    def keys(self, values: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor: ...
+
+
+class Dot(Score):
+    """h_jᵀ s; needs annotation vectors as long as the state."""
+
+    def __init__(self, query: int, value: int, size: int) -> None:
+        super().__init__()
+        if query != value:
+            raise InputError(
+                f"The score '{type(self).__name__.lower()}' multiplies the state ({query}) with annotation vectors "
+                f"({value}): make decoder_hidden equal to the encoder's output, or choose score=general."
+            )
+
+    def keys(self, values: Tensor) -> Tensor:
+        return values
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.transpose(1, 2)
+
+
+class ScaledDot(Dot):
+    """h_jᵀ s / √d."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return super().forward(query / math.sqrt(query.shape[-1]), keys)
+
+
+class General(Score):
+    """h_jᵀ W s, also called bilinear."""
+
+    def __init__(self, query: int, value: int, size: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(value, query, bias=False)
+
+    def keys(self, values: Tensor) -> Tensor:
+        keys: Tensor = self.W(values)
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.transpose(1, 2)
+
+
+class Additive(Score):
+    """v_aᵀ tanh(W_a s + U_a h_j) (Bahdanau et al. 2015, A.1.2); U_a h_j is the key."""
+
+    def __init__(self, query: int, value: int, size: int) -> None:
+        super().__init__()
+        self.W = nn.Linear(query, size)
+        self.U = nn.Linear(value, size, bias=False)
+        self.v = nn.Linear(size, 1, bias=False)
+
+    def keys(self, values: Tensor) -> Tensor:
+        keys: Tensor = self.U(values)
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        e: Tensor = self.v(torch.tanh(self.W(query)[:, :, None] + keys[:, None]))
+        return e.squeeze(-1)
+
+
+SCORES: dict[str, type[Dot] | type[General] | type[Additive]] = {
+    "additive": Additive,
+    "dot": Dot,
+    "general": General,
+    "scaled_dot": ScaledDot,
+}
+
+
+class Attended(NamedTuple):
+    """What a query saw: context N×D, and alpha N×S, which sums to 1 over real positions and is 0 elsewhere."""
+
+    context: Tensor
+    alpha: Tensor
+
+
+class Attention(nn.Module):
+    """Softmax of a score over the real positions (6) and the weighted sum of the annotation vectors (5)."""
+
+    def __init__(self, score: str, *, query: int, value: int, size: int) -> None:
+        super().__init__()
+        if score not in SCORES:
+            raise InputError(f"Unknown score '{score}'; choose from {', '.join(SCORES)}.")
+        self.score = SCORES[score](query, value, size)
+
+    def forward(self, query: Tensor, memory: Memory) -> Attended:
+        """`query` is N×H with N = B·K: K queries for each of the memory's B rows."""
+        rows = memory.mask.shape[0]
+        e = self.score(query.view(rows, -1, query.shape[-1]), memory.keys)
+        alpha = e.masked_fill(~memory.mask[:, None], -math.inf).softmax(-1)
+        context = alpha.to(memory.values.dtype) @ memory.values
+        return Attended(context.flatten(0, 1), alpha.flatten(0, 1))

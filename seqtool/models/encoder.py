@@ -1,0 +1,69 @@
+"""The recurrent encoder that the translation models share."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.models.cells import Recurrence, State
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """annotations B×S×D, D = H·directions; for each layer the final state of the forward reading, and of the
+    backward reading, which ends at the first word (None with one direction); the top layer's forward h_t by time step.
+    """
+
+    annotations: Tensor
+    forward: tuple[State, ...]
+    backward: tuple[State, ...] | None
+    states: tuple[Tensor, ...]
+
+
+class Encoder(nn.Module):
+    """A stack of recurrent layers over embedded words, reading in one direction or in both."""
+
+    def __init__(
+        self, *, cell: str, inputs: int, hidden: int, layers: int, bidirectional: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        directions = 2 if bidirectional else 1
+        self.size = directions * hidden
+        sizes = [inputs] + [self.size] * (layers - 1)
+        self.ahead = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes)
+        self.back = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes) if bidirectional else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Encoding:
+        """`x` B×S×E, `lengths` B. Each reading runs over its words first and padding last, so no state ever passes
+        through padding: the backward one reads a copy of each row that is reversed within its own length.
+        """
+        reverse = reversal(lengths, x.shape[1])
+        forward, backward, states = [], [], []
+        for i, ahead in enumerate(self.ahead):
+            x = self.dropout(x) if i else x
+            states = ahead(x)
+            forward.append(_at(states, lengths - 1))
+            outputs = [torch.stack([state[0] for state in states], 1)]
+            if self.back is not None:
+                reversed_states = self.back[i](_gather(x, reverse))
+                backward.append(_at(reversed_states, lengths - 1))
+                outputs.append(_gather(torch.stack([state[0] for state in reversed_states], 1), reverse))
+            x = torch.cat(outputs, -1)
+        return Encoding(x, tuple(forward), tuple(backward) or None, tuple(state[0] for state in states))
+
+
+def reversal(lengths: Tensor, size: int) -> Tensor:
+    """Indices B×size that reverse each row within its length and leave the rest in place; its own inverse."""
+    positions = torch.arange(size, device=lengths.device)[None]
+    return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[-1]))
+
+
+def _at(states: list[State], position: Tensor) -> State:
+    """The state of each row after its own last word."""
+    rows = torch.arange(len(position), device=position.device)
+    return tuple(torch.stack(tensors)[position, rows] for tensors in zip(*states, strict=True))

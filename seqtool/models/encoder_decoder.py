@@ -1,0 +1,115 @@
+"""The contract of every model. Training sees `forward` and `project`; decoding sees `encode` and `step`.
+
+Only `encode` knows what a source is: words here, image locations for a captioner.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from torch import Tensor, nn
+
+from seqtool.data.batches import Source
+from seqtool.errors import InputError
+from seqtool.models.cells import State
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What stays constant while a sentence is decoded; its beams share it.
+
+    values B×S×D annotation vectors, keys B×S×A (empty, ×0, where the context is fixed), mask B×S, true at real
+    positions.
+    """
+
+    values: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+class Step(NamedTuple, Generic[S]):
+    """One decoding step: logits N×V, the new state, attention N×S over the source (None without attention)."""
+
+    logits: Tensor
+    state: S
+    attention: Tensor | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Teacher forcing over a whole target.
+
+    features B×T×R, to be projected to logits; attention B×T×S, or None; the hidden states, one B×H tensor for each
+    time step as it stands in the graph (so that gradients by time step can be asked for): the encoder's in the order
+    in which it read, then the decoder's.
+    """
+
+    features: Tensor
+    attention: Tensor | None
+    encoder_states: tuple[Tensor, ...]
+    decoder_states: tuple[Tensor, ...]
+
+
+class EncoderDecoder(nn.Module, ABC, Generic[S]):
+    """A model p(y_t | y_<t, source). `S` is its decoder state, a frozen dataclass of tensors, batch first."""
+
+    source_embedding: nn.Embedding
+    target_embedding: nn.Embedding
+    output: nn.Linear
+
+    @abstractmethod
+    def encode(self, source: Source) -> tuple[Memory, S]:
+        """Read the source once: the memory and the decoder's first state."""
+
+    @abstractmethod
+    def step(self, memory: Memory, state: S, token: Tensor) -> Step[S]:
+        """Feed `token` (N, ids) to N = B·K states, K for each row of the memory."""
+
+    @abstractmethod
+    def forward(self, source: Source, target: Tensor) -> Output:
+        """Teacher forcing: `target` B×T ids from BOS on; features of position t predict token t + 1."""
+
+    def project(self, features: Tensor) -> Tensor:
+        """Features …×R → logits …×V."""
+        logits: Tensor = self.output(features)
+        return logits
+
+    def __call__(self, *arguments: Any) -> Output:
+        output: Output = super().__call__(*arguments)
+        return output
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The state of a stack of cells: for each layer its tensors, N×H."""
+
+    layers: tuple[State, ...]
+
+    @property
+    def top(self) -> Tensor:
+        return self.layers[-1][0]
+
+
+def tie_embeddings(model: EncoderDecoder[S], tied: str) -> None:
+    """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's as well)."""
+    if tied not in ("none", "output", "all"):
+        raise InputError(f"Unknown model.tie '{tied}'; choose from none, output, all.")
+    if tied == "none":
+        return
+    embedding = model.target_embedding.weight
+    if model.output.weight.shape != embedding.shape:
+        raise InputError(
+            f"model.tie={tied} needs features as long as embeddings, but they are {model.output.weight.shape[1]} and "
+            f"{embedding.shape[1]}: make the two sizes equal or use model.tie=none."
+        )
+    model.output.weight = model.target_embedding.weight
+    if tied == "all":
+        if model.source_embedding.weight.shape != embedding.shape:
+            raise InputError(
+                f"model.tie=all needs one vocabulary for both sides, but source and target have "
+                f"{model.source_embedding.num_embeddings:,} and {model.target_embedding.num_embeddings:,} entries: "
+                "use data.vocabulary.joint=true or model.tie=output."
+            )
+        model.source_embedding.weight = model.target_embedding.weight

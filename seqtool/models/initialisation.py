@@ -1,0 +1,75 @@
+"""First weights: ours, and those the papers print. Chosen by name in the config (`initialisation=`)."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from seqtool.errors import InputError
+from seqtool.models.attention import Additive
+from seqtool.models.cells import LSTM, Cell
+
+UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
+NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of what is not listed below
+ALIGNMENT = 0.001  # the same: W_a and U_a
+
+
+def default(model: nn.Module) -> None:
+    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            nn.init.zeros_(parameter)
+        elif "embedding" in name:
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        else:
+            nn.init.xavier_uniform_(parameter)
+    for module in model.modules():
+        if isinstance(module, Cell):
+            _orthogonal(module)
+        if isinstance(module, LSTM):
+            nn.init.ones_(module.recurrent.bias[module.hidden : 2 * module.hidden])
+
+
+def sutskever2014(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -UNIFORM, UNIFORM)
+
+
+def bahdanau2015(model: nn.Module) -> None:
+    """Recurrent matrices orthogonal, W_a and U_a tiny, v_a and biases 0, the rest N(0, 0.01²) (B.1).
+
+    With v_a = 0 attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
+    """
+    for parameter in model.parameters():
+        if parameter.dim() < 2:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.normal_(parameter, std=NORMAL)
+    for module in model.modules():
+        if isinstance(module, Cell):
+            _orthogonal(module)
+        elif isinstance(module, Additive):
+            nn.init.normal_(module.W.weight, std=ALIGNMENT)
+            nn.init.normal_(module.U.weight, std=ALIGNMENT)
+            nn.init.zeros_(module.v.weight)
+
+
+INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
+    "default": default,
+    "sutskever2014": sutskever2014,
+    "bahdanau2015": bahdanau2015,
+}
+
+
+def initialise(model: nn.Module, name: str) -> None:
+    if name not in INITIALISATIONS:
+        raise InputError(f"Unknown initialisation '{name}'; choose from {', '.join(INITIALISATIONS)}.")
+    with torch.no_grad():
+        INITIALISATIONS[name](model)
+
+
+def _orthogonal(cell: Cell) -> None:
+    for linear in cell.children():
+        if isinstance(linear, nn.Linear):
+            for gate in torch.split(linear.weight, cell.hidden):
+                nn.init.orthogonal_(gate)

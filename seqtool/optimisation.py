@@ -1,0 +1,74 @@
+"""Optimisers by name, and learning-rate schedules as pure functions of how far training is."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from seqtool.config import sentence, unknown
+from seqtool.errors import InputError
+
+OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adadelta": torch.optim.Adadelta,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+
+Schedule = Callable[[int, float, int], float]
+"""(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
+
+
+def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names."""
+    arguments = dict(settings)
+    name = arguments.pop("name")
+    if name not in OPTIMISERS:
+        raise InputError(sentence([unknown(name, OPTIMISERS, kind="optimiser")]))
+    try:
+        return OPTIMISERS[name](parameters, **arguments)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
+
+
+def make_schedule(settings: Mapping[str, Any]) -> Schedule:
+    arguments = dict(settings)
+    name = arguments.pop("name")
+    if name not in SCHEDULES:
+        raise InputError(sentence([unknown(name, SCHEDULES, kind="schedule")]))
+    try:
+        return SCHEDULES[name](**arguments)
+    except TypeError as error:
+        raise InputError(f"The settings schedule.* do not suit {name}: {error}.") from error
+
+
+def _constant(*, warmup: int) -> Schedule:
+    return lambda step, epoch, plateaus: _warm(step, warmup)
+
+
+def _inverse_square_root(*, warmup: int) -> Schedule:
+    return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
+
+
+def _halve_by_epoch(*, start: float, every: float) -> Schedule:
+    """Sutskever et al. 2014, section 3.4: constant for 5 epochs, then halved every half epoch."""
+    return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
+
+
+def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
+    return lambda step, epoch, plateaus: _warm(step, warmup) * 0.5**plateaus
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": _constant,
+    "halve_by_epoch": _halve_by_epoch,
+    "halve_on_plateau": _halve_on_plateau,
+    "inverse_square_root": _inverse_square_root,
+}
+
+
+def _warm(step: int, warmup: int) -> float:
+    return min(1.0, step / warmup) if warmup else 1.0

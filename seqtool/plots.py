@@ -1,0 +1,245 @@
+"""Pictures of alignments, of training, of gradients and of scores, as PNG files written whole or not at all.
+
+matplotlib is imported when a picture is drawn, without a window system and without its global state.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.errors import InputError
+from seqtool.metrics.bleu import Estimate, LengthScore
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
+MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
+DPI = 150
+CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
+LARGEST = 60.0  # inches of a heat map, however many words: beyond it the cells and letters shrink
+LONGEST_WORD = 30  # letters shown of a word
+NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
+
+
+def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
+    """A heat map of attention (target words × source words), as Figure 3 of Bahdanau et al. 2015.
+
+    Source on top, target downwards; black is 0 and white is 1. The words are set in fonts that have their
+    characters, as far as such fonts are installed. Raises ValueError when the shape is another one or there
+    are no words.
+    """
+    if attention.shape != (len(target), len(source)) or attention.size == 0:
+        raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
+    cell = min(CELL, LARGEST / max(len(source), len(target)))
+    figure = _figure(cell * len(source), cell * len(target))
+    axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside, the picture grows by what they need
+    axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=3)
+    axes.set_xticks(np.arange(len(source)), [_word(word) for word in source], rotation=90)
+    axes.set_yticks(np.arange(len(target)), [_word(word) for word in target])
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set(parse_math=False, fontfamily=_families(label.get_text()), fontsize=cell * 72 * 0.62)
+    axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
+    axes.grid(which="minor", color="0.35", linewidth=0.4)
+    axes.tick_params(which="minor", length=0)
+    _save(figure, path)
+
+
+def learning_curves(metrics: Path, path: Path) -> None:
+    """Loss, BLEU and learning rate against steps, from a run's metrics.jsonl: see `read_metrics`.
+
+    Draws what is there of `loss` and `valid_loss` (nats per token), `valid_bleu`, `learning_rate`.
+    Raises InputError when there is nothing to draw.
+    """
+    series = read_metrics(metrics)
+    panels = [
+        ("nats per token", {"loss": "training loss", "valid_loss": "validation loss"}),
+        ("BLEU", {"valid_bleu": "validation BLEU"}),
+        ("learning rate", {"learning_rate": "learning rate"}),
+    ]
+    panels = [(label, {k: v for k, v in names.items() if k in series}) for label, names in panels]
+    panels = [(label, names) for label, names in panels if names]
+    if not panels:
+        raise InputError(f"{metrics} holds no losses, BLEU or learning rates to draw.")
+    figure = _figure(7, 2.3 * len(panels) + 0.4)
+    plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+    for axes, (label, names) in zip(plots, panels, strict=True):
+        for index, (name, legend) in enumerate(names.items()):
+            steps, values = series[name]
+            few = len(steps) <= 40
+            axes.plot(steps, values, color=COLOURS[index], marker="." if few else None, label=legend)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        _clean(axes)
+        if len(names) > 1:
+            axes.legend(frameon=False)
+    plots[-1].set_xlabel("updates")
+    figure.align_ylabels()
+    _save(figure, path)
+
+
+def gradient_flow(norms: Mapping[str, Sequence[float]], path: Path) -> None:
+    """‖∂loss/∂h_t‖ against the time step t, one line for each cell or run, on a logarithmic scale.
+
+    A gradient that vanished to 0 cannot be drawn there and leaves a gap.
+    """
+    figure = _figure(7, 4)
+    axes = figure.subplots()
+    for index, (name, values) in enumerate(norms.items()):
+        shown = np.array(values, dtype=float)
+        shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
+        steps = np.arange(1, len(shown) + 1)
+        axes.plot(steps, shown, **_look(index), markersize=3, label=_drawable(name))
+    axes.set_yscale("log")
+    axes.set_xlabel("time step t")
+    axes.set_ylabel("‖∂loss/∂h$_t$‖")
+    _clean(axes)
+    _legend(axes)
+    _save(figure, path)
+
+
+def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> None:
+    """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
+
+    Every system has the same bins. Bins without sentences leave a gap.
+    """
+    figure = _figure(7, 4)
+    axes = figure.subplots()
+    bins = next(iter(systems.values()))
+    for index, (name, scores) in enumerate(systems.items()):
+        shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
+        points = [score.bleu or Estimate(np.nan, np.nan, np.nan) for score in scores]
+        values = np.array([point.value for point in points])
+        errors = np.array([[p.value - p.low for p in points], [p.high - p.value for p in points]])
+        axes.errorbar(
+            np.arange(len(points)) + shift,
+            values,
+            yerr=np.maximum(errors, 0),
+            **_look(index),
+            capsize=3,
+            label=_drawable(name),
+        )
+    labels = [f"{score.label}\n({score.sentences:,} sentences)" for score in bins]
+    axes.set_xticks(np.arange(len(bins)), labels)
+    axes.set_xlim(-0.5, len(bins) - 0.5)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("words in the source sentence")
+    axes.set_ylabel("BLEU")
+    _clean(axes)
+    _legend(axes)
+    _save(figure, path)
+
+
+def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """The numbers of a metrics.jsonl by name: their steps, in order, and their values.
+
+    Each line is an object with `step` and any numbers. Where a step occurs twice, as after resuming, the
+    later line counts. A last line that was cut short is left out; InputError with the line for anything else.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    series: dict[str, dict[int, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            step = int(record.pop("step"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} line {number} is not a JSON object with a 'step'.") from error
+        for name, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+                series.setdefault(name, {})[step] = float(value)
+    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches, drawn without a window system or words about fonts and cache folders."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    """Write the PNG beside its place and rename it, so that no half of a picture is ever seen."""
+    temporary = path.with_name(f".{os.getpid()}.png.tmp")
+    try:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _look(index: int) -> dict[str, Any]:
+    """Colour and marker of the lines of a plot, in turn."""
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def _clean(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+
+
+def _legend(axes: "Axes") -> None:
+    for text in axes.legend(frameon=False).get_texts():
+        text.set(parse_math=False, fontfamily=_families(text.get_text()))
+
+
+def _word(word: str) -> str:
+    """A word as it stands beside a heat map."""
+    return _drawable(word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…")
+
+
+def _drawable(text: str) -> str:
+    """The text with � for every character that no installed font has."""
+    fonts = [_characters(file) for _, file in _fonts_for(frozenset(text))]
+    return "".join(letter if any(ord(letter) in font for font in fonts) else "\ufffd" for letter in text)
+
+
+def _families(text: str) -> list[str]:
+    return [name for name, _ in _fonts_for(frozenset(text))]
+
+
+@cache
+def _fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
+    """Names and files of the fonts that have these characters: DejaVu Sans, and installed ones as needed."""
+    from matplotlib import font_manager
+
+    chosen: list[tuple[str, str]] = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
+    missing = {ord(letter) for letter in letters} - _characters(chosen[0][1])
+    fonts = font_manager.fontManager.ttflist if missing else []
+    for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
+        suits = font.style == "normal" and not font.name.startswith(NOT_FOR_WORDS)
+        if suits and (found := missing & _characters(font.fname)):
+            chosen.append((font.name, font.fname))
+            missing -= found
+    return chosen
+
+
+@cache
+def _characters(file: str) -> frozenset[int]:
+    """The code points a font has; none for a font that matplotlib cannot open."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        charmap: dict[int, Any] = FT2Font(file).get_charmap()
+    except (OSError, RuntimeError):
+        return frozenset()
+    return frozenset(charmap)

@@ -1,0 +1,404 @@
+"""The training loop: batches, loss, mixed precision, clipping, validation, patience, checkpoints, resume."""
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from seqtool import checkpoint
+from seqtool.data.batches import Batch, collate, epoch_batches
+from seqtool.devices import autocast
+from seqtool.errors import InputError
+from seqtool.gradient_flow import GradientFlow
+from seqtool.losses import TrainingLoss
+from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.optimisation import Schedule
+from seqtool.recording import Recorder
+from seqtool.validation import Validator
+
+
+@dataclass
+class TrainSettings:
+    """The `train` settings; configs/train.yaml says what each is and holds the defaults."""
+
+    batch_size: int
+    batch_by: str
+    pool: int
+    accumulate: int
+    normalise: str
+    clip_norm: float | None
+    label_smoothing: float
+    epochs: int | None
+    steps: int | None
+    minutes: float | None
+    validate_every: int | None
+    patience: int | None
+    best_by: str
+    keep_last: int
+    average_last: int
+    log_every: int
+    resume: bool
+    gradient_flow: bool
+    tensorboard: bool
+
+    def check(self) -> None:
+        """Raise one InputError that names every setting that cannot be used."""
+        problems = [
+            f"Unknown train.{name} '{getattr(self, name)}'; choose from {', '.join(choices)}."
+            for name, choices in CHOICES.items()
+            if getattr(self, name) not in choices
+        ]
+        problems += [
+            f"train.{name} must be {'above 0' if name in POSITIVE else 'at least 0'}, not {value}."
+            for name, value in vars(self).items()
+            if not isinstance(value, bool | str | None) and (value < 0 or (name in POSITIVE and value == 0))
+        ]
+        if problems:
+            raise InputError(" ".join(problems))
+
+
+CHOICES = {
+    "batch_by": ("sentences", "tokens"),
+    "normalise": ("tokens", "sentences"),
+    "best_by": ("bleu", "loss"),
+}
+POSITIVE = {
+    "batch_size",
+    "pool",
+    "accumulate",
+    "clip_norm",
+    "validate_every",
+    "patience",
+    "keep_last",
+    "log_every",
+}
+
+
+@dataclass
+class Progress:
+    """How far a run is: everything besides tensors that a resumed run needs.
+
+    `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
+    checkpoint and its scores; `stale` counts the validations since, `plateaus` how often the schedule saw too many.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    stale: int = 0
+    plateaus: int = 0
+    stale_rate: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """One run: `train()` goes from where `progress` is to the first limit, or until it is asked to stop."""
+
+    def __init__(
+        self,
+        model: EncoderDecoder[Any],
+        *,
+        optimiser: torch.optim.Optimizer,
+        schedule: Schedule,
+        plateau_patience: int | None,
+        train_split: Any,
+        validator: Validator,
+        settings: TrainSettings,
+        precision: str,
+        device: torch.device,
+        seed: int,
+        save: Callable[[Path, dict[str, Tensor], dict[str, Tensor], dict[str, Any]], None],
+        recorder: Recorder,
+        run: Path,
+    ) -> None:
+        self.model = model
+        self.loss = TrainingLoss(model, settings.label_smoothing)
+        self.optimiser = optimiser
+        self.schedule = schedule
+        self.plateau_patience = plateau_patience
+        self.data = train_split
+        self.validator = validator
+        self.settings = settings
+        self.precision = precision
+        self.device = device
+        self.seed = seed
+        self.save = save
+        self.recorder = recorder
+        self.run = run
+        self.progress = Progress()
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self.rates = [group["lr"] for group in optimiser.param_groups]
+
+    def train(self) -> bool:
+        """Train; returns false where a signal stopped it before its limit."""
+        settings, progress = self.settings, self.progress
+        started = time.monotonic() - progress.seconds
+        batches = self._batches()
+        updates = math.ceil(len(batches) / settings.accumulate)
+        flow = GradientFlow(self.run) if settings.gradient_flow else None
+        limits = [settings.steps, settings.epochs and settings.epochs * updates]
+        total = min((limit for limit in limits if limit is not None), default=None)
+        bar = tqdm(
+            total=total,
+            initial=progress.step,
+            unit="step",
+            desc=self.run.name,
+            dynamic_ncols=True,
+            mininterval=0.5 if sys.stderr.isatty() else 30,  # seconds; a log file gets a line now and then
+        )
+        meter = Meter()
+        with bar, _signals() as stopped:
+            while not self._finished():
+                group = batches[progress.position : progress.position + settings.accumulate]
+                meter.add(*self._update(group, len(batches)))
+                bar.update()
+                progress.seconds = time.monotonic() - started
+                ended = progress.position >= len(batches)
+                if ended:
+                    progress.epoch, progress.position = progress.epoch + 1, 0
+                    batches = self._batches()
+                if progress.step % settings.log_every == 0:
+                    record = meter.record(progress, self.optimiser.param_groups[0]["lr"])
+                    self.recorder.write(record)
+                    bar.set_postfix_str(_postfix(record, progress, settings), refresh=False)
+                every = settings.validate_every
+                if (ended if every is None else progress.step % every == 0) and not stopped:
+                    self._validate(scheduled=True)
+                    if flow is not None:
+                        flow.measure(self.model, self._longest(batches), progress.step)
+                    progress.seconds = time.monotonic() - started
+                    meter.restart()
+                if stopped:
+                    break
+            if progress.step and progress.last.get("step") != progress.step:
+                if stopped:
+                    self._checkpoint()
+                else:
+                    self._validate(scheduled=False)
+        if not stopped and settings.average_last > 1:
+            self._average()
+        return not stopped
+
+    def resume(self, found: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint of this run, exactly as if it had never stopped."""
+        found.load_weights(self.model)
+        state = dict(found.progress)
+        scalars, scaler = state.pop("optimiser"), state.pop("scaler")
+        self.progress = Progress(**state)
+        tensors = found.training_tensors()
+        optimiser: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
+        for name, value in [*tensors.items(), *scalars.items()]:
+            if name.startswith("optimiser."):
+                _, index, key = name.split(".", 2)
+                optimiser["state"].setdefault(int(index), {})[key] = value
+        self.optimiser.load_state_dict(optimiser)
+        if scaler:
+            self.scaler.load_state_dict(scaler)
+        torch.set_rng_state(tensors["random.cpu"])
+        if "random.cuda" in tensors and self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.recorder.rewind(self.progress.step)
+
+    def _update(self, group: list[Any], batches: int) -> tuple[Tensor, int, Tensor]:
+        """One optimiser step over `group` batches: −log p summed in nats, tokens, and the gradient's norm."""
+        settings, progress = self.settings, self.progress
+        collated = [collate(self.data, indices) for indices in group]
+        tokens = sum(batch.tokens for batch in collated)
+        divisor = tokens if settings.normalise == "tokens" else sum(len(batch.indices) for batch in collated)
+        progress.step += 1
+        progress.position += len(group)
+        epoch = progress.epoch + progress.position / batches
+        for parameters, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            parameters["lr"] = rate * self.schedule(progress.step, epoch, progress.plateaus)
+        self.loss.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        nll = torch.zeros((), device=self.device)
+        for batch in collated:
+            with autocast(self.device, self.precision):
+                loss = self.loss(batch.to(self.device))
+            self.scaler.scale(loss.total / divisor).backward()
+            nll += loss.nll
+        self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
+        if self.scaler.is_enabled() or bool(norm.isfinite()):
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+        return nll, tokens, norm
+
+    def _validate(self, *, scheduled: bool) -> None:
+        """Score the validation set and keep a checkpoint. Only scheduled validations count for patience, so that
+        stopping at a limit and going on later changes nothing.
+        """
+        progress = self.progress
+        result = self.validator(self.loss, self.model)
+        better = result.better_than(progress.best, by=self.settings.best_by)
+        if better:
+            progress.best = {"checkpoint": _name(progress.step), "step": progress.step, **asdict(result)}
+        if scheduled:
+            progress.stale = 0 if better else progress.stale + 1
+            progress.stale_rate = 0 if better else progress.stale_rate + 1
+            if self.plateau_patience is not None and progress.stale_rate > self.plateau_patience:
+                progress.plateaus, progress.stale_rate = progress.plateaus + 1, 0
+        progress.last = {"step": progress.step, **asdict(result)}
+        self.recorder.write(
+            {
+                "step": progress.step,
+                "epoch": progress.epoch,
+                "seconds": round(progress.seconds, 1),
+                **{f"valid_{name}": value for name, value in asdict(result).items()},
+            }
+        )
+        tqdm.write(f"{_place(progress)}: {result.text()}{', the best so far' if better else ''}")
+        self._checkpoint()
+        self.recorder.draw()
+
+    def _checkpoint(self) -> None:
+        tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        scalars: dict[str, Any] = {}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            for key, value in state.items():
+                (tensors if isinstance(value, Tensor) else scalars)[f"optimiser.{index}.{key}"] = value
+        progress = {**asdict(self.progress), "optimiser": scalars, "scaler": self.scaler.state_dict()}
+        path = self.run / "checkpoints" / _name(self.progress.step)
+        self.save(path, checkpoint.weights(self.model), tensors, progress)
+        kept = checkpoint.list_checkpoints(self.run)
+        for old in kept[: -max(self.settings.keep_last, self.settings.average_last, 1)]:
+            if old.name != self.progress.best.get("checkpoint"):
+                checkpoint.remove(old)
+
+    def _average(self) -> None:
+        """Average the last checkpoints; where that scores better it becomes the run's best."""
+        paths = checkpoint.list_checkpoints(self.run)[-self.settings.average_last :]
+        mean = checkpoint.average([checkpoint.read(path) for path in paths])
+        own = {name: tensor.detach().clone() for name, tensor in checkpoint.weights(self.model).items()}
+        with torch.no_grad():
+            for name, tensor in checkpoint.weights(self.model).items():
+                tensor.copy_(mean[name])
+        result = self.validator(self.loss, self.model)
+        better = result.better_than(self.progress.best, by=self.settings.best_by)
+        tqdm.write(f"Average of the last {len(paths)} checkpoints: {result.text()}{', kept' if better else ''}")
+        name = f"average-{len(paths)}"
+        if better:
+            best = {"checkpoint": name, "step": self.progress.step, **asdict(result)}
+            self.save(self.run / "checkpoints" / name, mean, {}, {**asdict(self.progress), "best": best})
+            self.progress.best = best
+        with torch.no_grad():
+            for key, tensor in checkpoint.weights(self.model).items():
+                tensor.copy_(own[key])
+        if better:
+            self._checkpoint()
+
+    def _batches(self) -> list[Any]:
+        settings = self.settings
+        return epoch_batches(
+            self.data.source_lengths,
+            self.data.target_lengths,
+            size=settings.batch_size,
+            unit=settings.batch_by,
+            seed=self.seed,
+            epoch=self.progress.epoch,
+            pool=settings.pool,
+        )
+
+    def _longest(self, batches: list[Any]) -> Batch:
+        indices = max(batches, key=lambda rows: int(np.min(self.data.target_lengths[rows])))
+        return collate(self.data, indices).to(self.device)
+
+    def _finished(self) -> bool:
+        settings, progress = self.settings, self.progress
+        return (
+            (settings.steps is not None and progress.step >= settings.steps)
+            or (settings.epochs is not None and progress.epoch >= settings.epochs)
+            or (settings.minutes is not None and progress.seconds >= 60 * settings.minutes)
+            or (settings.patience is not None and progress.stale >= settings.patience)
+        )
+
+
+class Meter:
+    """What happened since the last record; tensors are read only when a record is made."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.nll: list[Tensor] = []
+        self.tokens = 0
+        self.norm: Tensor | None = None
+        self.since = time.monotonic()
+
+    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
+        self.nll.append(nll)
+        self.tokens += tokens
+        self.norm = norm
+
+    def record(self, progress: Progress, rate: float) -> dict[str, Any]:
+        """loss in nats per token, target tokens per second."""
+        loss = float(torch.stack(self.nll).sum()) / self.tokens
+        record = {
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "seconds": round(progress.seconds, 1),
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 100)),
+            "tokens_per_second": round(self.tokens / (time.monotonic() - self.since), 1),
+            "learning_rate": rate,
+            "gradient_norm": float(self.norm if self.norm is not None else math.nan),
+        }
+        self.restart()
+        return record
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is noted in the list, and the step is finished; a second SIGINT stops at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are not ours to handle
+        yield received
+        return
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:07d}"
+
+
+def _place(progress: Progress) -> str:
+    return f"epoch {progress.epoch}, step {progress.step:,}, {progress.seconds / 60:.1f} min"
+
+
+def _postfix(record: dict[str, Any], progress: Progress, settings: TrainSettings) -> str:
+    text = (
+        f"loss {record['loss']:.3f} nats/token, ppl {record['perplexity']:.2f}, "
+        f"{record['tokens_per_second']:,.0f} tok/s, lr {record['learning_rate']:.2g}, "
+        f"‖g‖ {record['gradient_norm']:.2f}"
+    )
+    if settings.minutes is not None:
+        text += f", limit in {max(0.0, settings.minutes - progress.seconds / 60):.1f} min"
+    return text

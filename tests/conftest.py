@@ -1,0 +1,29 @@
+"""Fixtures that every test may ask for."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import MODELS, make_model
+
+from seqtool.models.encoder_decoder import EncoderDecoder
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> EncoderDecoder[Any]:
+    """Every model in turn, small, with weights large enough that its states differ."""
+    return make_model(request.param)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """Data that is not part of the project; tests that need it are skipped where it is not there."""
+    place = Path(os.environ.get("SEQTOOL_SHARED", ROOT.parent / "shared"))
+    if not place.is_dir():
+        pytest.skip(f"no shared data in {place} (SEQTOOL_SHARED names another place)")
+    return place

@@ -1,0 +1,117 @@
+"""Batches: each pair once in an epoch, in an order that seed and epoch alone decide, padded right."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from seqtool.data.batches import collate, epoch_batches, make_source, make_target
+from seqtool.data.vocabulary import BOS, EOS, PAD
+from seqtool.errors import InputError
+
+generator = np.random.default_rng(7)
+SOURCES = generator.integers(0, 30, size=1003)
+TARGETS = np.maximum(0, SOURCES + generator.integers(-3, 4, size=1003))
+
+
+class Pairs:
+    """Pair i: a source of SOURCES[i] tokens and a target of TARGETS[i], all of them 10 + i."""
+
+    def source(self, index: int) -> NDArray[np.uint16]:
+        return np.full(SOURCES[index], 10 + index, dtype=np.uint16)
+
+    def target(self, index: int) -> NDArray[np.uint16]:
+        return np.full(TARGETS[index], 10 + index, dtype=np.uint16)
+
+
+def make(*, size: int = 32, unit: str = "sentences", seed: int = 1, epoch: int = 0, pool: int = 8) -> list[list[int]]:
+    batches = epoch_batches(SOURCES, TARGETS, size=size, unit=unit, seed=seed, epoch=epoch, pool=pool)
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize(("unit", "size"), [("sentences", 32), ("sentences", 1), ("tokens", 400), ("tokens", 1)])
+def test_an_epoch_has_each_pair_once(unit: str, size: int) -> None:
+    batches = make(unit=unit, size=size)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(SOURCES)))
+    assert all(batches)
+
+
+def test_seed_and_epoch_decide_the_batches() -> None:
+    assert make() == make()
+    assert make(unit="tokens", size=300) == make(unit="tokens", size=300)
+    orders = [make(), make(epoch=1), make(seed=2)]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+
+
+def test_sentences_fill_the_batches() -> None:
+    sizes = sorted(len(batch) for batch in make(size=32))
+    assert sizes == [1003 % 32] + [32] * (1003 // 32)
+
+
+def test_tokens_stay_within_the_budget_unless_one_sentence_does_not() -> None:
+    for batch in make(unit="tokens", size=20):
+        assert len(batch) == 1 or len(batch) * (max(TARGETS[batch]) + 1) <= 20
+    padded = [len(batch) * (max(TARGETS[batch]) + 1) for batch in make(unit="tokens", size=1000)]
+    assert np.median(padded) > 900
+
+
+def test_batches_hold_sentences_of_like_length() -> None:
+    def share_of_padding(batches: list[list[int]]) -> float:
+        padded = sum(len(batch) * TARGETS[batch].max() for batch in batches)
+        return float(1 - TARGETS.sum() / padded)
+
+    assert share_of_padding(make(pool=20)) < 0.1 < 0.3 < share_of_padding(make(pool=1))
+
+
+def test_batches_come_in_no_order_of_length() -> None:
+    lengths = [float(np.mean(TARGETS[batch])) for batch in make(pool=100)]
+    assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.5
+
+
+def test_nothing_makes_no_batches() -> None:
+    assert epoch_batches([], [], size=4, unit="tokens", seed=1, epoch=0, pool=2) == []
+
+
+def test_unusable_settings() -> None:
+    with pytest.raises(InputError, match=r"^Unknown batch unit 'words'; choose from sentences, tokens\.$"):
+        make(unit="words")
+    with pytest.raises(InputError, match=r"^A batch and a pool hold at least 1, not 0 sentences and 8 batches\.$"):
+        make(size=0)
+
+
+def test_rows_are_sentences_with_their_marks_and_padding() -> None:
+    source = make_source([[5, 6], [], [7]])
+    assert source.tokens.tolist() == [[5, 6, EOS], [EOS, PAD, PAD], [7, EOS, PAD]]
+    assert source.lengths.tolist() == [3, 1, 2]
+    assert make_target([[5, 6], [], [7]]).tolist() == [
+        [BOS, 5, 6, EOS],
+        [BOS, EOS, PAD, PAD],
+        [BOS, 7, EOS, PAD],
+    ]
+    assert make_source([]).tokens.shape == (0, 1)
+
+
+def test_a_batch_is_its_pairs_in_order() -> None:
+    indices = [17, 3, 999]
+    batch = collate(Pairs(), indices)
+    assert batch.indices.tolist() == indices
+    assert batch.source.lengths.tolist() == [SOURCES[i] + 1 for i in indices]
+    for row, i in enumerate(indices):
+        source = batch.source.tokens[row]
+        assert source[source != PAD].tolist() == [10 + i] * SOURCES[i] + [EOS]
+        target = batch.target[row]
+        assert target[target != PAD].tolist() == [BOS] + [10 + i] * TARGETS[i] + [EOS]
+    assert batch.target.dtype == batch.source.tokens.dtype == batch.source.lengths.dtype == torch.int64
+
+
+def test_labels_are_inputs_one_position_ahead() -> None:
+    batch = collate(Pairs(), range(40))
+    assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
+    assert (batch.inputs[:, 0] == BOS).all()
+    assert batch.tokens == (batch.labels != PAD).sum() == sum(TARGETS[:40] + 1)
+
+
+def test_a_batch_moves_whole() -> None:
+    batch = collate(Pairs(), [1, 2]).to("meta")
+    assert {batch.target.device.type, batch.source.tokens.device.type, batch.source.lengths.device.type} == {"meta"}
+    assert batch.indices.tolist() == [1, 2]

@@ -1,0 +1,358 @@
+"""The cache: what is in it is what was prepared, it is whole or not there, and it is made once."""
+
+import copy
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from seqtool.data import encoding, preparation
+from seqtool.data.cache import SUMMARY, Cache, is_cache, open_cache
+from seqtool.data.digests import Digests
+from seqtool.data.encoding import LimitSettings
+from seqtool.data.preparation import make_corpus, prepare_cache
+from seqtool.errors import InputError
+
+Config = dict[str, Any]
+VALID = ["a cat\tein Kater", "two  cats.\t zwei Katzen .", "\tnichts", "a\u2028cat\tein\u2028Kater"]
+
+
+def train_lines() -> list[str]:
+    lines = [f"{size} {thing}.\t{thing} {size} !" for size in ("big", "small", "red") for thing in "abcdefgh"]
+    return [*lines, "\tempty", "empty too\t ", "one\t" + "x " * 30, "a b c d e f\tg"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    (tmp_path / "train.tsv").write_text("\n".join(train_lines()) + "\n", encoding="utf-8")
+    (tmp_path / "valid.tsv").write_text("\n".join(VALID) + "\n", encoding="utf-8")
+    return {
+        "_target_": "seqtool.data.translation.ParallelFiles",
+        "train": str(tmp_path / "train.tsv"),
+        "valid": str(tmp_path / "valid.tsv"),
+        "test": None,
+        "source_language": "en",
+        "target_language": "de",
+        "vocabulary": {
+            "kind": "word",
+            "size": 100,
+            "source_size": None,
+            "target_size": None,
+            "joint": False,
+            "minimum_count": 1,
+            "sample": 1000,
+            "normalization": "nfc",
+            "lowercase": False,
+            "reuse": None,
+        },
+        "limits": {"minimum": 1, "maximum": 20, "ratio": 5.0},
+        "cache": str(tmp_path / "cache"),
+        "processes": 1,
+    }
+
+
+def changed(config: Config, **settings: Any) -> Config:
+    """The config with `vocabulary_size=3` for `vocabulary.size`, and so on."""
+    result = copy.deepcopy(config)
+    for name, value in settings.items():
+        group, _, key = name.partition("_")
+        if group in ("vocabulary", "limits"):
+            assert key in result[group]
+            result[group][key] = value
+        else:
+            result[name] = value
+    return result
+
+
+def content(cache: Cache) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cache.directory.iterdir() if path.name != SUMMARY}
+
+
+def left_in(config: Config) -> list[str]:
+    """What is in the directory of caches besides the memory of digests."""
+    return sorted(path.name for path in Path(config["cache"]).iterdir() if path.name != "digests.json")
+
+
+@pytest.mark.parametrize("kind", ["word", "char"])
+def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
+    cache = prepare_cache(changed(config, vocabulary_kind=kind))
+    kept = [line.split("\t") for line in train_lines()[:24]]
+    train, valid = cache.split("train"), cache.split("valid")
+    assert len(train) == 24 and len(valid) == 4
+    for i, (source, target) in enumerate(kept):
+        assert train.source(i).tolist() == cache.source_vocabulary.encode(source)
+        assert train.target(i).tolist() == cache.target_vocabulary.encode(target)
+        assert train.source_lengths[i] == len(train.source(i))
+        assert train.target_lengths[i] == len(train.target(i))
+    for i, line in enumerate(VALID):
+        assert valid.source(i).tolist() == cache.source_vocabulary.encode(line.split("\t")[0])
+    with pytest.raises(IndexError):
+        train.source(24)
+
+
+def test_validation_text_is_kept_as_it_came(config: Config) -> None:
+    valid = prepare_cache(config).split("valid")
+    assert valid.texts("source") == [line.split("\t")[0] for line in VALID]
+    assert valid.texts("target") == [line.split("\t")[1] for line in VALID]
+    assert valid.alignments() is None
+
+
+def test_training_pairs_outside_the_limits_are_dropped_and_counted(config: Config) -> None:
+    cache = prepare_cache(config)
+    assert cache.summary["splits"]["train"]["dropped"] == {"empty": 2, "ratio": 1, "too long": 1}
+    assert cache.summary["splits"]["valid"]["dropped"] == {}
+    lines = cache.describe().splitlines()
+    assert lines[0].startswith("parallel, en → de; vocabulary: en ")
+    assert lines[2].split()[:2] == ["train", "24"] and lines[2].endswith("2 empty, 1 ratio, 1 too long")
+    assert lines[3].split()[:2] == ["valid", "4"] and lines[3].endswith("none")
+    unlimited = prepare_cache(changed(config, limits_maximum=None, limits_ratio=None))
+    assert unlimited.summary["splits"]["train"]["pairs"] == 26
+
+
+def test_reasons() -> None:
+    limits = LimitSettings(minimum=2, maximum=10, ratio=2.0)
+    dropped = {(0, 3): "empty", (1, 3): "too short", (5, 11): "too long", (2, 5): "ratio"}
+    for (source, target), reason in (dropped | {(5, 10): None, (2, 2): None}).items():
+        assert limits.reason(source, target) == limits.reason(target, source) == reason
+
+
+def toy(config: Config) -> Config:
+    own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    return {"_target_": "seqtool.data.translation.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **own}
+
+
+def test_gold_alignments_are_kept(config: Config) -> None:
+    cache = prepare_cache(toy(config))
+    assert cache.directory.name.startswith("toy-en-es-") and cache.name == "toy" and cache.languages == ("en", "es")
+    alignments = cache.split("test").alignments()
+    assert alignments is not None and len(alignments) == len(cache.split("test")) == 8
+    assert cache.split("train").alignments() is None
+
+
+def test_a_joint_vocabulary_is_one(config: Config) -> None:
+    cache = prepare_cache(changed(config, vocabulary_joint=True))
+    assert cache.source_vocabulary is cache.target_vocabulary
+    assert [path.name for path in cache.vocabulary_files] == ["joint.vocabulary"]
+    assert "joint" in cache.describe().splitlines()[0]
+
+
+def test_vocabularies_can_be_used_again(config: Config, tmp_path: Path) -> None:
+    first = prepare_cache(config)
+    (tmp_path / "train.tsv").write_text("a new cat\tein neuer Kater\n" * 3, encoding="utf-8")
+    second = prepare_cache(changed(config, vocabulary_reuse=str(first.directory)))
+    assert second.directory != first.directory
+    assert second.source_vocabulary.fingerprint == first.source_vocabulary.fingerprint
+    assert second.summary["splits"]["train"]["source"]["unknown"] > 0
+
+
+def test_many_tokens_take_four_bytes(config: Config, tmp_path: Path) -> None:
+    text = "".join(f"s{i}\tt{i} t{i + 70_000}\n" for i in range(70_000))
+    (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
+    cache = prepare_cache(changed(config, vocabulary_size=300_000))
+    assert len(cache.target_vocabulary) == 140_004
+    train = cache.split("train")
+    assert train.target(69_999).tolist() == cache.target_vocabulary.encode("t69999 t139999")
+    assert max(int(train.target(i).max()) for i in range(len(train))) == 140_003
+    assert train.source(0).dtype == np.uint32
+
+
+def test_settings_and_text_name_the_cache(config: Config, tmp_path: Path) -> None:
+    first = prepare_cache(config).directory
+    assert prepare_cache(config).directory == first
+    assert prepare_cache(changed(config, processes=2)).directory == first
+    assert prepare_cache(changed(config, vocabulary_size=99)).directory != first
+    assert prepare_cache(changed(config, limits_maximum=19)).directory != first
+    hostile = prepare_cache(changed(config, target_language="Köln (1)/x")).directory
+    assert hostile.name.startswith("parallel-en-Köln_1_x-") and hostile.parent == first.parent
+    moved = tmp_path / "moved.tsv"
+    (tmp_path / "train.tsv").rename(moved)
+    assert prepare_cache(changed(config, train=str(moved))).directory == first
+    with moved.open("a") as file:
+        file.write("one more\tnoch eins\n")
+    assert prepare_cache(changed(config, train=str(moved))).directory != first
+
+
+def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_cache(config)
+    monkeypatch.setattr(preparation, "_make", None)
+    prepare_cache(config)
+
+
+def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "CHUNK", 3)
+    alone = prepare_cache(config)
+    monkeypatch.setattr(encoding, "SMALL", 0)
+    together = prepare_cache(changed(config, processes=2, cache=str(tmp_path / "other")))
+    assert content(alone) == content(together)
+    assert alone.summary == together.summary
+
+
+def test_a_sample_is_enough_to_learn_from(config: Config) -> None:
+    cache = prepare_cache(changed(config, vocabulary_kind="char", vocabulary_sample=1))
+    assert len(cache.source_vocabulary) < 4 + 20
+    assert len(prepare_cache(changed(config, vocabulary_kind="char")).source_vocabulary) > 4 + 12
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("function", ["write_lines", "_write_split", "train"])
+def test_what_fails_leaves_nothing(config: Config, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, function, fail)
+        with pytest.raises(OSError, match="No space left on device"):
+            prepare_cache(toy(config))
+    assert left_in(config) == []
+    prepare_cache(toy(config))
+
+
+KILLED = """
+import json, os, signal, sys
+from seqtool.data import preparation
+
+write, splits = preparation._write_split, []
+def write_one_and_die(*arguments):
+    if splits:
+        os.kill(os.getpid(), signal.SIGKILL)
+    splits.append(1)
+    return write(*arguments)
+preparation._write_split = write_one_and_die
+preparation.prepare_cache(json.loads(sys.argv[1]))
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
+    result = subprocess.run([sys.executable, "-c", KILLED, json.dumps(config)], check=False)
+    assert result.returncode == -9
+    left = left_in(config)
+    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
+    assert not is_cache(Path(config["cache"]) / left[1])
+    cache = prepare_cache(config)
+    assert len(cache.split("valid")) == 4
+    assert left_in(config) == [cache.directory.name]
+
+
+def test_a_second_process_waits_for_the_first(
+    config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Path] = []
+    make: Callable[..., None] = preparation._make
+    waiting = threading.Event()
+
+    def make_slowly(directory: Path, *arguments: Any) -> None:
+        made.append(directory)
+        assert waiting.wait(timeout=10)
+        make(directory, *arguments)
+
+    def flock(file: Any, operation: int) -> None:
+        if operation == fcntl.LOCK_EX:
+            waiting.set()
+        fcntl.flock(file, operation)
+
+    monkeypatch.setattr(preparation, "_make", make_slowly)
+    monkeypatch.setattr(preparation, "flock", flock)
+    threads = [threading.Thread(target=prepare_cache, args=(config,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and left_in(config) == [made[0].name]
+    lines = set(capsys.readouterr().err.splitlines())
+    assert lines == {f"Waiting for another process that is preparing {made[0]}."}
+
+
+def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
+    directory = prepare_cache(config).directory
+    tokens = directory / "train.source.tokens.bin"
+    whole = tokens.read_bytes()
+    tokens.write_bytes(whole[:-2])
+    with pytest.raises(InputError) as error:
+        open_cache(directory)
+    size = len(whole)
+    assert str(error.value) == (
+        f"{tokens} has {size - 2:,} bytes instead of {size:,}: remove {directory} and prepare again."
+    )
+    (directory / SUMMARY).write_text('{"files": ')
+    with pytest.raises(InputError) as error:
+        open_cache(directory)
+    assert str(error.value) == f"{directory / SUMMARY} is damaged: remove {directory} and prepare again."
+    with pytest.raises(InputError) as error:
+        open_cache(tmp_path)
+    assert str(error.value) == f"{tmp_path} is not a cache: seqtool prepare makes them."
+
+
+def test_a_split_that_is_not_there(config: Config) -> None:
+    cache = prepare_cache(config)
+    with pytest.raises(InputError) as error:
+        cache.split("test")
+    assert str(error.value).startswith(f"{cache.directory} has no split 'test'; it has train, valid.")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"processes": 0}, "data.processes is 0 but must be at least 1."),
+        ({"limits_minimum": 0}, "data.limits.minimum is 0 but must be at least 1."),
+        (
+            {"limits_minimum": 9, "limits_maximum": 5},
+            "data.limits.maximum is 5, less than data.limits.minimum, 9.",
+        ),
+        ({"limits_ratio": 0.5}, "data.limits.ratio is 0.5 but must be at least 1."),
+        (
+            {"limits_minimum": 15, "limits_maximum": 15},
+            "None of the 28 training pairs is within data.limits: 26 too short, 2 empty.",
+        ),
+        (
+            {"vocabulary_kind": "bpe", "vocabulary_size": 4000},
+            "data.vocabulary.size=4,000 is more than is possible with the source side of the training text: set it to ",
+        ),
+        ({"vocabulary_reuse": "/nowhere"}, "/nowhere has no vocabularies: expected source.vocabulary and "),
+    ],
+)
+def test_unusable_settings_leave_nothing(config: Config, settings: Config, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        prepare_cache(changed(config, **settings))
+    assert str(error.value).startswith(message)
+    assert not Path(config["cache"]).exists() or left_in(config) == []
+
+
+def test_wrong_settings_are_named_in_full(config: Config) -> None:
+    config["vocabulary"]["sise"] = config["vocabulary"].pop("size")
+    with pytest.raises(InputError) as error:
+        prepare_cache(OmegaConf.create({"data": config}).data)
+    assert "nknown setting 'data.vocabulary.sise' (did you mean 'data.vocabulary.size'?)" in str(error.value)
+    with pytest.raises(InputError, match=r"[Uu]nknown setting 'data\.tset'"):
+        make_corpus(OmegaConf.create({"data": changed(config, tset="x")}).data, trusted=True)
+
+
+def test_a_configuration_from_a_checkpoint_names_only_our_corpora(config: Config) -> None:
+    with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
+        make_corpus(changed(config, _target_="os.system"), trusted=False)
+
+
+def test_digests_are_remembered_until_size_or_time_change(tmp_path: Path) -> None:
+    path, memory = tmp_path / "text", tmp_path / "digests.json"
+    path.write_text("one")
+    fresh = Digests(memory)(path)
+    assert not memory.exists()  # too young to trust its time
+    old = time.time_ns() - 10**11
+    os.utime(path, ns=(old, old))
+    assert Digests(memory)(path) == fresh
+    path.write_text("two")
+    os.utime(path, ns=(old, old))
+    assert Digests(memory)(path) == fresh  # from memory
+    os.utime(path, ns=(old + 1, old + 1))
+    assert Digests(memory)(path) != fresh
+    memory.write_text("{")
+    assert Digests(memory)(path) != fresh

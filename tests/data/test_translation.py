@@ -1,0 +1,259 @@
+"""Parallel text: what is read is what was written, and what cannot be read is said with file and line."""
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from seqtool.config import build
+from seqtool.data import multi30k
+from seqtool.data.multi30k import Multi30k
+from seqtool.data.text_files import read_lines, read_tsv, read_two_files
+from seqtool.data.translation import ParallelFiles, Toy
+from seqtool.errors import InputError
+
+CONVERT = "of the line): convert the file to UTF-8."
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def parallel(train: str | list[str], test: str | list[str] | None = None) -> ParallelFiles:
+    return ParallelFiles(train=train, valid=None, test=test, source_language="en", target_language="de")
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_lines_end_at_line_feeds_only(name: str, tmp_path: Path) -> None:
+    text = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\rh\r\n\n i \nlast"
+    path = write(tmp_path / name, text)
+    assert list(read_lines(path)) == ["a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\rh", "", " i ", "last"]
+
+
+def test_a_last_line_needs_no_end_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    assert list(read_lines(write(tmp_path / "a", b"\xef\xbb\xbfone\ntwo"))) == ["one", "two"]
+    assert list(read_lines(write(tmp_path / "b", "one\ntwo\n"))) == ["one", "two"]
+    assert list(read_lines(write(tmp_path / "c", "\n"))) == [""]
+
+
+def test_two_files_and_a_tsv_give_the_same_pairs(tmp_path: Path) -> None:
+    write(tmp_path / "a.en.gz", "one\ntwo\n")
+    write(tmp_path / "a.de", "eins\nzwei\n")
+    tsv = write(tmp_path / "a.tsv", "one\teins\ntwo\tzwei\n")
+    expected = [("one", "eins"), ("two", "zwei")]
+    files = [str(tmp_path / "a.en.gz"), str(tmp_path / "a.de")]
+    for corpus in (parallel(files), parallel(str(tsv)), parallel([str(tsv)])):
+        assert list(corpus.pairs("train")) == expected
+        assert corpus.splits() == ("train",)
+        assert corpus.alignments("train") is None
+    assert parallel(files, test=str(tsv)).splits() == ("train", "test")
+
+
+@pytest.mark.parametrize(
+    ("english", "german", "message"),
+    [
+        ("x\n" * 3, "x\n" * 2, "a.en has 3 lines but a.de has 2: the files must be parallel."),
+        ("x\n", "x\n" * 1500, "a.de has 1,500 lines but a.en has 1: the files must be parallel."),
+        ("x\n", "", "a.de is empty."),
+        (
+            "x\ny\n",
+            b"x\ny\xff\n",
+            "a.de line 2 is not valid UTF-8 (byte 2 of the line): convert the file to UTF-8.",
+        ),
+        (
+            "x\nx\n",
+            b"x\n\xe4",
+            "a.de line 2 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
+        ),
+    ],
+)
+def test_files_that_are_not_parallel_text(english: str, german: str | bytes, message: str, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "a.en", english), write(tmp_path / "a.de", german)
+    with pytest.raises(InputError) as error:
+        list(read_two_files(source, target))
+    assert str(error.value) == f"{tmp_path}/{message}"
+
+
+def test_files_in_two_directories_are_both_named_in_full(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    source, target = write(tmp_path / "a", "x\n"), write(tmp_path / "other" / "a", "x\ny\n")
+    with pytest.raises(InputError) as error:
+        list(read_two_files(source, target))
+    assert str(error.value) == f"{target} has 2 lines but {source} has 1: the files must be parallel."
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, problem in (
+        ("missing.txt", "does not exist."),
+        ("", "is a directory, not a text file."),
+        ("pipe", "is not a regular file: write the text into a file first."),
+    ):
+        with pytest.raises(InputError) as error:
+            list(read_lines(tmp_path / name))
+        assert str(error.value) == f"{tmp_path / name} {problem}"
+
+
+def test_damaged_gzip(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gz", "".join(f"line {i}\n" for i in range(5000)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(InputError) as error:
+        list(read_lines(path))
+    assert str(error.value).startswith(f"{path} is cut short after line ")
+    assert str(error.value).endswith(": copy or download it again.")
+    path.write_bytes(whole[:60] + bytes(40) + whole[100:])
+    with pytest.raises(InputError, match=r"a\.gz is no intact gzip file \(after line \d+\): copy or download"):
+        list(read_lines(path))
+    path.write_bytes(b"plain text\n")
+    with pytest.raises(InputError, match=r"a\.gz is no intact gzip file \(after line 0\)"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(("line", "tabs"), [("no tab", 0), ("a\tb\tc", 2)])
+def test_tsv_lines_have_one_tab(line: str, tabs: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", f"a\tb\n{line}\n")
+    with pytest.raises(InputError) as error:
+        list(read_tsv(path))
+    expected = f"{path} line 2 has {tabs} tabs: each line must be the source, one tab, the target."
+    assert str(error.value) == expected
+
+
+def test_numbers_of_files() -> None:
+    with pytest.raises(InputError) as error:
+        parallel(["a", "b", "c"])
+    assert str(error.value) == "data.train names 3 files: it takes a source and a target file, or one TSV file."
+    with pytest.raises(InputError, match=r"^data\.train names no files: it takes"):
+        parallel([])
+
+
+def test_text_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / "a.en", b"good\n\xff\n")
+    write(tmp_path / "a.de", "gut\nschlecht\n")
+    pairs = parallel([str(tmp_path / "a.en"), str(tmp_path / "a.de")]).pairs("train")
+    assert next(pairs) == ("good", "gut")
+
+
+def test_the_toy_corpus_is_the_grammars() -> None:
+    settings = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 50, "valid": "5", "test": 7}
+    corpus: Toy = build(settings, trusted=False)
+    assert [len(list(corpus.pairs(split))) for split in corpus.splits()] == [50, 5, 7]
+    alignments = corpus.alignments("test")
+    assert alignments is not None and len(alignments) == 7 and "0-" in alignments[0]
+    assert (corpus.source_language, corpus.target_language) == ("en", "es")
+    with pytest.raises(InputError, match=r"^data\.test is 0: a split needs at least 1 pair\.$"):
+        Toy(seed=1, train=5, valid=5, test=0)
+
+
+def test_fingerprints_follow_the_text_and_not_its_place(tmp_path: Path) -> None:
+    def fingerprint(name: str, content: str) -> object:
+        path = write(tmp_path / name, content)
+        return parallel(str(path)).fingerprint(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+
+    assert fingerprint("a.tsv", "a\tb\n") == fingerprint("b.tsv", "a\tb\n") != fingerprint("c.tsv", "a\tc\n")
+
+
+def make_multi30k(directory: Path, *, test_set: str = "test_2016_flickr", download: bool = False) -> Multi30k:
+    return Multi30k(
+        directory=str(directory),
+        source_language="en",
+        target_language="de",
+        test_set=test_set,
+        download=download,
+    )
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small stand-in for the published files, with their sizes and checksums as the known ones."""
+    directory = tmp_path / "published"
+    directory.mkdir()
+    known = dict(multi30k.KNOWN)
+    for stem in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            path = write(directory / f"{stem}.{language}.gz", f"{stem} in {language}\n")
+            content = path.read_bytes()
+            known[path.name] = len(content), hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(multi30k, "KNOWN", known)
+    monkeypatch.setattr(multi30k, "URL", f"{directory.as_uri()}/")
+    return directory
+
+
+def test_missing_files_are_downloaded_when_that_is_wanted(published: Path, tmp_path: Path) -> None:
+    place = tmp_path / "data" / "multi30k"
+    with pytest.raises(InputError) as error:
+        make_multi30k(place).fetch()
+    assert str(error.value) == (
+        f"{place}/train.en.gz does not exist: set data.directory to the directory that has Multi30k's files, "
+        "or data.download=true to download them into it."
+    )
+    assert not place.exists()
+    corpus = make_multi30k(place, download=True)
+    corpus.fetch()
+    assert list(corpus.pairs("valid")) == [("val in en", "val in de")]
+    assert sorted(path.name for path in place.iterdir()) == sorted(path.name for path in published.iterdir())
+    make_multi30k(place).fetch()
+
+
+def test_files_that_differ_from_the_published_ones(published: Path, tmp_path: Path) -> None:
+    path = published / "val.de.gz"
+    right = path.read_bytes()
+    path.write_bytes(right[:-1])
+    with pytest.raises(InputError) as error:
+        make_multi30k(published).fetch()
+    assert str(error.value) == (
+        f"{path} is not Multi30k's: it has {len(right) - 1} bytes instead of {len(right)}. "
+        "Remove it and set data.download=true."
+    )
+    path.write_bytes(right[:-1] + b"x")
+    with pytest.raises(InputError, match=r"val\.de\.gz is not Multi30k's: its SHA-256 is [0-9a-f]{64} instead of"):
+        make_multi30k(published).fetch()
+    place = tmp_path / "place"
+    with pytest.raises(InputError, match=r"val\.de\.gz is not the file that it was: its SHA-256 is"):
+        make_multi30k(place, download=True).fetch()
+    assert not (place / "val.de.gz").exists()
+
+
+def test_a_download_that_fails(published: Path, tmp_path: Path) -> None:
+    (published / "train.en.gz").unlink()
+    place = tmp_path / "place"
+    with pytest.raises(InputError) as error:
+        make_multi30k(place, download=True).fetch()
+    assert str(error.value).startswith(f"Cannot download {published.as_uri()}/train.en.gz (")
+    assert str(error.value).endswith(f"): put Multi30k's files into {place} by hand.")
+
+
+def test_what_multi30k_does_not_have() -> None:
+    with pytest.raises(InputError, match=r"^Unknown data\.target_language 'es'; choose from en, de, fr, cs\.$"):
+        Multi30k(
+            directory="x",
+            source_language="en",
+            target_language="es",
+            test_set="test_2016_flickr",
+            download=False,
+        )
+    with pytest.raises(InputError, match=r"^data\.source_language and data\.target_language are both 'de'\.$"):
+        Multi30k(
+            directory="x",
+            source_language="de",
+            target_language="de",
+            test_set="test_2016_flickr",
+            download=False,
+        )
+    with pytest.raises(InputError) as error:
+        make_multi30k(Path("x"), test_set="test2016")
+    assert str(error.value) == (
+        "Unknown data.test_set 'test2016'; choose from test_2016_flickr, test_2017_flickr, test_2017_mscoco, "
+        "test_2018_flickr."
+    )
+
+
+def test_multi30k_itself(shared: Path) -> None:
+    corpus = make_multi30k(shared / "data" / "multi30k")
+    corpus.fetch()
+    counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}
+    assert counts == {"train": 29_000, "valid": 1_014, "test": 1_000}

@@ -1,0 +1,251 @@
+"""Vocabularies: what is encoded can be decoded, kinds and files agree, and errors say what to set."""
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seqtool.data.alignment import words
+from seqtool.data.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Vocabulary,
+    load,
+    load_pair,
+    normalize,
+    save_pair,
+)
+from seqtool.data.vocabulary_training import VocabularySettings, train
+from seqtool.errors import InputError
+
+SETTINGS = VocabularySettings(
+    kind="unigram",
+    size=60,
+    source_size=None,
+    target_size=None,
+    joint=False,
+    minimum_count=1,
+    sample=None,
+    normalization="nfc",
+    lowercase=False,
+    reuse=None,
+)
+SIZES = {"unigram": 60, "bpe": 90, "char": 60, "word": 60}
+NOUNS = ["gato", "perro", "árbol", "casa", "niña", "señor", "pingüino", "coche", "libro", "mesa"]
+ADJECTIVES = ["grande", "pequeño", "rojo", "azul", "viejo", "nuevo", "lento", "rápido"]
+
+
+def lines() -> Iterator[str]:
+    for noun in NOUNS:
+        for adjective in ADJECTIVES:
+            yield f"¿Tienes un {noun} {adjective}, o «otro»?"
+            yield f'Él dice: "{noun.capitalize()}" y nada más.'
+
+
+@pytest.fixture(params=SIZES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def learn(kind: str) -> Vocabulary:
+    return train(lines(), replace(SETTINGS, kind=kind, size=SIZES[kind]))
+
+
+def test_what_is_encoded_decodes_to_the_text(kind: str) -> None:
+    vocabulary = learn(kind)
+    for line in lines():
+        ids = vocabulary.encode(line)
+        assert vocabulary.decode([BOS, *ids, EOS, PAD, PAD]) == line
+        assert UNK not in ids
+
+
+def test_pieces_join_to_the_text_and_match_the_ids_one_to_one(kind: str) -> None:
+    vocabulary = learn(kind)
+    for line in (*lines(), "Хорошо 漢字 gato", "", "  ", "gato漢字 «x»"):
+        pieces = vocabulary.pieces(line)
+        ids = vocabulary.encode(line)
+        assert "".join(pieces).replace("▁", " ").strip() == " ".join(line.split())
+        assert len(pieces) == len(ids)
+        for piece, index in zip(pieces, ids, strict=True):
+            assert index == UNK or vocabulary.piece(index) == piece
+
+
+def test_a_batch_is_its_sentences(kind: str) -> None:
+    vocabulary = learn(kind)
+    texts = [*lines(), "", "漢字"]
+    assert vocabulary.encode_batch(texts) == [vocabulary.encode(text) for text in texts]
+    assert vocabulary.encode_batch([]) == []
+
+
+def test_the_same_text_gives_the_same_vocabulary(kind: str) -> None:
+    assert learn(kind).fingerprint == learn(kind).fingerprint
+
+
+def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
+    vocabulary = train(lines(), replace(SETTINGS, kind=kind, size=SIZES[kind], lowercase=True))
+    vocabulary.save(tmp_path / "v")
+    again = load(tmp_path / "v")
+    assert again.fingerprint == vocabulary.fingerprint
+    assert (again.kind, again.lowercase, again.normalization) == (kind, True, "nfc")
+    assert [again.piece(i) for i in range(len(again))] == [vocabulary.piece(i) for i in range(len(vocabulary))]
+    assert again.encode("¿TIENES un Pingüino?") == vocabulary.encode("¿tienes un pingüino?")
+    assert not list(tmp_path.glob("v?*"))
+
+
+def test_special_ids_are_the_same_in_every_kind(kind: str) -> None:
+    vocabulary = learn(kind)
+    assert [vocabulary.piece(index) for index in (PAD, BOS, EOS)] == ["<pad>", "<s>", "</s>"]
+    assert vocabulary.decode([UNK]) == "⁇"
+    assert not {PAD, BOS, EOS} & set(vocabulary.encode("<pad> <s> </s> <unk>"))
+
+
+def test_size_is_exact_or_a_limit() -> None:
+    assert len(learn("unigram")) == SIZES["unigram"]
+    assert len(learn("bpe")) == SIZES["bpe"]
+    assert len(train(lines(), replace(SETTINGS, kind="word", size=10))) == 10
+    assert len(train(lines(), replace(SETTINGS, kind="word", size=10_000))) < 100
+
+
+def test_words_are_those_of_alignments_and_keep_their_spaces() -> None:
+    vocabulary = learn("word")
+    text = '¿Tienes "un gato" rojo (o no)?'
+    assert [piece.removeprefix("▁") for piece in vocabulary.pieces(text)] == words(text)
+    assert vocabulary.pieces("¿Tienes un gato?") == ["▁¿", "Tienes", "▁un", "▁gato", "?"]
+
+
+def test_words_are_known_by_count() -> None:
+    text = ["a a a b b c", "a b d"]
+    vocabulary = train(text, replace(SETTINGS, kind="word", minimum_count=2, size=100))
+    assert [vocabulary.piece(i) for i in range(4, len(vocabulary))] == ["▁a", "▁b"]
+    assert vocabulary.decode(vocabulary.encode("a c b")) == "a ⁇ b"
+
+
+@pytest.mark.parametrize("form", ["none", "nfc", "nfkc"])
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_normalisation_changes_nothing_the_second_time(form: str, lowercase: bool) -> None:
+    for text in ("e\u0301 É ﬁn ㎒ Ⓐ İstanbul", "a\u2028b\u00a0c\t d ▁e", "ẞ ſ Å ΑΣ", " \r ", "…½ ´"):
+        once = normalize(text, normalization=form, lowercase=lowercase)
+        assert normalize(once, normalization=form, lowercase=lowercase) == once
+        if form != "none":
+            assert unicodedata.is_normalized(form.upper(), once)  # type: ignore[arg-type]
+    assert normalize("a\u2028b▁c", normalization=form, lowercase=lowercase) == "a b c"
+
+
+def test_normal_forms_are_encoded_alike() -> None:
+    vocabulary = learn("unigram")
+    for line in lines():
+        assert vocabulary.encode(unicodedata.normalize("NFD", line)) == vocabulary.encode(line)
+
+
+def test_of_a_large_alphabet_rare_characters_are_unknown() -> None:
+    rare = [chr(0x4E00 + i) for i in range(20)]
+    text = [*lines()] * 30 + rare
+    assert train(text, replace(SETTINGS, kind="bpe", size=120)).encode(rare[0])[-1] == UNK
+    for settings in (replace(SETTINGS, kind="bpe", size=300), replace(SETTINGS, kind="char", size=120)):
+        assert UNK not in [i for one in train(text, settings).encode_batch(rare) for i in one]
+
+
+@pytest.mark.parametrize(("kind", "size"), [("unigram", 60), ("bpe", 150)])
+def test_a_size_that_the_text_cannot_fill_names_the_largest(kind: str, size: int) -> None:
+    settings = replace(SETTINGS, kind=kind, size=5000)
+    with pytest.raises(InputError) as error:
+        train(lines(), settings)
+    message = str(error.value)
+    assert message.startswith("data.vocabulary.size=5,000 is more than is possible with the training text: set it to ")
+    largest = int(message.split()[-3].replace(",", ""))
+    assert size <= largest < 1000 and message.endswith(" or less.")
+    assert len(train(lines(), replace(settings, size=largest))) == largest
+
+
+def test_the_setting_of_a_side_is_named() -> None:
+    settings = replace(SETTINGS, source_size=5000)
+    with pytest.raises(InputError, match=r"^data\.vocabulary\.source_size=5,000 .* the source side of"):
+        train(lines(), settings, side="source")
+    assert len(train(lines(), settings, side="target")) == SETTINGS.size
+
+
+def test_a_size_without_room_for_the_characters_names_the_smallest() -> None:
+    with pytest.raises(InputError) as error:
+        train(lines(), replace(SETTINGS, size=20, kind="bpe"))
+    message = str(error.value)
+    assert message.startswith("data.vocabulary.size=20 has no room for the characters of the training text")
+    smallest = int(message.split()[-3])
+    assert len(train(lines(), replace(SETTINGS, size=smallest, kind="bpe"))) == smallest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"kind": "wordpiece"},
+            "Unknown data.vocabulary.kind 'wordpiece'; choose from unigram, bpe, char, word.",
+        ),
+        (
+            {"normalization": "nfd"},
+            "Unknown data.vocabulary.normalization 'nfd'; choose from none, nfc, nfkc.",
+        ),
+        ({"size": 4}, "data.vocabulary.size is 4 but must be at least 5."),
+        ({"sample": 0}, "data.vocabulary.sample is 0 but must be at least 1."),
+        (
+            {"joint": True, "target_size": 9},
+            "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false.",
+        ),
+    ],
+)
+def test_settings_that_no_vocabulary_can_have(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        train(lines(), replace(SETTINGS, **change))  # type: ignore[arg-type]
+    assert str(error.value) == message
+
+
+def test_text_to_learn_nothing_from() -> None:
+    with pytest.raises(InputError, match=r"^The training text has no words: nothing can be learnt from it\.$"):
+        train(["", "  "], SETTINGS)
+    with pytest.raises(InputError, match=r"No word occurs data\.vocabulary\.minimum_count=3 times"):
+        train(["a b", "a c"], replace(SETTINGS, kind="word", minimum_count=3))
+
+
+def test_learning_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    learn("unigram")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
+    one, two = learn("word"), learn("bpe")
+    assert [path.name for path in save_pair(tmp_path, one, two)] == ["source.vocabulary", "target.vocabulary"]
+    assert [vocabulary.kind for vocabulary in load_pair(tmp_path)] == ["word", "bpe"]
+    joint = tmp_path / "joint"
+    joint.mkdir()
+    assert [path.name for path in save_pair(joint, one, one)] == ["joint.vocabulary"]
+    source, target = load_pair(joint)
+    assert source is target
+    with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):
+        load_pair(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"nonsense", b"[1]\n", b'{"kind": "unigram"}\n', b"\x80\x02pickle\n"],
+)
+def test_other_files_are_no_vocabularies(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value) == f"{path} is not a vocabulary file of seqtool."
+
+
+def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    learn("word").save(path)
+    content = path.read_bytes()
+    size = json.loads(content.split(b"\n")[0])["size"]
+    path.write_bytes(content[: content.rindex(b"\n", 0, -1) + 1])
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value) == f"{path} is cut short: it has {size - 1:,} of {size:,} entries."

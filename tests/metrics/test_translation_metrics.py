@@ -1,0 +1,256 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from seqtool.data.alignment import diagonal, parse_pharaoh
+from seqtool.errors import InputError
+from seqtool.metrics.alignment import alignment_error_rate, crossings
+from seqtool.metrics.bleu import (
+    bleu_by_length,
+    bleu_interval,
+    bleu_of,
+    bleu_statistics,
+    length_bins,
+    length_gaps,
+)
+from seqtool.metrics.translation import check_lengths, compare, corpus_bleu, evaluate
+
+WORDS = [
+    "a",
+    "big",
+    "cat",
+    "sees",
+    "the",
+    "small",
+    "dog",
+    "near",
+    "old",
+    "house",
+    "Runs",
+    ",",
+    "quickly",
+    "!",
+]
+
+
+def corpus(sentences: int = 120, noise: float = 0.3) -> tuple[list[str], list[str], list[str]]:
+    """Hypotheses and two references made of random words."""
+    generator = np.random.default_rng(3)
+
+    def change(line: list[str]) -> list[str]:
+        return [str(generator.choice(WORDS)) if generator.random() < noise else word for word in line]
+
+    lines = [[str(w) for w in generator.choice(WORDS, size=generator.integers(2, 25))] for _ in range(sentences)]
+    texts = [[" ".join(change(line)) for line in lines] for _ in range(3)]
+    return texts[0], texts[1], texts[2]
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "none", "char"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("references", [1, 2])
+def test_scores_are_sacrebleus(tokenize: str, lowercase: bool, references: int) -> None:
+    hypotheses, *alternatives = corpus(40)
+    texts = alternatives[:references]
+    bleu = sacrebleu.corpus_bleu(hypotheses, texts, tokenize=tokenize, lowercase=lowercase).score
+    result = evaluate(hypotheses, texts, tokenize=tokenize, lowercase=lowercase)
+    assert result.scores[0].value == bleu == corpus_bleu(hypotheses, texts, tokenize=tokenize, lowercase=lowercase)
+    assert result.bleu.value == pytest.approx(bleu, rel=1e-12)
+    assert result.bleu.low < bleu < result.bleu.high
+    assert [score.name for score in result.scores] == ["BLEU", "chrF2", "TER"]
+    assert result.scores[2].value == sacrebleu.corpus_ter(hypotheses, texts).score
+    assert f"nrefs:{references}|case:{'lc' if lowercase else 'mixed'}|eff:no|tok:{tokenize}" in (
+        result.scores[0].signature
+    )
+    if not lowercase:
+        assert result.scores[1].value == sacrebleu.corpus_chrf(hypotheses, texts).score
+
+
+def test_perfect_and_empty_translations() -> None:
+    references = ["Tengo un gato grande.", "No tienes una casa pequeña."]
+    perfect = evaluate(references, [references])
+    assert [score.value for score in perfect.scores] == pytest.approx([100, 100, 0])
+    assert perfect.bleu.low == perfect.bleu.high == pytest.approx(100)
+    nothing = evaluate(["", ""], [references])
+    assert [score.value for score in nothing.scores] == [0, 0, 100]
+
+
+def test_statistics_of_parts_add_up_to_the_corpus() -> None:
+    hypotheses, first, second = corpus()
+    statistics = bleu_statistics(hypotheses, [first, second])
+    for chosen in (slice(0, 1), slice(5, 40), slice(None)):
+        expected = sacrebleu.corpus_bleu(hypotheses[chosen], [first[chosen], second[chosen]]).score
+        assert bleu_of(statistics[chosen]) == pytest.approx(expected, rel=1e-12)
+
+
+def test_length_bins_hold_every_sentence_once() -> None:
+    sources = [" ".join(["w"] * length) for length in (0, 1, 8, 9, 14, 15, 40)]
+    bins = length_bins(sources)
+    assert [(label, indices.tolist()) for label, indices in bins] == [
+        ("≤8", [0, 1, 2]),
+        ("9–14", [3, 4]),
+        ("≥15", [5, 6]),
+    ]
+    assert [label for label, _ in length_bins(sources, edges=(10,))] == ["≤10", "≥11"]
+
+
+def test_bleu_by_length_is_the_bleu_of_each_bin() -> None:
+    hypotheses, references, sources = corpus()
+    statistics = bleu_statistics(hypotheses, [references])
+    scores = bleu_by_length(statistics, sources)
+    assert sum(score.sentences for score in scores) == len(sources)
+    for score, (label, indices) in zip(scores, length_bins(sources), strict=True):
+        parts = [[text[i] for i in indices] for text in (hypotheses, references)]
+        assert score.label == label
+        assert score.bleu is not None
+        assert score.bleu.value == pytest.approx(sacrebleu.corpus_bleu(parts[0], [parts[1]]).score)
+        assert score.bleu.low < score.bleu.value < score.bleu.high
+    (short, _, long) = bleu_by_length(statistics[:1], ["one two"])
+    assert (short.sentences, long.sentences, long.bleu) == (1, 0, None)
+
+
+def test_intervals_are_seeded_and_close_to_sacrebleus() -> None:
+    hypotheses, references, _ = corpus()
+    statistics = bleu_statistics(hypotheses, [references])
+    ours = bleu_interval(statistics)
+    assert ours == bleu_interval(statistics)
+    assert ours != bleu_interval(statistics, seed=1)
+    theirs = sacrebleu.BLEU(force=True).corpus_score(hypotheses, [references], n_bootstrap=1000)
+    assert (ours.high - ours.low) / 2 == pytest.approx(theirs._ci, rel=0.1)
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    counts = np.array([10, 10, 6, 4, 3, 2, 10, 9, 8, 7])
+    noise = generator.integers(-2, 3, size=(4000, 4))
+    population = np.tile(counts, (4000, 1))
+    population[:, 2:6] += noise
+    truth = bleu_of(population)
+    covered = 0
+    for trial in range(100):
+        sample = population[generator.integers(4000, size=100)]
+        interval = bleu_interval(sample, samples=200, seed=trial)
+        covered += interval.low <= truth <= interval.high
+    assert 88 <= covered <= 100
+
+
+def test_paired_bootstrap() -> None:
+    hypotheses, references, worse = corpus()
+    better = [h if i % 2 else r for i, (h, r) in enumerate(zip(hypotheses, references, strict=True))]
+    result = compare(worse, better, [references])
+    assert [d.name for d in result.differences] == ["BLEU", "chrF2", "TER"]
+    bleu = result.differences[0]
+    assert bleu.baseline.value == corpus_bleu(worse, [references])
+    assert bleu.system.value == corpus_bleu(better, [references])
+    assert bleu.baseline.low < bleu.baseline.value < bleu.baseline.high < bleu.system.low
+    assert bleu.p_value < 0.01
+    assert "bs:1000|seed:12345" in bleu.signature
+    assert compare(hypotheses, worse, [references], samples=200).differences[0].p_value > 0.05
+    assert result.differences[0] == compare(worse, better, [references]).differences[0]
+    assert "| BLEU " in result.text()
+    assert bleu.signature in result.text()
+    assert json.loads(json.dumps(result.record()))["differences"][0]["p_value"] == bleu.p_value
+
+
+def test_a_system_does_not_differ_from_itself() -> None:
+    hypotheses, references, _ = corpus(30)
+    assert [d.p_value for d in compare(hypotheses, hypotheses, [references], samples=20).differences] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def test_length_gaps() -> None:
+    hypotheses, references, sources = corpus(200)
+    (_, short), _, (_, long) = length_bins(sources)
+    system = [references[i] if i in set(long.tolist()) else h for i, h in enumerate(hypotheses)]
+    statistics = [bleu_statistics(texts, [references]) for texts in (hypotheses, system)]
+    gaps = length_gaps(statistics[0], statistics[1], short, long, samples=200)
+    assert (gaps.short.value, gaps.short.low, gaps.short.high) == (0, 0, 0)
+    assert gaps.long.value == pytest.approx(100 - bleu_of(statistics[0][long]))
+    assert gaps.growth.value == pytest.approx(gaps.long.value - gaps.short.value)
+    assert 0 < gaps.growth.low < gaps.growth.value < gaps.growth.high
+    opposite = length_gaps(statistics[1], statistics[0], short, long, samples=200)
+    assert opposite.growth.value == pytest.approx(-gaps.growth.value)
+    assert opposite.growth.low == pytest.approx(-gaps.growth.high)
+
+
+def test_alignment_error_rate() -> None:
+    # by hand: A = 4 links, S = 3; A∩S = 2, A∩P = 3 (the possible link and the two sure ones): 1 - 5/7
+    gold = parse_pharaoh("0-0 1-2 2-1 1?1")
+    assert alignment_error_rate([{(0, 0), (2, 1), (1, 1), (2, 2)}], [gold]) == pytest.approx(1 - 5 / 7)
+    assert alignment_error_rate([gold[0]], [gold]) == 0
+    assert alignment_error_rate([gold[0] | gold[1]], [gold]) == 0  # possible links cost nothing
+    assert alignment_error_rate([set()], [gold]) == 1
+    assert alignment_error_rate([{(5, 5)}], [gold]) == 1
+    assert alignment_error_rate([], []) == 0
+    # over a corpus the counts are summed, not the rates averaged
+    assert alignment_error_rate([gold[0], set()], [gold, gold]) == pytest.approx(1 - 6 / 9)
+
+
+def test_crossings() -> None:
+    gold = parse_pharaoh("0-0 2-1 1-2 3-3")  # a big cat . → un gato grande .
+    assert crossings([gold[0]], [gold]) == (1, 1)
+    assert crossings([diagonal(4, 4)], [gold]) == (0, 1)
+    assert crossings([{(0, 0), (1, 1), (1, 2)}], [gold]) == (0, 1)  # both at one word is no crossing
+    assert crossings([{(2, 1)}], [gold]) == (0, 1)
+    assert crossings([gold[0], diagonal(4, 4)], [gold, gold]) == (1, 2)
+    assert crossings([gold[0]], [parse_pharaoh("0-0 1-1 3-2 1-3")]) == (0, 0)
+
+
+def test_texts_that_are_not_parallel_are_refused() -> None:
+    with pytest.raises(InputError) as error:
+        check_lengths(["a"] * 999, [["a"] * 999, ["a"] * 1000], name="out.de", reference_names=["r1.de", "r2.de"])
+    assert str(error.value) == ("out.de has 999 lines but r2.de has 1,000: they must be parallel, line by line.")
+    with pytest.raises(InputError, match=r"^out\.de has no lines: there is nothing to score\.$"):
+        check_lengths([], [[]], name="out.de", reference_names=["r1.de"])
+    check_lengths(["a"], [["b"]], reference_names=["r1.de"])
+
+
+def test_unknown_tokeniser_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^Unknown tokeniser '13b'; choose from none, zh, 13a, intl, char, "):
+        evaluate(["a"], [["a"]], tokenize="13b")
+
+
+def test_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**settings: object) -> None:
+        raise RuntimeError("Please install mecab")
+
+    missing.TOKENIZERS = ["ja-mecab"]  # type: ignore[attr-defined]
+    monkeypatch.setattr("seqtool.metrics.bleu.BLEU", missing)
+    with pytest.raises(InputError) as error:
+        corpus_bleu(["a"], [["a"]], tokenize="ja-mecab")
+    assert str(error.value) == ("The tokeniser 'ja-mecab' needs more packages: pip install 'sacrebleu[ja]'.")
+
+
+def test_evaluation_as_text_and_json() -> None:
+    hypotheses, references, sources = corpus(60)
+    result = evaluate(hypotheses, [references], sources=sources, edges=(8, 14, 100))
+    lines = result.text().splitlines()
+    assert lines[0].startswith("| score | 60 sentences")
+    assert lines[2].startswith(f"| BLEU  | {result.scores[0].value:.2f} [{result.bleu.low:.2f}, ")
+    assert lines[11].startswith("| ≥101         | 0         | - ")
+    assert len({len(line) for line in lines[:5]}) == 1
+    assert lines[-3:] == [f"{score.name}: {score.signature}" for score in result.scores]
+    record = json.loads(json.dumps(result.record()))
+    assert record["sentences"] == 60
+    assert record["by_length"][-1] == {"label": "≥101", "sentences": 0, "bleu": None}
+
+
+def test_gaps_on_real_text_of_multi30k() -> None:
+    place = Path(os.environ.get("SEQTOOL_SHARED", Path(__file__).parents[2] / "../shared")) / "data/multi30k"
+    files = [place / "val.en.gz", place / "val.de.gz"]
+    if not all(file.exists() for file in files):
+        pytest.skip(f"needs Multi30k's validation set in {place}")
+    sources, references = (gzip.decompress(file.read_bytes()).decode().split("\n")[:300] for file in files)
+    hypotheses = [" ".join(line.split()[:12]) for line in references]  # a system that stops at twelve words
+    result = evaluate(hypotheses, [references], sources=sources)
+    short, _, long = (score.bleu for score in result.by_length)
+    assert short is not None
+    assert long is not None
+    assert short.low > long.high

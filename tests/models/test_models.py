@@ -1,0 +1,155 @@
+"""Laws that every model keeps."""
+
+from typing import Any
+
+import pytest
+import torch
+from small_models import BAHDANAU, LUONG, MODELS, SUTSKEVER, make_model, random_sentences
+
+from seqtool.data.batches import Source, make_source, make_target
+from seqtool.data.vocabulary import EOS
+from seqtool.errors import InputError
+from seqtool.gradient_flow import gradient_norms
+from seqtool.models.bahdanau import Bahdanau
+from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.models.initialisation import initialise
+from seqtool.models.luong import Luong
+from seqtool.models.sutskever import Sutskever
+
+Model = EncoderDecoder[Any]
+
+
+def test_forward_equals_stepping(model: Model) -> None:
+    source = make_source(random_sentences(5, seed=1))
+    target = make_target(random_sentences(5, seed=2))[:, :-1]
+    output = model(source, target)
+    logits = model.project(output.features)
+    memory, state = model.encode(source)
+    for t, token in enumerate(target.T):
+        step = model.step(memory, state, token)
+        state = step.state
+        assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
+        if output.attention is not None:
+            assert torch.allclose(step.attention, output.attention[:, t], atol=1e-5, rtol=1e-4)
+
+
+def test_padding_changes_nothing(model: Model) -> None:
+    """Within one shape not a bit; in a wider shape nothing beyond rounding."""
+    sentences = random_sentences(6, seed=3)
+    source, target = make_source(sentences), make_target(random_sentences(6, seed=4))[:, :-1]
+    expected = model(source, target).features
+    noisy = torch.where(source.mask, source.tokens, torch.full_like(source.tokens, 7))
+    assert torch.equal(model(Source(noisy, source.lengths), target).features, expected)
+    wider = torch.cat([source.tokens, torch.zeros(6, 5, dtype=torch.int64)], 1)
+    assert torch.allclose(model(Source(wider, source.lengths), target).features, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_permuting_the_batch_permutes_the_output(model: Model) -> None:
+    source, target = (
+        make_source(random_sentences(6, seed=5)),
+        make_target(random_sentences(6, seed=6))[:, :-1],
+    )
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    permuted = model(Source(source.tokens[order], source.lengths[order]), target[order]).features
+    assert torch.allclose(permuted, model(source, target).features[order], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("sutskever")])
+def test_attention_is_a_distribution_over_real_positions(name: str) -> None:
+    source, target = (
+        make_source(random_sentences(6, seed=7)),
+        make_target(random_sentences(6, seed=8))[:, :-1],
+    )
+    alpha = make_model(name)(source, target).attention
+    assert alpha is not None and alpha.shape == (6, target.shape[1], source.tokens.shape[1])
+    assert torch.allclose(alpha.sum(-1), torch.ones(alpha.shape[:2]))
+    assert (alpha * ~source.mask[:, None] == 0).all()
+    assert (alpha[:, 0] - alpha[:, 1]).abs().max() > 1e-4, "attention depends on the state"
+
+
+def test_bahdanau_attends_with_the_state_before_the_update() -> None:
+    """The first alignment depends on the source alone, not on the first word; Luong's does on both."""
+    source = make_source(random_sentences(2, seed=9))
+    one, other = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
+    bahdanau, luong = make_model("bahdanau-gru"), make_model("luong")
+    assert torch.equal(bahdanau(source, one).attention, bahdanau(source, other).attention)
+    assert not torch.allclose(luong(source, one).attention, luong(source, other).attention, atol=1e-4)
+
+
+def test_sutskever_reads_in_reverse() -> None:
+    """Reversing the words gives what the forward model reads; <eos> stays last."""
+    backward, forward = (Sutskever(**SUTSKEVER | {"reverse": reverse}) for reverse in (True, False))
+    forward.load_state_dict(backward.state_dict())
+    sentences = random_sentences(4, seed=10)
+    target = make_target(random_sentences(4, seed=11))[:, :-1]
+    reversed_sentences = make_source([sentence[::-1] for sentence in sentences])
+    assert all(row[length - 1] == EOS for row, length in zip(*_fields(reversed_sentences), strict=True))
+    assert torch.equal(backward(make_source(sentences), target).features, forward(reversed_sentences, target).features)
+
+
+def test_every_parameter_gets_a_gradient(model: Model) -> None:
+    output = model(make_source(random_sentences(5, seed=12)), make_target(random_sentences(5, seed=13))[:, :-1])
+    model.project(output.features).square().sum().backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert not without
+
+
+def test_gradient_norms_are_those_of_autograd() -> None:
+    """The last decoder state's gradient, by hand: the loss of the last token reaches it directly."""
+    from types import SimpleNamespace
+
+    model = make_model("sutskever-rnn")
+    source, target = make_source([[4, 5, 6]]), make_target([[7, 8]])
+    batch: Any = SimpleNamespace(source=source, inputs=target[:, :-1], labels=target[:, 1:])
+    norms = gradient_norms(model, batch)
+    assert len(norms["encoder"]) == 4 and len(norms["decoder"]) == 3
+    features = model(source, target[:, :-1]).features[0, -1]
+    p = model.project(features).softmax(-1)
+    p[EOS] -= 1
+    assert norms["decoder"][-1] == pytest.approx(float((p @ model.output.weight).detach().norm()), rel=1e-4)
+
+
+def test_tied_matrices_are_one() -> None:
+    model = Bahdanau(**BAHDANAU | {"tie": "all"})
+    assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight
+    model = Bahdanau(**BAHDANAU | {"tie": "output", "source_vocabulary": 5})
+    assert model.output.weight is model.target_embedding.weight
+    with pytest.raises(InputError, match=r"model.tie=all needs one vocabulary .* have 5 and 11 entries"):
+        Bahdanau(**BAHDANAU | {"tie": "all", "source_vocabulary": 5})
+    with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 7 and 6"):
+        Sutskever(**SUTSKEVER | {"tie": "output"})
+    with pytest.raises(InputError, match=r"^Unknown model.tie 'both'; choose from none, output, all\.$"):
+        Luong(**LUONG | {"tie": "both"})
+
+
+def test_scores_are_refused_by_name() -> None:
+    with pytest.raises(
+        InputError, match=r"^Unknown score 'bilinear'; choose from additive, dot, general, scaled_dot\.$"
+    ):
+        Bahdanau(**BAHDANAU | {"score": "bilinear"})
+    with pytest.raises(InputError, match=r"multiplies the state \(7\) with annotation vectors \(8\)"):
+        Bahdanau(**BAHDANAU | {"score": "dot", "decoder_hidden": 7})
+
+
+@pytest.mark.parametrize("name", ["default", "sutskever2014", "bahdanau2015"])
+def test_initialisations(name: str) -> None:
+    torch.manual_seed(0)
+    model = Bahdanau(**BAHDANAU | {"embedding": 60, "decoder_hidden": 50, "alignment": 40})
+    initialise(model, name)
+    score = model.attention.score
+    recurrent = model.cell.recurrent.weight[:50]
+    if name == "sutskever2014":
+        assert all(parameter.abs().max() <= 0.08 for parameter in model.parameters())
+        assert float(model.output.weight.detach().std()) == pytest.approx(0.08 / 3**0.5, rel=0.1)
+    else:
+        assert torch.allclose(recurrent @ recurrent.T, torch.eye(50), atol=1e-5, rtol=1e-4)
+    if name == "bahdanau2015":
+        assert score.v.weight.abs().max() == 0
+        assert float(score.W.weight.detach().std()) == pytest.approx(0.001, rel=0.1)
+        assert float(model.cell_word.weight.detach().std()) == pytest.approx(0.01, rel=0.1)
+    with pytest.raises(InputError, match=r"^Unknown initialisation 'x'; choose from default, sutskever2014"):
+        initialise(model, "x")
+
+
+def _fields(source: Source) -> tuple[list[list[int]], list[int]]:
+    return source.tokens.tolist(), source.lengths.tolist()

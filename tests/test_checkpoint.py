@@ -1,0 +1,140 @@
+"""Checkpoints: complete or not there, and damaged ones refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import make_model
+
+from seqtool import checkpoint
+from seqtool.errors import InputError
+
+
+def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
+    vocabulary = path.parents[1] / "source.vocabulary"
+    vocabulary.parent.mkdir(parents=True, exist_ok=True)
+    vocabulary.write_text("words")
+    checkpoint.save(
+        path,
+        model=checkpoint.weights(model),
+        training={"random.cpu": torch.get_rng_state()},
+        config={"model": {"größe": 3}},
+        progress={"step": step, **progress},
+        versions={"seqtool": "0"},
+        vocabularies=[vocabulary],
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with three checkpoints of which the first is the best."""
+    model = make_model("bahdanau-gru")
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            model.output.bias.fill_(step)
+        best = {"checkpoint": "step-0000001"}
+        write(tmp_path / "run" / "checkpoints" / f"step-000000{step}", model, step, best=best)
+    return tmp_path / "run"
+
+
+def test_round_trip(run: Path) -> None:
+    found = checkpoint.find(run / "checkpoints" / "step-0000002")
+    assert found.config == {"model": {"größe": 3}} and found.progress["step"] == 2
+    model = make_model("bahdanau-gru", seed=5)
+    found.load_weights(model)
+    original = make_model("bahdanau-gru")
+    for (name, ours), theirs in zip(model.named_parameters(), original.parameters(), strict=True):
+        assert torch.equal(ours, torch.full_like(ours, 2) if name == "output.bias" else theirs)
+    assert torch.equal(found.training_tensors()["random.cpu"], torch.get_rng_state())
+    assert (found.path / "source.vocabulary").read_text() == "words"
+    assert [path.name for path in found.path.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_tied_matrix_is_stored_once(tmp_path: Path) -> None:
+    from small_models import BAHDANAU
+
+    from seqtool.models.bahdanau import Bahdanau
+
+    model = Bahdanau(**BAHDANAU | {"tie": "all"})
+    write(tmp_path / "checkpoints" / "step-0000001", model)
+    other = Bahdanau(**BAHDANAU | {"tie": "all"})
+    checkpoint.find(tmp_path / "checkpoints" / "step-0000001").load_weights(other)
+    assert torch.equal(other.output.weight, model.source_embedding.weight)
+
+
+def test_paths(run: Path) -> None:
+    assert checkpoint.find(run).path.name == "step-0000001"
+    assert checkpoint.find(run / "best").path.name == "step-0000001"
+    assert checkpoint.find(run / "last").path.name == "step-0000003"
+
+
+def test_missing(run: Path) -> None:
+    with pytest.raises(InputError, match=r"^There is no run or checkpoint at .*/rum\. .* holds run\.$"):
+        checkpoint.find(run.with_name("rum"))
+    (run.parent / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty holds no checkpoint: give a run directory"):
+        checkpoint.find(run.parent / "empty")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "source.vocabulary", "training.safetensors"])
+def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(bytes(content))
+    with pytest.raises(InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} is not what was written"):
+        checkpoint.find(path)
+    assert checkpoint.newest(run).path.name == "step-0000002"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json"])
+def test_a_missing_file_is_named(run: Path, name: str) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    (path / name).unlink()
+    with pytest.raises(InputError, match=rf"^Checkpoint .*step-0000003 is incomplete: it has no {name}"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"checkpoint.json": 3}', "\x00"])
+def test_a_broken_manifest(run: Path, text: str) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    (path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"is damaged|is incomplete"):
+        checkpoint.read(path)
+
+
+def test_another_format(run: Path) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    record = json.loads((path / "checkpoint.json").read_text())
+    (path / "checkpoint.json").write_text(json.dumps(record | {"format": 99}))
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["checkpoint.json"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"has format 99, this version reads 1\.$"):
+        checkpoint.read(path)
+
+
+def test_another_model_is_refused_by_name(run: Path) -> None:
+    with pytest.raises(InputError, match=r"does not fit the model: .*(lacks|has no) '"):
+        checkpoint.find(run).load_weights(make_model("sutskever-lstm"))
+    with pytest.raises(
+        InputError, match=r"does not fit the model: '[\w.]+' is \([\d, ]+\) there and \([\d, ]+\) here\.$"
+    ):
+        checkpoint.find(run).load_weights(make_model("bahdanau-rnn"))
+
+
+def test_a_failed_save_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(run / "checkpoints" / "step-0000004", make_model("bahdanau-gru"))
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"step-000000{n}" for n in (1, 2, 3)]
+
+
+def test_average(run: Path) -> None:
+    mean = checkpoint.average([checkpoint.read(path) for path in checkpoint.list_checkpoints(run)])
+    assert torch.allclose(mean["output.bias"], torch.tensor(2.0))

@@ -1,0 +1,206 @@
+"""Typed settings and built parts: what is accepted, and what each mistake is told."""
+
+import random
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from seqtool import config
+from seqtool.errors import InputError
+
+
+@dataclass
+class Limits:
+    maximum: int
+    ratio: float | None = None
+
+
+@dataclass
+class Settings:
+    name: str
+    rate: float
+    limits: Limits
+    other: Limits = field(default_factory=lambda: Limits(maximum=7))
+    names: list[str] = field(default_factory=list)
+    resume: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Part:
+    def __init__(self, *, size: int, scale: float, kind: str, sizes: list[int], vocabulary: object) -> None:
+        self.found = (size, scale, kind, sizes)
+        self.vocabulary = vocabulary
+
+
+def make_part(size: int, label: str | None = None, **others: Any) -> tuple[Any, ...]:
+    return size, label, others
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module seqtool.parts, with the class Part and things that a checkpoint must not name."""
+    module = types.ModuleType("seqtool.parts")
+    monkeypatch.setattr(Part, "__module__", "seqtool.parts")
+    vars(module).update(Part=Part, make_part=make_part, Path=Path, number=3)
+    monkeypatch.setitem(sys.modules, "seqtool.parts", module)
+
+
+GOOD: dict[str, Any] = {"name": "a", "rate": 1, "limits": {"maximum": 3}}
+PART: dict[str, Any] = {"_target_": "seqtool.parts.Part", "size": 1, "scale": 2, "kind": "k", "sizes": [3]}
+
+
+def message(function: Any, *arguments: Any, **named: Any) -> str:
+    with pytest.raises(InputError) as error:
+        function(*arguments, **named)
+    return str(error.value)
+
+
+def test_settings_become_the_dataclass() -> None:
+    found = config.typed(Settings, GOOD | {"other": {"ratio": 2}, "names": ["x"], "extra": {"a": [1]}})
+    expected = Settings("a", 1.0, Limits(3), Limits(7, 2.0), ["x"], extra={"a": [1]})
+    assert found == expected
+    assert type(found.rate) is float and type(found.other.ratio) is float
+    assert type(found.names) is list and type(found.extra) is dict
+
+
+def test_interpolations_are_resolved_once() -> None:
+    whole = OmegaConf.create({"top": "${x}", "x": r"\${y}", "train": GOOD | {"name": r"\${x}", "names": ["${top}"]}})
+    found = config.typed(Settings, whole.train)
+    assert (found.name, found.names) == ("${x}", ["${y}"])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"nam": 1}, "Unknown setting 'train.nam'; did you mean 'train.name'?"),
+        (
+            {"limits": {"maximum": 1, "ration": 1}},
+            "Unknown setting 'train.limits.ration'; did you mean 'train.limits.ratio'?",
+        ),
+        ({"rate": "quick"}, "Setting 'train.rate' must be a number, not 'quick'."),
+        ({"rate": None}, "Setting 'train.rate' must be a number, not null."),
+        ({"resume": "perhaps"}, "Setting 'train.resume' must be true or false, not 'perhaps'."),
+        ({"limits": {"maximum": 1.5}}, "Setting 'train.limits.maximum' must be a whole number, not 1.5."),
+        (
+            {"limits": {"maximum": 1, "ratio": "x"}},
+            "Setting 'train.limits.ratio' must be a number or null, not 'x'.",
+        ),
+        ({"limits": None}, "Setting 'train.limits' must be a group of settings, not null."),
+        ({"limits": {}}, "Missing setting 'train.limits.maximum'."),
+        ({"names": "x"}, "Setting 'train.names' must be a list, not 'x'."),
+        ({"rate": {"x": 1}}, "Setting 'train.rate' must be a number, not {'x': 1}."),
+        ({"name": "???"}, "Missing setting 'train.name'."),
+        (
+            {"nam": 1, "rate": "x", "name": "???"},
+            "Setting 'train.rate' must be a number, not 'x'; "
+            "unknown setting 'train.nam' (did you mean 'train.name'?); missing setting 'train.name'.",
+        ),
+    ],
+)
+def test_every_mistake_is_named(change: dict[str, Any], text: str) -> None:
+    whole = OmegaConf.create({"train": GOOD | change})
+    assert message(config.typed, Settings, whole.train) == text
+
+
+def test_settings_outside_a_configuration_have_short_names() -> None:
+    assert message(config.typed, Settings, GOOD | {"zzz": 1}).startswith("Unknown setting 'zzz'; choose from extra, ")
+
+
+def test_a_broken_interpolation_names_its_setting() -> None:
+    text = message(config.plain, OmegaConf.create({"a": {"b": "${nothing}"}}))
+    assert text == "Setting 'a.b' cannot be resolved: Interpolation key 'nothing' not found."
+
+
+def test_build_calls_the_target_with_settings_and_parts(package: None) -> None:
+    vocabulary = object()
+    for trusted in (True, False):
+        part = config.build(PART, trusted=trusted, vocabulary=vocabulary)
+        assert part.found == (1, 2.0, "k", [3]) and type(part.found[1]) is float
+        assert part.vocabulary is vocabulary
+
+
+def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: None) -> None:
+    settings = OmegaConf.create({"_target_": "seqtool.parts.make_part", "size": 1})
+    assert config.build(settings, trusted=True) == (1, None, {})
+    assert config.build({"_target_": "fractions.Fraction", "numerator": 3}, trusted=True) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"sise": 1}, "Unknown setting 'model.sise'; did you mean 'model.size'?"),
+        ({"size": "big"}, "Setting 'model.size' must be a whole number, not 'big'."),
+        ({"scale": None}, "Setting 'model.scale' must be a number, not null."),
+        ({"sizes": ["a"]}, "Setting 'model.sizes' must be a list, not ['a']."),
+        ({"size": "???", "kind": "???"}, "Missing setting 'model.kind'; missing setting 'model.size'."),
+        (
+            {"vocabulary": 1},
+            "Unknown setting 'model.vocabulary'; choose from model.kind, model.scale, model.size, model.sizes.",
+        ),
+        (
+            {"_target_": "seqtool.parts.Prat"},
+            "Unknown target 'seqtool.parts.Prat'; did you mean 'seqtool.parts.Part'?",
+        ),
+        (
+            {"_target_": "seqtool.part.Part"},
+            "Unknown target 'seqtool.part.Part': there is no module 'seqtool.part'.",
+        ),
+        (
+            {"_target_": "seqtool.parts.number"},
+            "Unknown target 'seqtool.parts.number'; "
+            "choose from seqtool.parts.Part, seqtool.parts.Path, seqtool.parts.make_part.",
+        ),
+        ({"_target_": None}, "Setting 'model._target_' must name a class, module and all."),
+    ],
+)
+def test_build_names_every_mistake(change: dict[str, Any], text: str, package: None) -> None:
+    whole = OmegaConf.create({"model": PART | change})
+    assert message(config.build, whole.model, trusted=True, vocabulary=None) == text
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "seqtool.parts.Path",
+        "seqtool.parts.make_part",
+        "seqtool.config.build",
+        "seqtoolx.Part",
+        "torch.Tensor",
+    ],
+)
+def test_a_checkpoint_may_only_name_classes_of_the_package(target: str, package: None) -> None:
+    text = f"The configuration names '{target}': only classes of seqtool may be built from it."
+    assert message(config.build, {"_target_": target}, trusted=False) == text
+
+
+def test_a_target_outside_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outside.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    message(config.build, {"_target_": "outside.Class"}, trusted=False)
+
+
+def test_what_a_module_lacks_is_no_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needy.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        config.build({"_target_": "needy.Class"}, trusted=True)
+
+
+def test_any_text_survives_escaping_and_saving(tmp_path: Path) -> None:
+    generator = random.Random(1)
+    texts = ["".join(generator.choices("\\\\${}'\"a: ", k=generator.randint(0, 9))) for _ in range(300)]
+    assert config.plain(OmegaConf.create({"texts": [config.escape(text) for text in texts]}))["texts"] == texts
+    OmegaConf.save(config.resolved({"texts": texts}), tmp_path / "config.yaml")
+    assert config.plain(OmegaConf.create(OmegaConf.load(tmp_path / "config.yaml")))["texts"] == texts
+
+
+def test_names_are_always_a_list() -> None:
+    assert config.names(None) == []
+    assert config.names("a,b") == ["a,b"]
+    assert config.names(OmegaConf.create(["a", "b"])) == ["a", "b"]

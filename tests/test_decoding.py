@@ -1,0 +1,209 @@
+"""Beam search against brute force and against itself."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from small_models import VOCABULARY, make_model, random_sentences
+
+from seqtool.data.batches import make_source, make_target
+from seqtool.data.vocabulary import BOS, EOS, PAD
+from seqtool.decoding import Ensemble, Hypothesis, beam_search, force, length_penalty, sample, select
+from seqtool.errors import InputError
+
+SENTENCES = random_sentences(40, seed=20)
+
+
+def search(model: Any, sentences: list[list[int]], **settings: Any) -> list[list[Hypothesis]]:
+    defaults: dict[str, Any] = {
+        "beam": 3,
+        "maximum": [12] * len(sentences),
+        "n_best": 1,
+        "penalty": length_penalty("none", 0),
+        "coverage": 0.0,
+        "keep_attention": False,
+    }
+    with torch.inference_mode():
+        return beam_search(model.step, *model.encode(make_source(sentences)), **defaults | settings)
+
+
+def greedy(model: Any, sentence: list[int], maximum: int) -> list[int]:
+    memory, state = model.encode(make_source([sentence]))
+    token, tokens = torch.tensor([BOS]), []
+    for _ in range(maximum):
+        logits, state, _ = model.step(memory, state, token)
+        logits[:, [PAD, BOS]] = -math.inf
+        token = logits.argmax(-1)
+        if int(token) == EOS:
+            break
+        tokens.append(int(token))
+    return tokens
+
+
+def test_beam_1_is_greedy(model: Any) -> None:
+    found = search(model, SENTENCES, beam=1)
+    with torch.inference_mode():
+        assert [n_best[0].tokens for n_best in found] == [greedy(model, sentence, 12) for sentence in SENTENCES]
+
+
+@pytest.mark.parametrize("penalty", ["none", "average", "gnmt"])
+def test_full_width_finds_the_optimum(penalty: str) -> None:
+    """Every sequence of at most 3 tokens, EOS included, scored by forced decoding."""
+    model = make_model("bahdanau-gru", scale=1.0)
+    words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]
+    sequences = [list(s) for n in range(3) for s in itertools.product(words, repeat=n)]
+    divide = length_penalty(penalty, 0.6)
+    for sentence in SENTENCES[:3]:
+        memory, state = model.encode(make_source([sentence]))
+        rows = torch.zeros(len(sequences), dtype=torch.int64)
+        forced = force(model.step, select(memory, rows), select(state, rows), make_target(sequences))
+        scores = sorted((h.log_probability / divide(len(h.tokens) + 1) for h in forced), reverse=True)
+        found = search(model, [sentence], beam=100, maximum=[3], n_best=5, penalty=divide)[0]
+        assert [h.score for h in found] == pytest.approx(scores[:5], rel=1e-5)
+        assert all(h.ended for h in found)
+
+
+def test_batch_mates_change_nothing(model: Any) -> None:
+    """Batch size, order and mates: the same words, and the same scores within 1e-5 relative."""
+    together = [n_best[0] for n_best in search(model, SENTENCES, penalty=length_penalty("average", 0))]
+    backwards = [n_best[0] for n_best in search(model, SENTENCES[::-1], penalty=length_penalty("average", 0))][::-1]
+    alone = [search(model, [s], penalty=length_penalty("average", 0))[0][0] for s in SENTENCES]
+    for one, two, three in zip(together, backwards, alone, strict=True):
+        assert one.tokens == two.tokens == three.tokens
+        assert one.score == pytest.approx(three.score, rel=1e-5)
+        assert one.score == pytest.approx(two.score, rel=1e-5)
+
+
+def test_scores_are_those_of_forced_decoding() -> None:
+    model = make_model("luong")
+    found = [n_best[0] for n_best in search(model, SENTENCES, keep_attention=True)]
+    ended = [i for i, hypothesis in enumerate(found) if hypothesis.ended]
+    assert len(ended) > 5
+    with torch.inference_mode():
+        memory, state = model.encode(make_source([SENTENCES[i] for i in ended]))
+        forced = force(model.step, memory, state, make_target([found[i].tokens for i in ended]))
+    for i, expected in zip(ended, forced, strict=True):
+        assert found[i].tokens == expected.tokens
+        assert found[i].log_probability == pytest.approx(expected.log_probability, rel=1e-4)
+        assert found[i].attention is not None and expected.attention is not None
+        width = len(SENTENCES[i]) + 1
+        assert torch.allclose(found[i].attention[:, :width], expected.attention[:, :width], atol=1e-5, rtol=1e-4)
+
+
+def test_forced_decoding_equals_forward() -> None:
+    model = make_model("sutskever-lstm")
+    source, target = make_source(SENTENCES), make_target(random_sentences(40, seed=21))
+    log_p = model.project(model(source, target[:, :-1]).features).log_softmax(-1)
+    labels = target[:, 1:]
+    expected = (log_p.gather(-1, labels[..., None]).squeeze(-1) * (labels != PAD)).sum(1)
+    forced = force(model.step, *model.encode(source), target)
+    assert [h.log_probability for h in forced] == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_n_best_is_sorted_and_distinct() -> None:
+    found = search(make_model("bahdanau-lstm", scale=1.0), SENTENCES, beam=6, n_best=6)
+    for n_best in found:
+        assert len(n_best) == 6
+        assert len({tuple(h.tokens) for h in n_best}) == 6
+        scores = [h.score for h in n_best if h.ended]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_always_a_hypothesis() -> None:
+    """Also when no beam can end."""
+    model = make_model("bahdanau-gru")
+    with torch.no_grad():
+        model.output.bias[EOS] = -1e9
+    for n_best in search(model, SENTENCES, n_best=2):
+        assert len(n_best) == 2
+        assert not n_best[0].ended and len(n_best[0].tokens) == 12
+        assert math.isfinite(n_best[0].score)
+
+
+def test_maximum_is_each_sentences_own() -> None:
+    model = make_model("bahdanau-gru")
+    with torch.no_grad():
+        model.output.bias[EOS] = -1e9
+    found = search(model, SENTENCES[:3], maximum=[2, 5, 9])
+    assert [len(n_best[0].tokens) for n_best in found] == [2, 5, 9]
+
+
+def test_ensemble_of_one_model_with_itself_is_the_model() -> None:
+    model = make_model("bahdanau-gru")
+    alone, together = search(model, SENTENCES), search(Ensemble([model, model]), SENTENCES)
+    for (one,), (two,) in zip(alone, together, strict=True):
+        assert one.tokens == two.tokens
+        assert one.score == pytest.approx(two.score, rel=1e-5)
+
+
+def test_ensemble_averages_probabilities() -> None:
+    models = [make_model("bahdanau-gru", seed=0), make_model("sutskever-lstm", seed=1)]
+    ensemble = Ensemble(models)
+    source, token = make_source(SENTENCES[:4]), torch.tensor([BOS] * 4)
+    step = ensemble.step(*ensemble.encode(source), token)
+    p = [model.step(*model.encode(source), token).logits.softmax(-1) for model in models]
+    assert torch.allclose(step.logits.exp(), (p[0] + p[1]) / 2, atol=1e-5, rtol=1e-4)
+
+
+def draw(model: Any, sentences: list[list[int]], **settings: Any) -> list[list[Hypothesis]]:
+    defaults: dict[str, Any] = {
+        "samples": 1,
+        "maximum": [12] * len(sentences),
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "generator": torch.Generator().manual_seed(3),
+        "keep_attention": False,
+    }
+    with torch.inference_mode():
+        return sample(model.step, *model.encode(make_source(sentences)), **defaults | settings)
+
+
+def test_sampling_follows_the_model() -> None:
+    """First words, drawn 4,000 times: each within 4 standard errors of its probability."""
+    model = make_model("bahdanau-gru", scale=1.0)
+    drawn = draw(model, SENTENCES[:1], samples=4000, maximum=[1])[0]
+    firsts = torch.tensor([h.tokens[0] if h.tokens else EOS for h in drawn])
+    logits = model.step(*model.encode(make_source(SENTENCES[:1])), torch.tensor([BOS])).logits[0]
+    p = logits.softmax(-1)
+    p[[PAD, BOS]] = 0
+    p = p / p.sum()
+    for token in range(VOCABULARY):
+        error = (p[token] * (1 - p[token]) / 4000).sqrt()
+        assert abs((firsts == token).float().mean() - p[token]) <= 4 * error
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
+def test_sampling_at_its_limits_is_greedy(settings: dict[str, Any]) -> None:
+    model = make_model("luong")
+    assert [h[0].tokens for h in draw(model, SENTENCES, **settings)] == [
+        h[0].tokens for h in search(model, SENTENCES, beam=1)
+    ]
+
+
+def test_sampling_is_seeded() -> None:
+    model = make_model("bahdanau-gru", scale=1.0)
+    tokens = [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
+    assert tokens == [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
+    other = draw(model, SENTENCES, samples=2, generator=torch.Generator().manual_seed(4))
+    assert tokens != [[h.tokens for h in n] for n in other]
+
+
+def test_length_penalties() -> None:
+    """Wu et al. 2016, equation 14."""
+    assert length_penalty("gnmt", 0.6)(7) == pytest.approx(2**0.6)
+    assert length_penalty("average", 0)(7) == 7
+    with pytest.raises(InputError, match=r"^Unknown length_penalty 'gnm'; choose from none, average, gnmt\.$"):
+        length_penalty("gnm", 0)
+
+
+def test_coverage_penalty() -> None:
+    """β Σ_j log min(Σ_i α_ij, 1) is what it adds to the score."""
+    model = make_model("bahdanau-gru", scale=1.0)
+    for (h,), sentence in zip(search(model, SENTENCES, coverage=0.4, keep_attention=True), SENTENCES, strict=True):
+        if h.ended:
+            assert h.attention is not None
+            covered = h.attention[:, : len(sentence) + 1].sum(0).clamp(max=1)
+            assert h.score == pytest.approx(h.log_probability + 0.4 * float(covered.log().sum()), rel=1e-4)

@@ -1,0 +1,64 @@
+"""Schedules against their formulas; optimisers by name."""
+
+import pytest
+import torch
+
+from seqtool.errors import InputError
+from seqtool.optimisation import make_optimiser, make_schedule
+
+
+def test_constant_with_warm_up() -> None:
+    schedule = make_schedule({"name": "constant", "warmup": 10})
+    assert [schedule(step, 0, 0) for step in (1, 5, 10, 99)] == [0.1, 0.5, 1, 1]
+    assert make_schedule({"name": "constant", "warmup": 0})(1, 0, 0) == 1
+
+
+def test_inverse_square_root() -> None:
+    schedule = make_schedule({"name": "inverse_square_root", "warmup": 100})
+    assert schedule(50, 0, 0) == pytest.approx(0.5)
+    assert schedule(100, 0, 0) == pytest.approx(1)
+    assert schedule(400, 0, 0) == pytest.approx(0.5)
+
+
+def test_sutskevers_halving() -> None:
+    """Section 3.4: after 5 epochs halved every half epoch; 7.5 epochs in all."""
+    schedule = make_schedule({"name": "halve_by_epoch", "start": 5.0, "every": 0.5})
+    rates = [schedule(1, epoch, 0) for epoch in (0, 4.9, 5.0, 5.4, 5.5, 6.0, 7.0)]
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.03125]
+
+
+def test_halving_on_plateaus() -> None:
+    schedule = make_schedule({"name": "halve_on_plateau", "warmup": 4, "patience": 1})
+    assert [schedule(9, 0, plateaus) for plateaus in (0, 1, 2)] == [1, 0.5, 0.25]
+    assert schedule(2, 0, 1) == 0.25
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "adam", "lr": 0.1, "betas": [0.9, 0.98], "eps": 1e-9},
+        {"name": "adamw", "lr": 0.1, "betas": [0.9, 0.98], "eps": 1e-9, "weight_decay": 0.1},
+        {"name": "adadelta", "lr": 1.0, "rho": 0.95, "eps": 1e-6},
+        {"name": "rmsprop", "lr": 0.1, "alpha": 0.95, "eps": 1e-4, "momentum": 0.9, "centered": True},
+        {"name": "sgd", "lr": 0.7, "momentum": 0.0},
+    ],
+)
+def test_every_optimiser_descends(settings: dict[str, object]) -> None:
+    x = torch.nn.Parameter(torch.ones(3))
+    optimiser = make_optimiser(settings, [x])
+    for _ in range(20):
+        optimiser.zero_grad()
+        (x - 3).square().sum().backward()
+        optimiser.step()
+    assert float((x.detach() - 3).norm()) < 2 * 3**0.5
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(InputError, match=r"^Unknown optimiser 'adan'; did you mean 'adam'\?$"):
+        make_optimiser({"name": "adan"}, [torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: Invalid learning rate: -1\.0\.$"):
+        make_optimiser({"name": "adam", "lr": -1.0}, [torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(InputError, match=r"^Unknown schedule 'constan'; did you mean 'constant'\?$"):
+        make_schedule({"name": "constan"})
+    with pytest.raises(InputError, match=r"^The settings schedule\.\* do not suit constant: .*'warm'"):
+        make_schedule({"name": "constant", "warm": 1})

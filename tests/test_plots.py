@@ -1,0 +1,175 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from seqtool import plots
+from seqtool.errors import InputError
+from seqtool.metrics.bleu import Estimate, LengthScore
+
+
+def grey(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("L"), dtype=float) / 255
+
+
+def test_alignment_shows_each_weight_in_its_place(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
+    place = tmp_path / "alignment.png"
+    plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], place)
+    cell = plots.CELL * plots.DPI
+    margin = 0.1 * plots.DPI
+    picture = grey(place)
+    height, width = picture.shape
+    for row in range(3):  # the map is the lower right part, inside the margin
+        for column in range(4):
+            y = height - margin - (3 - row - 0.5) * cell
+            x = width - margin - (4 - column - 0.5) * cell
+            assert picture[round(y), round(x)] == pytest.approx(attention[row, column], abs=0.02)
+
+
+def test_alignment_draws_any_characters_without_warnings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = ["$5", "and", "$6", "_{x}^", "\\frac", "größer", "naïve", "Ωμέγα", "слово"]
+    target = [
+        "街",
+        "猫です",
+        "한국어",
+        "שלום",
+        "مرحبا",
+        "नमस्ते",
+        "😀",
+        "\u0378",
+        "\x00",
+        "\u200b",
+        "e\u0301",
+        "W" * 200,
+    ]
+    plots.alignment(np.full((12, 9), 0.1), source, target, tmp_path / "a.png")
+    assert grey(tmp_path / "a.png").shape[1] < 2000
+    assert capfd.readouterr() == ("", "")
+
+
+def test_characters_that_no_font_has_become_one_sign() -> None:
+    assert plots._drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
+    assert plots._word("W" * 31) == "W" * 29 + "…"
+    assert plots._word("W" * 30) == "W" * 30
+
+
+def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
+    first = plots._characters(plots._fonts_for(frozenset())[0][1])
+    from matplotlib import font_manager
+
+    stix = next(f.fname for f in font_manager.fontManager.ttflist if f.name == "STIXGeneral")
+    letter = chr(min(code for code in plots._characters(stix) - first if code > 0x1000))
+    assert plots._families("a") == ["DejaVu Sans"]
+    assert plots._families(letter)[0] == "DejaVu Sans"
+    assert len(plots._families(letter)) == 2
+    assert plots._drawable(letter) == letter
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 40), (3, 120)])
+def test_alignment_sizes(tmp_path: Path, rows: int, columns: int) -> None:
+    plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
+    height, width = grey(tmp_path / "a.png").shape
+    assert width > columns * plots.CELL * plots.DPI
+    assert height > rows * plots.CELL * plots.DPI
+
+
+def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"attention is \(2, 3\) for 3 target and 2 source words"):
+        plots.alignment(np.ones((2, 3)), ["a", "b"], ["a", "b", "c"], tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"attention is \(0, 1\)"):
+        plots.alignment(np.ones((0, 1)), ["a"], [], tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    place = tmp_path / ("ü (1) #=" + "x" * 240 + ".png")
+    plots.alignment(np.ones((1, 1)), ["a"], ["b"], place)
+    before = place.read_bytes()
+
+    def fail(self: Figure, file: Path, **settings: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", fail)
+    with pytest.raises(OSError, match="disk full"):
+        plots.alignment(np.zeros((1, 1)), ["a"], ["b"], place)
+    assert [file.name for file in tmp_path.iterdir()] == [place.name]
+    assert place.read_bytes() == before
+
+
+def write_metrics(path: Path, *lines: object) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_read_metrics(tmp_path: Path) -> None:
+    place = write_metrics(
+        tmp_path / "metrics.jsonl",
+        {"step": 1, "loss": 5.0, "note": "text", "best": True},
+        {"step": 3, "loss": 9.0},
+        {"step": 2, "loss": 4, "bleu": 0.5},
+        {"step": 3, "loss": 3.0, "gradient": float("nan")},
+    )
+    expected = {"loss": ([1, 2, 3], [5.0, 4.0, 3.0]), "bleu": ([2], [0.5])}
+    assert plots.read_metrics(place) == expected
+    with place.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert plots.read_metrics(place) == expected
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"loss": 1}', '{"step": "x"}', '{"step": null}'])
+def test_read_metrics_names_the_line_it_cannot_read(tmp_path: Path, line: str) -> None:
+    place = tmp_path / "metrics.jsonl"
+    place.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+    with pytest.raises(InputError) as error:
+        plots.read_metrics(place)
+    assert str(error.value) == f"{place} line 2 is not a JSON object with a 'step'."
+
+
+def test_learning_curves(tmp_path: Path) -> None:
+    place = write_metrics(
+        tmp_path / "metrics.jsonl",
+        *({"step": s, "loss": 5 / (s + 1), "learning_rate": 0.1} for s in range(100)),
+        {"step": 99, "valid_loss": 1.0, "valid_bleu": 30.0},
+    )
+    plots.learning_curves(place, tmp_path / "all.png")
+    some = write_metrics(tmp_path / "some.jsonl", {"step": 1, "loss": 1.0})
+    plots.learning_curves(some, tmp_path / "some.png")
+    assert grey(tmp_path / "all.png").shape[0] > 2 * grey(tmp_path / "some.png").shape[0]
+    empty = write_metrics(tmp_path / "empty.jsonl", {"step": 1, "seconds": 1.0})
+    with pytest.raises(InputError) as error:
+        plots.learning_curves(empty, tmp_path / "empty.png")
+    assert str(error.value) == f"{empty} holds no losses, BLEU or learning rates to draw."
+
+
+def test_gradient_flow(tmp_path: Path) -> None:
+    norms = {"rnn": [0.0, 1e-30, 1e-3, 1.0], "lstm": [0.5, 0.6, 0.8, 1.0], "run $1$ 街": [float("nan"), 1.0]}
+    plots.gradient_flow(norms, tmp_path / "flow.png")
+    plots.gradient_flow({"rnn": [0.0, 0.0]}, tmp_path / "vanished.png")
+    assert (grey(tmp_path / "flow.png") < 0.5).sum() > (grey(tmp_path / "vanished.png") < 0.5).sum()
+
+
+def test_bleu_by_length(tmp_path: Path) -> None:
+    def scores(*values: float | None) -> list[LengthScore]:
+        return [
+            LengthScore(label, 10, None if value is None else Estimate(value, value - 1, value + 2))
+            for label, value in zip(("≤8", "9–14", "≥15"), values, strict=True)
+        ]
+
+    plots.bleu_by_length({"bahdanau": scores(38, 37, 35), "sutskever": scores(28, None, 12)}, tmp_path / "bleu.png")
+    assert grey(tmp_path / "bleu.png").min() < 0.5
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys, seqtool.plots; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"

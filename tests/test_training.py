@@ -1,0 +1,230 @@
+"""Training learns, stops, goes on, and keeps what it should: through the command's own functions, on tiny data."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqtool import checkpoint, cli
+from seqtool.cli import config_directory
+
+TINY = [
+    "data=parallel",
+    "data.train=train.tsv",
+    "data.valid=valid.tsv",
+    "data.vocabulary.kind=word",
+    "data.processes=1",
+    "device=cpu",
+    "model.embedding=24",
+    "train.batch_size=16",
+]
+BAHDANAU = [
+    "model=bahdanau",
+    "model.encoder_hidden=24",
+    "model.decoder_hidden=48",
+    "model.alignment=24",
+    "model.maxout=24",
+]
+SUTSKEVER = ["model=sutskever", "model.hidden=64", "model.layers=1"]
+LUONG = ["model=luong", "model.hidden=32", "model.alignment=8"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a corpus whose targets are the sources reversed, letter words a to f."""
+    generator = torch.Generator().manual_seed(0)
+    for name, count in (("train", 1500), ("valid", 30)):
+        rows = []
+        for _ in range(count):
+            length = int(torch.randint(2, 6, (1,), generator=generator))
+            words = ["abcdef"[i] for i in torch.randint(0, 6, (length,), generator=generator).tolist()]
+            rows.append(" ".join(words) + "\t" + " ".join(reversed(words)))
+        (tmp_path / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(*settings: str) -> int:
+    return cli.run(["train", *TINY, *settings], config_directory())
+
+
+def weights(run: str) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors")
+
+
+def records(run: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (Path("runs") / run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("model", [BAHDANAU, SUTSKEVER], ids=["bahdanau", "sutskever"])
+def test_learns_to_reverse(place: Path, model: list[str]) -> None:
+    """Perfectly, by free-running decoding: a lower loss is not enough."""
+    settings = ["model.dropout=0", "optim.lr=0.005", "schedule=plateau", "schedule.patience=0"]
+    assert train(*model, *settings, "train.epochs=14", "train.minutes=null", "run=r") == 0
+    assert checkpoint.find("runs/r").progress["best"]["bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("model", [BAHDANAU, SUTSKEVER, LUONG], ids=["bahdanau", "sutskever", "luong"])
+def test_resuming_equals_not_stopping(place: Path, model: list[str]) -> None:
+    """Bit for bit, in the middle of an epoch, with dropout and a schedule that counts validations."""
+    common = [
+        *model,
+        "schedule=plateau",
+        "schedule.patience=0",
+        "train.validate_every=10",
+        "train.minutes=null",
+    ]
+    assert train(*common, "run=whole", "train.steps=37") == 0
+    assert train(*common, "run=parts", "train.steps=23") == 0
+    assert train("run=parts", "train.resume=true", "train.steps=37") == 0
+    whole, parts = weights("whole"), weights("parts")
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    scores = [
+        [(r["step"], r["valid_loss"]) for r in records(run) if "valid_loss" in r and r["step"] != 23]
+        for run in ("whole", "parts")
+    ]
+    assert scores[0] == scores[1] and len(scores[0]) == 4
+
+
+def test_accumulating_equals_a_larger_batch(place: Path) -> None:
+    """Normalised by the tokens of all batches of an update, ragged ones included."""
+    common = [
+        *BAHDANAU,
+        "model.dropout=0",
+        "optim=sgd",
+        "train.steps=3",
+        "train.minutes=null",
+        "train.pool=1000",
+    ]
+    assert train(*common, "run=large", "train.batch_size=1500") == 0
+    assert train(*common, "run=small", "train.batch_size=215", "train.accumulate=7") == 0
+    for name, tensor in weights("large").items():
+        assert torch.allclose(tensor, weights("small")[name], atol=1e-5)
+
+
+def test_the_best_and_the_last_are_kept(place: Path) -> None:
+    assert (
+        train(
+            *SUTSKEVER,
+            "run=r",
+            "train.steps=12",
+            "train.validate_every=2",
+            "train.keep_last=2",
+            "train.minutes=null",
+        )
+        == 0
+    )
+    names = [path.name for path in checkpoint.list_checkpoints(Path("runs/r"))]
+    best = checkpoint.newest(Path("runs/r")).progress["best"]["checkpoint"]
+    assert names == sorted({"step-0000010", "step-0000012", best})
+    valid = {r["step"]: r["valid_bleu"] for r in records("r") if "valid_bleu" in r}
+    assert valid[int(best.removeprefix("step-"))] == max(valid.values())
+    assert (place / "runs/r/learning_curves.png").stat().st_size > 5000
+
+
+def test_patience_stops(place: Path) -> None:
+    settings = ["optim=sgd", "optim.lr=0", "train.validate_every=1", "train.patience=3", "train.minutes=null"]
+    assert train(*SUTSKEVER, *settings, "run=r") == 0
+    assert checkpoint.newest(Path("runs/r")).progress["step"] == 4
+
+
+def test_averaging_the_last(place: Path) -> None:
+    settings = ["train.steps=60", "train.validate_every=20", "train.average_last=3", "train.minutes=null"]
+    assert train(*BAHDANAU, *settings, "run=r", "train.best_by=loss") == 0
+    paths = checkpoint.list_checkpoints(Path("runs/r"))
+    assert len(paths) == 3
+    kept = Path("runs/r/checkpoints/average-3")
+    best = checkpoint.newest(Path("runs/r")).progress["best"]["checkpoint"]
+    assert kept.exists() == (best == "average-3")
+    if kept.exists():
+        mean = checkpoint.average([checkpoint.read(path) for path in paths])
+        from safetensors.torch import load_file
+
+        assert torch.allclose(load_file(kept / "model.safetensors")["output.bias"], mean["output.bias"])
+
+
+def test_bf16_learns_too(place: Path) -> None:
+    assert train(*BAHDANAU, "precision=bf16", "run=r", "train.epochs=4", "train.minutes=null", "optim.lr=0.005") == 0
+    losses = [r["valid_loss"] for r in records("r") if "valid_loss" in r]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_gradient_flow(place: Path) -> None:
+    settings = ["train.steps=4", "train.validate_every=2", "train.gradient_flow=true", "train.minutes=null"]
+    assert train(*SUTSKEVER, *settings, "run=r") == 0
+    measured = [json.loads(line) for line in (place / "runs/r/gradient_flow.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in measured] == [2, 4]
+    assert all(norm > 0 for m in measured for norm in m["encoder"] + m["decoder"])
+    assert (place / "runs/r/gradient_flow.png").stat().st_size > 5000
+
+
+def test_fine_tuning_starts_from_the_other_run(place: Path) -> None:
+    assert train(*BAHDANAU, "run=first", "train.steps=20", "train.minutes=null") == 0
+    assert (
+        train(
+            *BAHDANAU,
+            "run=second",
+            "init_from=runs/first",
+            "optim=sgd",
+            "optim.lr=0",
+            "train.steps=1",
+            "train.minutes=null",
+        )
+        == 0
+    )
+    assert all(torch.equal(tensor, weights("second")[name]) for name, tensor in weights("first").items())
+
+
+def test_pretrained_vectors(place: Path) -> None:
+    (place / "vectors.txt").write_text("a " + " ".join(["0.5"] * 24) + "\nzebra " + " ".join(["1"] * 24) + "\n")
+    settings = [
+        "optim=sgd",
+        "optim.lr=0",
+        "train.steps=1",
+        "train.minutes=null",
+        "embeddings.source=vectors.txt",
+    ]
+    assert train(*BAHDANAU, *settings, "run=r") == 0
+    rows = weights("r")["source_embedding.weight"]
+    assert sum(bool((row == 0.5).all()) for row in rows) == 1
+
+
+REFUSED = {
+    "run=r": r"Run 'r' exists already in runs/r: choose another name with run=…, or go on with it",
+    "train.resume=true": r"train\.resume=true needs run=NAME",
+    "run=new train.resume=true": r"There is no run at runs/new to go on with",
+    "run=r train.resume=true optim=sgd": r"Run runs/r was started with other settings of optim",
+    "device=cuda:7": r"device=cuda:7 is not here",
+    "device=gpu": r"Unknown device 'gpu'",
+    "precision=fp8": r"Unknown precision 'fp8'; choose from fp32, bf16, fp16\.",
+    "precision=fp16": r"precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32\.",
+    "threads=0": r"threads must be at least 1, not 0\.",
+    "initialisation=zero": r"Unknown initialisation 'zero'",
+    "train.batch_by=words": r"^seqtool: Unknown train\.batch_by 'words'; choose from sentences, tokens\.$",
+    "train.batch_size=0 train.clip_norm=-1": r"size must be above 0, not 0\. train\.clip_norm must be above 0, not -1",
+    "train.epochs=many": r"[Ss]etting 'train\.epochs' must be a whole number or null, not 'many'\.",
+    "model.cell=gur": r"Unknown cell 'gur'",
+    "init_from=runs/none": r"There is no run or checkpoint at runs/none\.",
+    "embeddings.source=vectors.txt": r"vectors\.txt line 1 has a vector of 2 values, but .* have 24",
+    "embeddings.target=other.txt": r"No word of other\.txt is in the vocabulary",
+}
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_refusals(place: Path, settings: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """One sentence, exit status 2, and no run left behind."""
+    (place / "vectors.txt").write_text("a 1 2\n")
+    (place / "other.txt").write_text("zebra " + " ".join(["1"] * 24) + "\n")
+    assert train(*BAHDANAU, "run=r", "train.steps=1", "train.minutes=null") == 0
+    capfd.readouterr()
+    assert train(*BAHDANAU, "train.steps=1", "train.minutes=null", *settings.split()) == 2
+    import re
+
+    error = capfd.readouterr().err.strip().splitlines()
+    assert re.search(REFUSED[settings], error[-1]), error
+    assert sum(line.startswith("seqtool:") for line in error) == 1
+    assert [path.name for path in (place / "runs").iterdir()] == ["r"]

@@ -1,0 +1,387 @@
+"""translate, eval, inspect and the Python API, on a model trained for this module."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import seqtool
+from seqtool import checkpoint, cli
+from seqtool.cli import config_directory
+from seqtool.errors import InputError
+from seqtool.translator import DecodeSettings, Translator, decode
+
+SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
+SIZES = ["embedding=32", "encoder_hidden=32", "decoder_hidden=64", "alignment=32", "maxout=32"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in which `runs/attend` and `runs/fixed` were trained on a little of the built-in corpus."""
+    directory = tmp_path_factory.mktemp("place")
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        sizes = [f"model.{size}" for size in SIZES]
+        assert run("train", *SETTINGS, *sizes, "run=attend", "train.epochs=6", "optim.lr=0.005") == 0
+        fixed = ["model=sutskever", "model.hidden=32", "model.embedding=32", "run=fixed", "train.epochs=1"]
+        assert run("train", *SETTINGS, *fixed) == 0
+        yield directory
+    finally:
+        os.chdir(before)
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+@pytest.fixture
+def sentences(place: Path) -> list[str]:
+    cache = next((place / "cache").glob("toy-*/"))
+    return (cache / "test.source.txt").read_text().splitlines()
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes standard input a pipe that holds the given bytes."""
+    opened: list[io.TextIOWrapper] = []
+
+    def fill(content: bytes) -> None:
+        read, write = os.pipe()
+        os.write(write, content)
+        os.close(write)
+        opened.append(io.TextIOWrapper(os.fdopen(read, "rb")))
+        monkeypatch.setattr(sys, "stdin", opened[-1])
+
+    yield fill
+    for stream in opened:
+        stream.close()
+
+
+def test_a_line_for_a_line(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty lines stay empty, order is kept, and nothing else is on standard output."""
+    stdin(b"I have a big cat.\n\nShe sees the house.\n  \nNo newline at the end.")
+    assert run("translate", "checkpoint=runs/attend") == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 6 and lines[5] == ""
+    assert lines[1] == "" and lines[3] == ""
+    assert all(lines[i] for i in (0, 2, 4))
+
+
+def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stdin(b"")
+    assert run("translate", "checkpoint=runs/attend") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_files_and_pipes_give_the_same(
+    place: Path, sentences: list[str], stdin: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in put (1).txt").write_text("\n".join(sentences) + "\n")
+    assert run("translate", "checkpoint=runs/attend", "input=in put (1).txt", "output=out=ü,#1.txt") == 0
+    stdin(("\n".join(sentences) + "\n").encode())
+    capsys.readouterr()
+    assert run("translate", "checkpoint=runs/attend") == 0
+    assert Path("out=ü,#1.txt").read_text() == capsys.readouterr().out
+    assert seqtool.load("runs/attend").translate(sentences) == Path("out=ü,#1.txt").read_text().splitlines()
+
+
+def test_interactive(place: Path) -> None:
+    """A line in, a line out, while the input is still open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seqtool", "translate", "checkpoint=runs/attend"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1])},
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        for line in ("I have a cat.", "", "She sees the house."):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            assert bool(process.stdout.readline().strip()) == bool(line)
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_batch_size_and_order_change_nothing(place: Path) -> None:
+    """1,000 sentences of random words: the same words, scores within 1e-5 relative, ties apart."""
+    translator = seqtool.load("runs/attend", device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    size = len(translator.source_vocabulary)
+    lengths = torch.randint(1, 25, (1000,), generator=generator).tolist()
+    sources = [torch.randint(4, size, (length,), generator=generator).tolist() for length in lengths]
+    shuffled = torch.randperm(1000, generator=generator).tolist()
+
+    def translate(order: list[int], beam: int, batch_size: int) -> list[tuple[list[int], float]]:
+        settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
+        chosen = [sources[i] for i in order]
+        found = decode(
+            translator.model, chosen, settings, device=translator.device, generator=None, keep_attention=False
+        )
+        back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
+        return [back[i] for i in range(len(order))]
+
+    for beam, count in ((1, 1000), (5, 300)):
+        expected = translate(list(range(count)), beam, 64)
+        order = [i for i in shuffled if i < count]
+        for others in (translate(order, beam, 7), translate(order, beam, 200)):
+            for (tokens, score), (other_tokens, other_score) in zip(expected, others, strict=True):
+                assert other_score == pytest.approx(score, rel=1e-5)
+                assert tokens == other_tokens
+
+
+def test_a_long_line_is_cut_with_a_warning(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stdin(b"I have a cat.\n" + b"the cat and " * 60 + b"the cat.\nI have a cat.\n")
+    assert run("translate", "checkpoint=runs/attend", "max_length=30") == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 3
+    assert (
+        "Line 2 has 243 tokens:" in captured.err and "only the first 29 are translated (max_length=30)." in captured.err
+    )
+
+
+def test_jsonl(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stdin(b"I have a big cat.\n\n")
+    assert run("translate", "checkpoint=runs/attend", "format=jsonl", "n_best=3", "beam=3") == 0
+    first, empty = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["source"] == "I have a big cat." and len(first["translations"]) == 3
+    best = first["translations"][0]
+    assert "".join(best["tokens"]).replace("▁", " ").strip() == best["text"]
+    assert best["score"] == pytest.approx(best["log_probability"] / (len(best["tokens"]) + 1), rel=1e-4)
+    assert best["alignment"].split()
+    assert empty["translations"] == [
+        {"text": "", "score": 0.0, "log_probability": 0.0, "tokens": [], "alignment": None}
+    ]
+
+
+def test_n_best_as_text(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    stdin(b"I have a big cat.\nShe sees the house.\n")
+    assert run("translate", "checkpoint=runs/attend", "n_best=2", "beam=4") == 0
+    rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["0", "0", "1", "1"]
+    assert float(rows[0][2]) >= float(rows[1][2])
+
+
+def test_alignments_and_pictures(place: Path, stdin: Any) -> None:
+    stdin(b"I have a big cat.\n\nShe sees the house.\n")
+    assert run("translate", "checkpoint=runs/attend", "alignments=links.txt", "plot=pictures", "beam=5") == 0
+    lines = Path("links.txt").read_text().split("\n")
+    assert len(lines) == 4 and lines[1] == ""
+    assert all(0 <= int(link.split("-")[0]) < 6 for link in lines[0].split())
+    names = sorted(path.name for path in Path("pictures").iterdir())
+    assert names == ["alignment-0001.png", "alignment-0003.png"]
+    with Image.open("pictures/alignment-0001.png") as picture:
+        assert picture.width > 100 and len(set(picture.convert("L").tobytes())) > 10
+
+
+def test_a_model_without_attention_has_no_alignments(
+    place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(b"I have a cat.\n")
+    assert run("translate", "checkpoint=runs/fixed", "alignments=none.txt") == 2
+    assert "alignments=… needs a model with attention" in capsys.readouterr().err
+    assert not Path("none.txt").exists()
+
+
+def test_unknown_words_are_replaced(place: Path) -> None:
+    """A word vocabulary: an unknown target word becomes the source word it attends to."""
+    from seqtool.data.vocabulary import WordVocabulary
+
+    attend = seqtool.load("runs/attend", device="cpu")
+    words = WordVocabulary(["▁I", "▁have", "▁a", "."], normalization="nfc", lowercase=False)
+    model: Any = attend.model
+    translator = Translator(
+        [model],
+        source_vocabulary=words,
+        target_vocabulary=words,
+        device=torch.device("cpu"),
+        settings=attend.settings,
+        config=attend.config,
+    )
+    with torch.no_grad():
+        bias = model.output.bias.clone()
+        model.output.bias[1] += 1e4  # writes nothing but unknown words
+    try:
+        plain = translator.hypotheses(["I have a Zebra."])[0][0].text
+        replaced = translator.hypotheses(["I have a Zebra."], replace_unknown=True)[0][0].text
+    finally:
+        with torch.no_grad():
+            model.output.bias.copy_(bias)
+    assert "⁇" in plain
+    assert "⁇" not in replaced and set(replaced.replace(".", " .").split()) <= {"I", "have", "a", "Zebra", "."}
+
+
+def test_api(place: Path, sentences: list[str]) -> None:
+    translator = seqtool.load("runs/attend", beam=3, n_best=3)
+    found = translator.hypotheses(sentences[:5])
+    for sentence, n_best in zip(sentences, found, strict=False):
+        scores = translator.score([sentence] * 3, [one.text for one in n_best])
+        for one, score in zip(n_best, scores, strict=True):
+            if translator.target_vocabulary.pieces(one.text) == one.pieces:  # decoded as it would be encoded
+                assert score == pytest.approx(one.log_probability, rel=1e-3)
+    with pytest.raises(InputError, match=r"There are 2 sources but 1 targets: give one for each\."):
+        translator.score(["a", "b"], ["c"])
+    with pytest.raises(InputError, match=r"Unknown setting 'baem'; did you mean 'beam'\?"):
+        seqtool.load("runs/attend", baem=3)
+
+
+def test_ensemble_of_two(place: Path, sentences: list[str]) -> None:
+    both = seqtool.load(["runs/attend", "runs/fixed"], device="cpu")
+    twice = seqtool.load(["runs/attend", "runs/attend"], device="cpu")
+    assert twice.translate(sentences) == seqtool.load("runs/attend", device="cpu").translate(sentences)
+    assert len(both.translate(sentences)) == len(sentences)
+
+
+def test_another_vocabulary_is_no_ensemble(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = [*SETTINGS, "data.vocabulary.size=200", "model=sutskever", "model.hidden=8", "model.embedding=8"]
+    assert run("train", *other, "run=other", "train.steps=1") == 0
+    capsys.readouterr()
+    assert run("translate", "checkpoint=runs/attend,runs/other") == 2
+    assert "an ensemble needs one vocabulary" in capsys.readouterr().err
+    assert run("train", *SETTINGS, "run=tuned", "init_from=runs/other", "train.steps=1") == 2
+    assert "was trained with another vocabulary" in capsys.readouterr().err
+
+
+def test_sampling_is_seeded(place: Path, sentences: list[str]) -> None:
+    def draw(seed: int) -> list[str]:
+        return seqtool.load("runs/attend", sample=True, seed=seed).translate(sentences)
+
+    assert draw(1) == draw(1) != draw(2)
+
+
+def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """BLEU is sacreBLEU's of the translations written beside it; alignments are better than by chance."""
+    import sacrebleu
+
+    assert run("eval", "checkpoint=runs/attend", "format=json", "output=test.es", "plot=figures") == 0
+    report = json.loads(capsys.readouterr().out)
+    cache = next((place / "cache").glob("toy-*/"))
+    references = (cache / "test.target.txt").read_text().splitlines()
+    expected = sacrebleu.corpus_bleu(Path("test.es").read_text().splitlines(), [references])
+    scores = {score["name"]: score for score in report["system"]["scores"]}
+    assert scores["BLEU"]["value"] == pytest.approx(expected.score)
+    assert "tok:13a" in scores["BLEU"]["signature"] and {"chrF2", "TER"} <= set(scores)
+    alignment = report["alignment"]
+    assert max(alignment["aer"], alignment["aer_diagonal"]) < alignment["aer_uniform"]
+    assert 0 <= alignment["crossed"] <= alignment["swaps"]
+    assert Path("figures/bleu_by_length.png").stat().st_size > 5000
+    assert run("eval", "checkpoint=runs/attend") == 0
+    table = capsys.readouterr().out
+    assert f"{expected.score:.2f}" in table and "alignment error rate" in table
+
+
+def test_eval_of_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hyp.txt").write_text("a small cat sat here today\nthe dog ran\n" * 10)
+    Path("ref one.txt").write_text("a small cat sat here today\nthe dog ran away\n" * 10)
+    Path("ref2.txt").write_text("one cat sat here\nthe dog ran off\n" * 10)
+    Path("src.txt").write_text("x y z\n" * 10 + "a b c d e f g h i j k l m n o p\n" * 10)
+    Path("base.txt").write_text("a cat sat\nthe dog ran away\n" * 10)
+    Path("links.txt").write_text("0-0 1-1\n" * 20)
+    Path("gold.txt").write_text("0-0 1-1 2?1\n" * 20)
+    arguments = ["references=ref one.txt,ref2.txt", "hypotheses=hyp.txt", "sources=src.txt", "baseline=base.txt"]
+    more = ["alignments=links.txt", "gold=gold.txt", "format=json", "bootstrap=100"]
+    assert run("eval", *arguments, *more) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["alignment"]["aer"] == 0
+    assert report["system"]["by_length"][0]["sentences"] == 10
+    assert len(report["comparison"]["differences"]) == 3
+    assert report["gaps"]["short"]["value"] > 0
+    assert run("eval", *arguments, *more[:2], "bootstrap=100") == 0
+    assert "the difference of the two" in capsys.readouterr().out
+
+
+REFUSED = {
+    "checkpoint=runs/atend": r"There is no run or checkpoint at runs/atend\. runs holds .*attend",
+    "": r"eval needs either checkpoint=PATH or hypotheses=FILE references=FILE",
+    "hypotheses=hyp.txt": r"eval hypotheses=FILE needs references=FILE",
+    "hypotheses=hyp.txt references=short.txt": r"hyp\.txt has 20 lines but short\.txt has 1: they must be parallel",
+    "hypotheses=none.txt references=hyp.txt": r"none\.txt does not exist\.",
+    "hypotheses=empty.txt references=hyp.txt": r"empty\.txt is empty\.",
+    "hypotheses=latin.txt references=hyp.txt": r"latin\.txt line 2 is not valid UTF-8",
+    "hypotheses=runs references=hyp.txt": r"runs is a directory, not a text file\.",
+    "hypotheses=hyp.txt references=hyp.txt tokenize=13b": r"13b",
+    "hypotheses=hyp.txt references=hyp.txt gold=hyp.txt": r"alignments=FILE and gold=FILE go together\.",
+    "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\.",
+    "checkpoint=runs/attend testset=wmt99": r"Unknown testset 'wmt99'",
+    "checkpoint=runs/attend testset=wmt14": r"testset=wmt14 needs langpair=…",
+    "checkpoint=runs/attend format=xml": r"Unknown format 'xml'; choose from table, json\.",
+    "checkpoint=runs/attend task=dancing": r"Unknown task 'dancing'",
+    "checkpoint=runs/attend beam=0": r"Beam must be at least 1, not 0; n_best \(1\) cannot be more than beam \(0\)\.",
+    "checkpoint=runs/attend n_best=9": r"N_best \(9\) cannot be more than beam \(5\)\.",
+    "checkpoint=runs/attend length_penalty=long": r"Unknown length_penalty 'long'",
+}
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_refusals(place: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence on standard error, exit status 2, nothing on standard output."""
+    Path("hyp.txt").write_text("a small cat\n" * 20)
+    Path("short.txt").write_text("a small cat\n")
+    Path("empty.txt").write_text("")
+    Path("latin.txt").write_bytes(b"good\nK\xf6ln\n" + b"x\n" * 18)
+    assert run("eval", *settings.split()) == 2
+    captured = capsys.readouterr()
+    import re
+
+    assert captured.out == ""
+    lines = [
+        line for line in captured.err.splitlines() if line.strip() and "it/s" not in line and "line" not in line[:12]
+    ]
+    assert len(lines) == 1 and re.search(REFUSED[settings], lines[0]), captured.err
+
+
+def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad bytes name their line; a file that was there before stays as it was."""
+    Path("kept.txt").write_text("before")
+    stdin(b"Good.\nK\xf6ln\n")
+    assert run("translate", "checkpoint=runs/attend", "output=kept.txt") == 2
+    assert "Standard input is not valid UTF-8 in line 2: convert it to UTF-8." in capsys.readouterr().err
+    assert Path("kept.txt").read_text() == "before"
+    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "runs/attend") == 0
+    text = capsys.readouterr().out
+    size = sum(tensor.numel() for tensor in checkpoint.weights(seqtool.load("runs/attend").model).values())
+    assert "Bahdanau" in text and f"{size:,}" in text and "BLEU" in text and f"seqtool {seqtool.__version__}" in text
+    assert run("inspect", str(next((place / "cache").glob("toy-*/")))) == 0
+    assert "3,000" in capsys.readouterr().out
+    assert run("inspect", "nowhere") == 2
+    assert "There is nothing at nowhere" in capsys.readouterr().err
+
+
+def test_a_moved_checkpoint_is_all_there_is(place: Path, tmp_path: Path, sentences: list[str]) -> None:
+    """Copied elsewhere, without its run and cache, it translates the same."""
+    copy = tmp_path / "my model (1)"
+    shutil.copytree(checkpoint.find("runs/attend").path, copy)
+    assert seqtool.load(str(copy)).translate(sentences[:10]) == seqtool.load("runs/attend").translate(sentences[:10])
+
+
+def test_a_strangers_checkpoint_builds_only_our_classes(place: Path, tmp_path: Path) -> None:
+    """The model's target is changed and the manifest repaired: it is refused, and nothing ran."""
+    import hashlib
+
+    copy = tmp_path / "stranger"
+    shutil.copytree(checkpoint.find("runs/attend").path, copy)
+    record = json.loads((copy / "checkpoint.json").read_text())
+    record["config"]["model"] = {"_target_": "os.mkdir", "path": str(tmp_path / "canary")}
+    (copy / "checkpoint.json").write_text(json.dumps(record))
+    content = (copy / "checkpoint.json").read_bytes()
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["checkpoint.json"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"names 'os\.mkdir': only classes of seqtool may be built"):
+        seqtool.load(str(copy))
+    assert not (tmp_path / "canary").exists()
