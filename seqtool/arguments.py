@@ -17,7 +17,15 @@ from seqtool.errors import InputError
 # The settings that hold the name of a file, directory or run, and those of them that hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "data.train", "data.valid", "data.test"})
 NAMES = LISTS | {"run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
-NAMES |= {"alignments", "plot", "data.directory", "data.cache", "embeddings.source", "embeddings.target"}
+NAMES |= {
+    "alignments",
+    "plot",
+    "data.directory",
+    "data.cache",
+    "data.vocabulary.reuse",
+    "embeddings.source",
+    "embeddings.target",
+}
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)

@@ -28,25 +28,30 @@ Gold = tuple[set[Link], set[Link]]
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed."""
+    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed.
+
+    Agreeing swaps are those of a noun and the adjective that follows it (see `metrics.alignment.crossings`).
+    """
 
     aer: float
     aer_uniform: float
     aer_diagonal: float
     crossed: int
     swaps: int
+    crossed_agreeing: int
+    swaps_agreeing: int
 
     def text(self) -> str:
         rows = [("this system", self.aer), ("diagonal", self.aer_diagonal), ("uniform", self.aer_uniform)]
         lines = table(("alignment error rate", ""), [(name, f"{value:.3f}") for name, value in rows])
-        share = f"{self.crossed / self.swaps:.1%}" if self.swaps else "-"
-        return "\n".join(
-            [
-                *lines,
-                "",
-                f"Swapped neighbours whose links cross: {self.crossed:,} of {self.swaps:,} ({share})",
-            ]
-        )
+        crossed = [(self.crossed, self.swaps), (self.crossed_agreeing, self.swaps_agreeing)]
+        all_swaps, agreeing = (f"{n:,} of {of:,} ({n / max(of, 1):.1%})" for n, of in crossed)
+        lines += [
+            "",
+            f"Swapped neighbours whose links cross: {all_swaps}",
+            f"  an adjective after its noun: {agreeing}",
+        ]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,15 @@ def alignment_scores(
     generator = np.random.default_rng(0)
     sizes = [(len(words(source)), len(words(target))) for source, target in zip(sources, targets, strict=True)]
     crossed, swaps = crossings(links, golds)
+    crossed_agreeing, swaps_agreeing = crossings(links, golds, agreeing=True)
     return AlignmentScores(
         aer=alignment_error_rate(links, golds),
         aer_uniform=alignment_error_rate([uniform(s, t, generator) for s, t in sizes], golds),
         aer_diagonal=alignment_error_rate([diagonal(s, t) for s, t in sizes], golds),
         crossed=crossed,
         swaps=swaps,
+        crossed_agreeing=crossed_agreeing,
+        swaps_agreeing=swaps_agreeing,
     )
 
 

@@ -19,15 +19,16 @@ def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold])
     return 1 - agreed / total if total else 0.0
 
 
-def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> tuple[int, int]:
+def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold], *, agreeing: bool = False) -> tuple[int, int]:
     """How many of the gold alignments' swaps the hypotheses' links cross as well, and of how many swaps.
 
-    A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande").
+    A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`
+    only those count whose second word has the first one's source as a possible link: an adjective after its noun.
     """
     crossed = swaps = 0
-    for links, (sure, _) in zip(hypotheses, golds, strict=True):
+    for links, (sure, possible) in zip(hypotheses, golds, strict=True):
         for i, j in sure:
-            if (i - 1, j + 1) in sure:
+            if (i - 1, j + 1) in sure and (not agreeing or (i, j + 1) in possible):
                 swaps += 1
                 left = [source for source, target in links if target == j]
                 right = [source for source, target in links if target == j + 1]

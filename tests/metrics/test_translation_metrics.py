@@ -203,6 +203,14 @@ def test_crossings() -> None:
     assert crossings([gold[0]], [parse_pharaoh("0-0 1-1 3-2 1-3")]) == (0, 0)
 
 
+def test_crossings_of_an_adjective_and_its_noun() -> None:
+    """Only the swap whose second word has the first one's source as a possible link."""
+    gold = parse_pharaoh("1-0 0-1 1?1 3-2 2-3")  # big cat, saw him → gato grande, lo vio
+    assert crossings([gold[0]], [gold]) == (2, 2)
+    assert crossings([gold[0]], [gold], agreeing=True) == (1, 1)
+    assert crossings([diagonal(4, 4)], [gold], agreeing=True) == (0, 1)
+
+
 def test_texts_that_are_not_parallel_are_refused() -> None:
     with pytest.raises(InputError) as error:
         check_lengths(["a"] * 999, [["a"] * 999, ["a"] * 1000], name="out.de", reference_names=["r1.de", "r2.de"])
