@@ -56,7 +56,7 @@ embeddings: {source: null, target: null}
     "model/small.yaml": "# A small model.\n_target_: seqtool.models.small.Small\nhidden: 8\n",
     "model/large.yaml": "_target_: seqtool.models.large.Large\nhidden: 512\ndeep: {layers: 4}\n",
     "data/files.yaml": "train: null\n",
-    "data/names.yaml": "{directory: null, train: null, valid: null, test: null, cache: null, vocabulary: {reuse: null}}",
+    "data/names.yaml": "directory: null\ntrain: null\nvalid: null\ntest: null\ncache: null\nvocabulary: {reuse: null}",
     "experiment/paper.yaml": "# @package _global_\ndefaults: [override /model: large]\ntrain: {epochs: 9}\n",
 }
 
