@@ -161,33 +161,30 @@ class Trainer:
         )
         meter = Meter()
         with bar, _signals() as stopped:
-            while not self._finished():
+            while not stopped:
+                if self._validation_is_due():
+                    self._validate(scheduled=True)
+                    if flow is not None:
+                        flow.measure(self.model, self._longest(batches), progress.step)
+                    progress.seconds = time.monotonic() - started
+                    meter.restart()
+                if self._finished():
+                    break
                 group = batches[progress.position : progress.position + settings.accumulate]
                 meter.add(*self._update(group, len(batches)))
                 bar.update()
                 progress.seconds = time.monotonic() - started
-                ended = progress.position >= len(batches)
-                if ended:
+                if progress.position >= len(batches):
                     progress.epoch, progress.position = progress.epoch + 1, 0
                     batches = self._batches()
                 if progress.step % settings.log_every == 0:
                     record = meter.record(progress, self.optimiser.param_groups[0]["lr"])
                     self.recorder.write(record)
                     bar.set_postfix_str(_postfix(record, progress, settings), refresh=False)
-                every = settings.validate_every
-                if (ended if every is None else progress.step % every == 0) and not stopped:
-                    self._validate(scheduled=True)
-                    if flow is not None:
-                        flow.measure(self.model, self._longest(batches), progress.step)
-                    progress.seconds = time.monotonic() - started
-                    meter.restart()
-                if stopped:
-                    break
-            if progress.step and progress.last.get("step") != progress.step:
-                if stopped:
-                    self._checkpoint()
-                else:
-                    self._validate(scheduled=False)
+            if stopped:
+                self._checkpoint()
+            elif progress.last.get("step") != progress.step:
+                self._validate(scheduled=False)
         if not stopped and settings.average_last > 1:
             self._average()
         return not stopped
@@ -318,6 +315,12 @@ class Trainer:
     def _longest(self, batches: list[Any]) -> Batch:
         indices = max(batches, key=lambda rows: int(np.min(self.data.target_lengths[rows])))
         return collate(self.data, indices).to(self.device)
+
+    def _validation_is_due(self) -> bool:
+        """At the end of an epoch or every so many steps, once; also after a stop that came in between."""
+        progress, every = self.progress, self.settings.validate_every
+        due = progress.position == 0 if every is None else progress.step % every == 0
+        return due and progress.step > 0 and progress.last.get("step") != progress.step
 
     def _finished(self) -> bool:
         settings, progress = self.settings, self.progress

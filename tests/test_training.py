@@ -1,13 +1,17 @@
 """Training learns, stops, goes on, and keeps what it should: through the command's own functions, on tiny data."""
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from seqtool import checkpoint, cli
 from seqtool.cli import config_directory
+from seqtool.training import Trainer
 
 TINY = [
     "data=parallel",
@@ -88,6 +92,32 @@ def test_resuming_equals_not_stopping(place: Path, model: list[str]) -> None:
         for run in ("whole", "parts")
     ]
     assert scores[0] == scores[1] and len(scores[0]) == 4
+
+
+@pytest.mark.parametrize("step", [10, 13], ids=["before-a-validation", "between"])
+def test_a_signal_saves_and_resuming_goes_on(
+    place: Path, step: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM: the step is finished and saved; the run goes on as if nothing had happened."""
+    common = [*SUTSKEVER, "train.validate_every=10", "train.minutes=null", "schedule=plateau", "schedule.patience=0"]
+    assert train(*common, "run=whole", "train.steps=25") == 0
+    update = Trainer._update
+
+    def stopping(self: Trainer, *arguments: Any) -> Any:
+        result = update(self, *arguments)
+        if self.progress.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", stopping)
+        assert train(*common, "run=parts", "train.steps=25") == 0
+    assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
+    assert train("run=parts", "train.resume=true") == 0
+    whole, parts = weights("whole"), weights("parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    progress = [checkpoint.newest(Path("runs") / run).progress for run in ("whole", "parts")]
+    assert all(progress[0][key] == progress[1][key] for key in ("stale", "plateaus", "stale_rate", "best"))
 
 
 def test_accumulating_equals_a_larger_batch(place: Path) -> None:
