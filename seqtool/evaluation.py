@@ -49,7 +49,7 @@ class AlignmentScores:
         lines += [
             "",
             f"Swapped neighbours whose links cross: {all_swaps}",
-            f"  an adjective after its noun: {agreeing}",
+            f"  of a noun and an adjective that agrees with it: {agreeing}",
         ]
         return "\n".join(lines)
 
@@ -211,6 +211,8 @@ def _alignments(path: str) -> list[Gold]:
 def _test_set(translator: "Translator", config: DictConfig) -> TestSet:
     if config.testset is not None:
         return _sacrebleu_test_set(config.testset, config.langpair)
+    if config.sources is not None or config.references is not None:
+        return _test_files(config)
     data = OmegaConf.select(config, "data")  # absent where no choice of data was made: then the checkpoint's own
     corpus = make_corpus(data or translator.config["data"], trusted=data is not None)
     if config.split not in corpus.splits():
@@ -220,6 +222,23 @@ def _test_set(translator: "Translator", config: DictConfig) -> TestSet:
     gold = corpus.alignments(config.split)
     golds = None if gold is None else [parse_pharaoh(line) for line in gold]
     return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
+
+
+def _test_files(config: DictConfig) -> TestSet:
+    """Anyone's files: sources=FILE references=FILE[,FILE…], and gold=FILE where there are gold alignments."""
+    reference_names = names(config.references)
+    if config.sources is None or not reference_names:
+        raise InputError("sources=FILE and references=FILE[,FILE…] go together.")
+    sources = list(read_lines(Path(config.sources)))
+    references = [list(read_lines(Path(name))) for name in reference_names]
+    check_lengths(sources, references, name=config.sources, reference_names=reference_names)
+    golds = None if config.gold is None else _alignments(config.gold)
+    if golds is not None and len(golds) != len(sources):
+        raise InputError(
+            f"{config.gold} has {len(golds):,} lines but {config.sources} has {len(sources):,}: "
+            "they must be of the same sentences."
+        )
+    return TestSet(sources, references, golds)
 
 
 def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:

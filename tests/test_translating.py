@@ -301,7 +301,20 @@ def test_eval_of_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the difference of the two" in capsys.readouterr().out
 
 
+def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same sentences as files give the same report as the corpus they are from."""
+    cache = next((place / "cache").glob("toy-*/"))
+    names = {"sources": "source.txt", "references": "target.txt", "gold": "alignments.txt"}
+    files = [f"{setting}={cache / f'test.{name}'}" for setting, name in names.items()]
+    assert run("eval", "checkpoint=runs/attend", "format=json", *files) == 0
+    by_files = json.loads(capsys.readouterr().out)
+    assert run("eval", "checkpoint=runs/attend", "format=json") == 0
+    assert by_files == json.loads(capsys.readouterr().out)
+
+
 REFUSED = {
+    "checkpoint=runs/attend sources=hyp.txt": r"sources=FILE and references=FILE\[,FILE…\] go together\.",
+    "checkpoint=runs/attend sources=hyp.txt references=short.txt": r"hyp\.txt has 20 lines but short\.txt has 1",
     "checkpoint=runs/atend": r"There is no run or checkpoint at runs/atend\. runs holds .*attend",
     "": r"eval needs either checkpoint=PATH or hypotheses=FILE references=FILE",
     "hypotheses=hyp.txt": r"eval hypotheses=FILE needs references=FILE",
