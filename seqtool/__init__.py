@@ -4,6 +4,7 @@ Axis alphabet of the whole package: B batch, K beam, S source positions (or imag
 positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(checkpoint: str, **settings: Any) -> "Translator":
+def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator":
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`.
 
-    Several paths joined by commas load an ensemble. Settings (device, threads, beam, …) are those of
+    A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of
     `seqtool.translator.Translator`. torch is imported here, not by `import seqtool`.
     """
     from seqtool.translator import Translator

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 
 FORMAT = 1
+AVERAGE = "average-"
 WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "model.safetensors",
     "training.safetensors",
@@ -59,9 +60,7 @@ class Checkpoint:
                     f"{self.path} does not fit the model: '{name}' is {tuple(tensors[name].shape)} there and "
                     f"{tuple(parameter.shape)} here."
                 )
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
+        fill(model, tensors)
 
     def training_tensors(self) -> dict[str, Tensor]:
         return _tensors(self.path / TRAINING)
@@ -70,6 +69,13 @@ class Checkpoint:
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """A model's parameters and buffers by name; a matrix that is tied stands under its first name alone."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into the model's parameters and buffers of the same names."""
+    with torch.no_grad():
+        for name, tensor in weights(model).items():
+            tensor.copy_(tensors[name])
 
 
 def save(
@@ -98,8 +104,6 @@ def save(
         for file in temporary.iterdir():
             _sync(file)
         temporary.chmod(0o755)
-        if path.exists():
-            shutil.rmtree(path)
         temporary.rename(path)
         _sync(path.parent)
     finally:
@@ -137,8 +141,14 @@ def find(path: str | Path) -> Checkpoint:
     if not steps:
         raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
     last = newest(run)
+    if which == "last":
+        return last
+    averages = [read(path) for path in (run / "checkpoints").glob(f"{AVERAGE}*")]
+    for average_of_last in averages:  # made when the run ended, and only where it scored better
+        if average_of_last.progress["step"] == last.progress["step"]:
+            return average_of_last
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
-    return read(best) if which == "best" and best != last.path else last
+    return read(best) if best != last.path else last
 
 
 def newest(run: Path) -> Checkpoint:
@@ -155,6 +165,15 @@ def newest(run: Path) -> Checkpoint:
 def list_checkpoints(run: Path) -> list[Path]:
     """A run's checkpoints by step, oldest first, without averages."""
     return sorted((run / "checkpoints").glob("step-*"))
+
+
+def remove_all_but_good(run: Path, newest_good: Path) -> None:
+    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, averages of
+    what will no longer be the last ones, and parts that a killed process left.
+    """
+    newer = [path for path in list_checkpoints(run) if path.name > newest_good.name]
+    for path in (*newer, *(run / "checkpoints").glob(f"{AVERAGE}*"), *(run / "checkpoints").glob(".*")):
+        shutil.rmtree(path)
 
 
 def remove(path: Path) -> None:

@@ -6,6 +6,7 @@ Nothing here imports torch, and Hydra is imported only when a command runs, so t
 import importlib
 import logging
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -35,6 +36,7 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that files half-written are removed on the way out
     sys.exit(run(sys.argv[1:], config_directory()))
 
 

@@ -51,6 +51,12 @@ def build(settings: Config, *, trusted: bool, **parts: Any) -> Any:
     return target(**{key: getattr(checked, key) for key in arguments}, **parts)
 
 
+def call(target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str) -> Any:
+    """Call `target` with settings checked against its signature, as `typed` does; `prefix` begins their names."""
+    checked = _typed(_schema(target, arguments, ()), arguments, prefix)
+    return target(**{key: getattr(checked, key) for key in arguments})
+
+
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as plain dicts, lists and scalars, interpolations resolved."""
     if not isinstance(config, DictConfig):

@@ -138,7 +138,7 @@ def beam_search(
             if length == maximum[sentence]:
                 rows = zip(chosen[i].tolist(), surviving[i].tolist(), strict=True)
                 for row, score in list(rows)[: max(0, n_best - len(done))]:
-                    if score > -math.inf:
+                    if score > -math.inf or not done:
                         done.append(_hypothesis(candidates, row, penalty, coverage, ended=False))
             elif not (len(done) >= beam or top == -math.inf):
                 hopeless = len(done) >= n_best and top / penalty(maximum[sentence]) <= _nth_score(done, n_best)
@@ -165,21 +165,24 @@ def sample(
     memory: Any,
     state: Any,
     *,
-    samples: int,
+    uniforms: Tensor,
     maximum: Sequence[int],
     temperature: float,
     top_k: int,
     top_p: float,
-    generator: torch.Generator,
     keep_attention: bool,
 ) -> list[list[Hypothesis]]:
-    """Ancestral sampling, `samples` for each sentence, most probable first.
+    """Ancestral sampling, most probable first, with the chance passed in: a sentence's samples depend on nothing else.
+
+    `uniforms`, sentences × samples × length, lie in [0, 1): each picks a word by the inverse of the cumulative
+    distribution.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
     """
     device = _device(state)
-    n = len(maximum)
+    n, samples, _ = uniforms.shape
+    uniforms = uniforms.to(device).flatten(0, 1)
     state = select(state, torch.arange(n, device=device).repeat_interleave(samples))
     rows = n * samples
     live = _Beams(torch.zeros(rows, device=device), torch.full((rows, 1), BOS, device=device), None)
@@ -190,7 +193,10 @@ def sample(
         logits, state, alpha = step(memory, state, live.tokens[:, -1])
         log_p = _log_softmax(logits)
         p = _truncated(log_p / temperature, top_k, top_p)
-        token = torch.multinomial(p, 1, generator=generator).masked_fill(over[:, None], PAD)
+        cumulative = p.cumsum(-1)
+        aimed = uniforms[:, length - 1, None] * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, aimed, right=True).clamp(max=p.shape[-1] - 1)
+        token = token.masked_fill(over[:, None], PAD)
         gain = log_p.gather(1, token).squeeze(1).masked_fill(over, 0.0)
         live = live.extended(everyone, live.log_p + gain, token.squeeze(1), alpha if keep_attention else None)
         over = over | (token.squeeze(1) == EOS) | (limit == length)
@@ -257,7 +263,7 @@ def _hypothesis(beams: _Beams, row: int, penalty: LengthPenalty, coverage: float
     tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
     length = len(tokens) + ended
     log_p = float(beams.log_p[row])
-    attention = beams.attention[row, :length] if beams.attention is not None else None
+    attention = beams.attention[row, :length].clone() if beams.attention is not None else None  # not a view of all
     score = log_p / penalty(length)
     if coverage and attention is not None and ended:
         covered = attention.sum(0)

@@ -1,10 +1,20 @@
 """Where to compute: `device=`, `threads=`, `precision=`."""
 
+from dataclasses import dataclass
+
 import torch
 
 from seqtool.errors import InputError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class MachineSettings:
+    """Where a model runs."""
+
+    device: str
+    threads: int | None
 
 
 def choose_device(name: str) -> torch.device:
@@ -40,6 +50,7 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision for the forward pass: matrix products in `precision`, sums and softmax in fp32."""
+    """Mixed precision for the forward pass: matrix products in `precision`; torch keeps
+    what needs more, such as the softmax, in fp32."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

@@ -6,24 +6,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool import plots
-from seqtool.config import names
 from seqtool.data.alignment import Link, diagonal, parse_pharaoh, uniform, words
 from seqtool.data.preparation import make_corpus
-from seqtool.data.text_files import read_lines, replacing
+from seqtool.data.text_files import check_file, read_lines, replacing
 from seqtool.errors import InputError
-from seqtool.metrics.alignment import alignment_error_rate, crossings
-from seqtool.metrics.bleu import LENGTH_EDGES, bleu_statistics, length_bins, length_gaps
+from seqtool.metrics.alignment import Gold, alignment_error_rate, crossings
+from seqtool.metrics.bleu import bleu_statistics, length_bins, length_gaps, make_bleu
 from seqtool.metrics.translation import Comparison, Evaluation, check_lengths, compare, table
 from seqtool.metrics.translation import evaluate as evaluate_texts
 
 if TYPE_CHECKING:
     from seqtool.translator import Translator
 
-Gold = tuple[set[Link], set[Link]]
+
+@dataclass
+class EvalSettings:
+    """The settings of configs/eval.yaml, besides how a checkpoint decodes."""
+
+    task: str
+    split: str
+    testset: str | None
+    langpair: str | None
+    hypotheses: str | None
+    references: list[str]
+    sources: str | None
+    baseline: str | None
+    alignments: str | None
+    gold: str | None
+    tokenize: str
+    lowercase: bool
+    bootstrap: int
+    length_bins: list[int]
+    format: str
+    plot: str | None
+    output: str | None
+
+    def check(self, *, checkpoint: bool) -> None:
+        """Raise one InputError on what cannot be, before any work is done."""
+        if checkpoint == (self.hypotheses is not None):
+            raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
+        useless = ("alignments",) if checkpoint else ("testset", "langpair", "output")
+        edges = [0, *self.length_bins]
+        rules = {
+            f"Unknown format '{self.format}'; choose from table, json.": self.format in ("table", "json"),
+            f"Unknown task '{self.task}'; choose from translation.": self.task == "translation",
+            f"bootstrap must be at least 2, not {self.bootstrap}.": self.bootstrap >= 2,
+            f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
+            "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
+            "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
+            "sources=FILE and references=FILE[,FILE…] go together.": not checkpoint
+            or (self.sources is None) == (not self.references),
+            "alignments=FILE and gold=FILE go together.": checkpoint
+            or (self.alignments is None) == (self.gold is None),
+            "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
+            **{
+                f"{name}= means nothing with {'checkpoint' if checkpoint else 'hypotheses'}=.": getattr(self, name)
+                is None
+                for name in useless
+            },
+        }
+        if problems := [problem for problem, holds in rules.items() if not holds]:
+            raise InputError(" ".join(problems))
+        make_bleu(self.tokenize, lowercase=self.lowercase)
+        for file in (self.hypotheses, *self.references, self.sources, self.baseline, self.alignments, self.gold):
+            if file is not None:
+                check_file(Path(file))
 
 
 @dataclass(frozen=True)
@@ -88,19 +139,19 @@ class TestSet:
     golds: list[Gold] | None
 
 
-def evaluate_checkpoint(translator: "Translator", config: DictConfig) -> Report:
+def evaluate_checkpoint(translator: "Translator", settings: EvalSettings, data: DictConfig | None) -> Report:
     """Translate a test set and score it; where it has gold alignments, align its references as well."""
-    test = _test_set(translator, config)
+    test = _test_set(translator, settings, data)
     hypotheses: list[str] = []
     size = 32 * translator.settings.batch_size
     with tqdm(total=len(test.sources), unit="line", desc="translate", disable=None) as bar:
         for start in range(0, len(test.sources), size):
             hypotheses += translator.translate(test.sources[start : start + size])
             bar.update(len(hypotheses) - bar.n)
-    if config.output is not None:
-        with replacing(Path(config.output)) as stream:
+    if settings.output is not None:
+        with replacing(Path(settings.output)) as stream:
             stream.writelines(line + "\n" for line in hypotheses)
-    report = _report(hypotheses, test.references, test.sources, config)
+    report = _report(hypotheses, test.references, test.sources, settings)
     alignment = None
     if test.golds is not None and translator.attends:
         forced = translator.forced(test.sources, test.references[0])
@@ -109,31 +160,28 @@ def evaluate_checkpoint(translator: "Translator", config: DictConfig) -> Report:
     return Report(report.system, report.comparison, report.gaps, alignment)
 
 
-def evaluate_files(config: DictConfig) -> Report:
+def evaluate_files(settings: EvalSettings) -> Report:
     """Score files: hypotheses against references, and alignments against gold ones."""
-    if not names(config.references):
-        raise InputError("eval hypotheses=FILE needs references=FILE[,FILE…].")
-    hypotheses = list(read_lines(Path(config.hypotheses)))
-    reference_names = names(config.references)
+    name = str(settings.hypotheses)
+    hypotheses = list(read_lines(Path(name)))
+    reference_names = settings.references
     references = [list(read_lines(Path(name))) for name in reference_names]
-    check_lengths(hypotheses, references, name=config.hypotheses, reference_names=reference_names)
+    check_lengths(hypotheses, references, name=name, reference_names=reference_names)
     sources = None
-    if config.sources is not None:
-        sources = list(read_lines(Path(config.sources)))
-        check_lengths(hypotheses, [sources], name=config.hypotheses, reference_names=[config.sources])
-    report = _report(hypotheses, references, sources, config)
+    if settings.sources is not None:
+        sources = list(read_lines(Path(settings.sources)))
+        check_lengths(hypotheses, [sources], name=name, reference_names=[settings.sources])
+    report = _report(hypotheses, references, sources, settings)
     alignment = None
-    if (config.alignments is None) != (config.gold is None):
-        raise InputError("alignments=FILE and gold=FILE go together.")
-    if config.gold is not None:
-        golds, links = _alignments(config.gold), _alignments(config.alignments)
-        if len(golds) != len(links):
-            raise InputError(
-                f"{config.alignments} has {len(links):,} lines but {config.gold} has {len(golds):,}: "
-                "they must be of the same sentences."
-            )
-        if sources is None:
-            raise InputError("gold=FILE needs sources=FILE: the baselines depend on the sentences' lengths.")
+    if settings.gold is not None and settings.alignments is not None:
+        golds, links = _alignments(settings.gold), _alignments(settings.alignments)
+        for file, lines in ((settings.alignments, links), (settings.gold, golds)):
+            if len(lines) != len(hypotheses):
+                raise InputError(
+                    f"{file} has {len(lines):,} lines but {name} has {len(hypotheses):,}: "
+                    "they must be of the same sentences."
+                )
+        assert sources is not None
         alignment = alignment_scores([sure for sure, _ in links], golds, sources, references[0])
     return Report(report.system, report.comparison, report.gaps, alignment)
 
@@ -160,23 +208,25 @@ def _report(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     sources: Sequence[str] | None,
-    config: DictConfig,
+    settings: EvalSettings,
 ) -> Report:
-    options: Mapping[str, Any] = {"tokenize": config.tokenize, "lowercase": config.lowercase}
-    edges = list(config.length_bins) or list(LENGTH_EDGES)
+    options: Mapping[str, Any] = {"tokenize": settings.tokenize, "lowercase": settings.lowercase}
+    edges = settings.length_bins
     system = evaluate_texts(hypotheses, references, sources=sources, edges=edges, **options)
     drawn = {"system": system.by_length}
     comparison, gaps = None, None
-    if config.baseline is not None:
-        baseline = list(read_lines(Path(config.baseline)))
-        check_lengths(baseline, references, name=config.baseline, reference_names=["the references"] * len(references))
-        comparison = compare(baseline, hypotheses, references, samples=config.bootstrap, **options)
+    if settings.baseline is not None:
+        baseline = list(read_lines(Path(settings.baseline)))
+        check_lengths(
+            baseline, references, name=settings.baseline, reference_names=["the references"] * len(references)
+        )
+        comparison = compare(baseline, hypotheses, references, samples=settings.bootstrap, **options)
         if sources is not None:
             drawn["baseline"] = evaluate_texts(baseline, references, sources=sources, edges=edges, **options).by_length
-            gaps = _gaps(baseline, hypotheses, references, sources, edges, config, options)
-    if config.plot is not None and sources is not None:
-        Path(config.plot).mkdir(parents=True, exist_ok=True)
-        plots.bleu_by_length(drawn, Path(config.plot) / "bleu_by_length.png")
+            gaps = _gaps(baseline, hypotheses, references, sources, edges, settings, options)
+    if settings.plot is not None and sources is not None:
+        Path(settings.plot).mkdir(parents=True, exist_ok=True)
+        plots.bleu_by_length(drawn, Path(settings.plot) / "bleu_by_length.png")
     return Report(system, comparison, gaps, None)
 
 
@@ -186,7 +236,7 @@ def _gaps(
     references: Sequence[Sequence[str]],
     sources: Sequence[str],
     edges: Sequence[int],
-    config: DictConfig,
+    settings: EvalSettings,
     options: Mapping[str, Any],
 ) -> dict[str, Any] | None:
     """How far the system is ahead on the shortest and on the longest sources, and by how much that grows."""
@@ -195,7 +245,7 @@ def _gaps(
     if len(first) == 0 or len(last) == 0:
         return None
     statistics = [bleu_statistics(lines, references, **options) for lines in (baseline, system)]
-    gaps = length_gaps(statistics[0], statistics[1], first, last, samples=config.bootstrap)
+    gaps = length_gaps(statistics[0], statistics[1], first, last, samples=settings.bootstrap)
     text = {
         f"BLEU ahead of the baseline, {short} source words": str(gaps.short),
         f"BLEU ahead of the baseline, {long} source words": str(gaps.long),
@@ -208,34 +258,32 @@ def _alignments(path: str) -> list[Gold]:
     return [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
 
 
-def _test_set(translator: "Translator", config: DictConfig) -> TestSet:
-    if config.testset is not None:
-        return _sacrebleu_test_set(config.testset, config.langpair)
-    if config.sources is not None or config.references is not None:
-        return _test_files(config)
-    data = OmegaConf.select(config, "data")  # absent where no choice of data was made: then the checkpoint's own
+def _test_set(translator: "Translator", settings: EvalSettings, data: DictConfig | None) -> TestSet:
+    if settings.testset is not None:
+        return _sacrebleu_test_set(settings.testset, settings.langpair)
+    if settings.sources is not None:
+        return _test_files(settings)
     corpus = make_corpus(data or translator.config["data"], trusted=data is not None)
-    if config.split not in corpus.splits():
-        raise InputError(f"Unknown split '{config.split}'; this corpus has {', '.join(corpus.splits())}.")
+    if settings.split not in corpus.splits():
+        raise InputError(f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}.")
     corpus.fetch()
-    pairs = list(corpus.pairs(config.split))
-    gold = corpus.alignments(config.split)
+    pairs = list(corpus.pairs(settings.split))
+    gold = corpus.alignments(settings.split)
     golds = None if gold is None else [parse_pharaoh(line) for line in gold]
     return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
 
 
-def _test_files(config: DictConfig) -> TestSet:
+def _test_files(settings: EvalSettings) -> TestSet:
     """Anyone's files: sources=FILE references=FILE[,FILE…], and gold=FILE where there are gold alignments."""
-    reference_names = names(config.references)
-    if config.sources is None or not reference_names:
-        raise InputError("sources=FILE and references=FILE[,FILE…] go together.")
-    sources = list(read_lines(Path(config.sources)))
+    reference_names = settings.references
+    name = str(settings.sources)
+    sources = list(read_lines(Path(name)))
     references = [list(read_lines(Path(name))) for name in reference_names]
-    check_lengths(sources, references, name=config.sources, reference_names=reference_names)
-    golds = None if config.gold is None else _alignments(config.gold)
+    check_lengths(sources, references, name=name, reference_names=reference_names)
+    golds = None if settings.gold is None else _alignments(settings.gold)
     if golds is not None and len(golds) != len(sources):
         raise InputError(
-            f"{config.gold} has {len(golds):,} lines but {config.sources} has {len(sources):,}: "
+            f"{settings.gold} has {len(golds):,} lines but {name} has {len(sources):,}: "
             "they must be of the same sentences."
         )
     return TestSet(sources, references, golds)

@@ -5,6 +5,7 @@ every step between: ‖∂loss/∂h_t‖ is the product of Jacobians of the lect
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from seqtool import plots
 from seqtool.data.batches import Batch
+from seqtool.data.vocabulary import PAD
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 
@@ -35,22 +37,29 @@ class GradientFlow:
 
 
 def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[float]]:
-    """‖∂loss/∂h_t‖ for the encoder's and the decoder's states in the order of time, averaged over the batch."""
+    """‖∂loss/∂h_t‖ for the encoder's and the decoder's states in the order of time, without dropout."""
     was_training = model.training
     model.eval()  # without dropout
     with torch.enable_grad():
         output = model(batch.source, batch.inputs)
         logits = model.project(output.features)
-        last = (batch.labels != 0).sum(1) - 1
+        last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
         loss = -logits.float().log_softmax(-1)[rows, last, batch.labels[rows, last]].sum()
         states = [*output.encoder_states, *output.decoder_states]
         gradients = torch.autograd.grad(loss, states, allow_unused=True)
     model.train(was_training)
-    norms = [_mean_norm(gradient) for gradient in gradients]
     split = len(output.encoder_states)
-    return {"encoder": norms[:split], "decoder": norms[split:]}
+    return {
+        "encoder": _mean_norms(gradients[:split], batch.source.lengths),
+        "decoder": _mean_norms(gradients[split:], last + 1),
+    }
 
 
-def _mean_norm(gradient: Tensor | None) -> float:
-    return 0.0 if gradient is None else float(gradient.norm(dim=-1).mean())
+def _mean_norms(gradients: Sequence[Tensor | None], lengths: Tensor) -> list[float]:
+    """By time step, the mean over the sentences that have such a step."""
+    norms = []
+    for t, gradient in enumerate(gradients):
+        rows = lengths > t
+        norms.append(0.0 if gradient is None or not rows.any() else float(gradient[rows].norm(dim=-1).mean()))
+    return norms

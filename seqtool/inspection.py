@@ -10,16 +10,13 @@ from safetensors import safe_open
 
 from seqtool import checkpoint
 from seqtool.data import vocabulary
-from seqtool.data.cache import is_cache, open_cache
-from seqtool.errors import InputError
+from seqtool.data.cache import Cache, is_cache
 
 
 def describe(path: Path) -> str:
     """A few lines for a person; InputError where the path is none of the three."""
-    if not path.exists():
-        raise InputError(f"There is nothing at {path}: give a run, a checkpoint or a cache.")
     if is_cache(path):
-        return open_cache(path).describe()
+        return Cache(path).describe()
     found = checkpoint.find(path)
     config, progress = found.config, found.progress
     best = progress.get("best", {})

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from seqtool.config import sentence, unknown
+from seqtool.config import call, sentence, unknown
 from seqtool.errors import InputError
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -39,10 +39,8 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     name = arguments.pop("name")
     if name not in SCHEDULES:
         raise InputError(sentence([unknown(name, SCHEDULES, kind="schedule")]))
-    try:
-        return SCHEDULES[name](**arguments)
-    except TypeError as error:
-        raise InputError(f"The settings schedule.* do not suit {name}: {error}.") from error
+    schedule: Schedule = call(SCHEDULES[name], arguments, prefix="schedule")
+    return schedule
 
 
 def _constant(*, warmup: int) -> Schedule:
@@ -55,10 +53,15 @@ def _inverse_square_root(*, warmup: int) -> Schedule:
 
 def _halve_by_epoch(*, start: float, every: float) -> Schedule:
     """Sutskever et al. 2014, section 3.4: constant for 5 epochs, then halved every half epoch."""
+    if every <= 0:
+        raise InputError(f"schedule.every must be above 0, not {every}.")
     return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
 
 
 def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
+    """Halved at each plateau; the training loop says when one is reached, after `patience` validations."""
+    if patience < 1:
+        raise InputError(f"schedule.patience must be at least 1, not {patience}.")
     return lambda step, epoch, plateaus: _warm(step, warmup) * 0.5**plateaus
 
 

@@ -1,7 +1,10 @@
 """Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
 
+import fcntl
 import itertools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from seqtool.errors import InputError
@@ -32,6 +35,17 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
             continue
         return candidate
     raise AssertionError("unreachable")
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Alone in training a run; InputError where another process does. However a process ends, its lock goes."""
+    with (run / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"Another process is training {run}: wait for it or stop it.") from None
+        yield
 
 
 def path(name: str, *, root: Path) -> Path:

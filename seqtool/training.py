@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from seqtool import checkpoint
-from seqtool.data.batches import Batch, collate, epoch_batches
+from seqtool.data.batches import UNITS, Batch, collate, epoch_batches
 from seqtool.devices import autocast
 from seqtool.errors import InputError
 from seqtool.gradient_flow import GradientFlow
 from seqtool.losses import TrainingLoss
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.optimisation import Schedule
-from seqtool.recording import Recorder
+from seqtool.recording import Recorder, rewind
 from seqtool.validation import Validator
 
 
@@ -69,7 +69,7 @@ class TrainSettings:
 
 
 CHOICES = {
-    "batch_by": ("sentences", "tokens"),
+    "batch_by": UNITS,
     "normalise": ("tokens", "sentences"),
     "best_by": ("bleu", "loss"),
 }
@@ -85,12 +85,17 @@ POSITIVE = {
 }
 
 
+HOPELESS = 20  # steps in a row that cannot be used; fp16 needs some to find its loss scale
+
+
 @dataclass
 class Progress:
     """How far a run is: everything besides tensors that a resumed run needs.
 
     `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
-    checkpoint and its scores; `stale` counts the validations since, `plateaus` how often the schedule saw too many.
+    checkpoint and its scores. Patience and schedule look at scheduled validations alone, whose checkpoints are
+    `scheduled` and whose best scores are `yardstick`: `stale` of them were not better, `since_halving` since the rate
+    was last halved, which it was `plateaus` times. So a stop at a limit, which validates out of turn, changes nothing.
     """
 
     step: int = 0
@@ -99,9 +104,11 @@ class Progress:
     seconds: float = 0.0
     best: dict[str, Any] = field(default_factory=dict)
     stale: int = 0
+    since_halving: int = 0
     plateaus: int = 0
-    stale_rate: int = 0
-    last: dict[str, float] = field(default_factory=dict)
+    yardstick: dict[str, Any] = field(default_factory=dict)
+    scheduled: list[str] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
 
 
 class Trainer:
@@ -139,6 +146,7 @@ class Trainer:
         self.recorder = recorder
         self.run = run
         self.progress = Progress()
+        self.skipped = 0  # steps in a row whose gradient was not finite
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.rates = [group["lr"] for group in optimiser.param_groups]
 
@@ -191,6 +199,7 @@ class Trainer:
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, exactly as if it had never stopped."""
+        checkpoint.remove_all_but_good(self.run, found.path)
         found.load_weights(self.model)
         state = dict(found.progress)
         scalars, scaler = state.pop("optimiser"), state.pop("scaler")
@@ -207,7 +216,8 @@ class Trainer:
         torch.set_rng_state(tensors["random.cpu"])
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.recorder.rewind(self.progress.step)
+        for name in ("metrics.jsonl", "gradient_flow.jsonl"):
+            rewind(self.run / name, self.progress.step)
 
     def _update(self, group: list[Any], batches: int) -> tuple[Tensor, int, Tensor]:
         """One optimiser step over `group` batches: −log p summed in nats, tokens, and the gradient's norm."""
@@ -215,9 +225,9 @@ class Trainer:
         collated = [collate(self.data, indices) for indices in group]
         tokens = sum(batch.tokens for batch in collated)
         divisor = tokens if settings.normalise == "tokens" else sum(len(batch.indices) for batch in collated)
+        epoch = progress.epoch + progress.position / batches
         progress.step += 1
         progress.position += len(group)
-        epoch = progress.epoch + progress.position / batches
         for parameters, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             parameters["lr"] = rate * self.schedule(progress.step, epoch, progress.plateaus)
         self.loss.train()
@@ -230,25 +240,34 @@ class Trainer:
             nll += loss.nll
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
-        if self.scaler.is_enabled() or bool(norm.isfinite()):
+        if bool(norm.isfinite()) or self.scaler.is_enabled():  # the scaler skips by itself, and lowers its scale
             self.scaler.step(self.optimiser)
             self.scaler.update()
+        self.skipped = 0 if bool(norm.isfinite()) else self.skipped + 1
+        if self.skipped == HOPELESS:
+            raise InputError(
+                f"The gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
+                f"lower optim.lr or train.clip_norm. What was saved before is in {self.run}."
+            )
         return nll, tokens, norm
 
     def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and keep a checkpoint. Only scheduled validations count for patience, so that
-        stopping at a limit and going on later changes nothing.
-        """
+        """Score the validation set and keep a checkpoint."""
         progress = self.progress
         result = self.validator(self.loss, self.model)
         better = result.better_than(progress.best, by=self.settings.best_by)
         if better:
             progress.best = {"checkpoint": _name(progress.step), "step": progress.step, **asdict(result)}
         if scheduled:
-            progress.stale = 0 if better else progress.stale + 1
-            progress.stale_rate = 0 if better else progress.stale_rate + 1
-            if self.plateau_patience is not None and progress.stale_rate > self.plateau_patience:
-                progress.plateaus, progress.stale_rate = progress.plateaus + 1, 0
+            higher = result.better_than(progress.yardstick, by=self.settings.best_by)
+            if higher:
+                progress.yardstick = asdict(result)
+            progress.stale = 0 if higher else progress.stale + 1
+            progress.since_halving = 0 if higher else progress.since_halving + 1
+            if self.plateau_patience is not None and progress.since_halving >= self.plateau_patience:
+                progress.plateaus, progress.since_halving = progress.plateaus + 1, 0
+            kept = max(self.settings.keep_last, self.settings.average_last)
+            progress.scheduled = [*progress.scheduled, _name(progress.step)][-kept:]
         progress.last = {"step": progress.step, **asdict(result)}
         self.recorder.write(
             {
@@ -263,6 +282,9 @@ class Trainer:
         self.recorder.draw()
 
     def _checkpoint(self) -> None:
+        path = self.run / "checkpoints" / _name(self.progress.step)
+        if path.exists():  # stopped right after a validation: all is saved
+            return
         tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -271,34 +293,29 @@ class Trainer:
             for key, value in state.items():
                 (tensors if isinstance(value, Tensor) else scalars)[f"optimiser.{index}.{key}"] = value
         progress = {**asdict(self.progress), "optimiser": scalars, "scaler": self.scaler.state_dict()}
-        path = self.run / "checkpoints" / _name(self.progress.step)
         self.save(path, checkpoint.weights(self.model), tensors, progress)
-        kept = checkpoint.list_checkpoints(self.run)
-        for old in kept[: -max(self.settings.keep_last, self.settings.average_last, 1)]:
-            if old.name != self.progress.best.get("checkpoint"):
+        kept = {path.name, self.progress.best.get("checkpoint"), *self.progress.scheduled}
+        for old in checkpoint.list_checkpoints(self.run):
+            if old.name not in kept:
                 checkpoint.remove(old)
 
     def _average(self) -> None:
-        """Average the last checkpoints; where that scores better it becomes the run's best."""
-        paths = checkpoint.list_checkpoints(self.run)[-self.settings.average_last :]
-        mean = checkpoint.average([checkpoint.read(path) for path in paths])
-        own = {name: tensor.detach().clone() for name, tensor in checkpoint.weights(self.model).items()}
-        with torch.no_grad():
-            for name, tensor in checkpoint.weights(self.model).items():
-                tensor.copy_(mean[name])
+        """Average the last scheduled checkpoints; where that scores better it is kept beside them as the run's best."""
+        progress = self.progress
+        found = [self.run / "checkpoints" / name for name in progress.scheduled[-self.settings.average_last :]]
+        if not found:
+            return
+        mean = checkpoint.average([checkpoint.read(path) for path in found])
+        trained = {name: tensor.detach().clone() for name, tensor in checkpoint.weights(self.model).items()}
+        checkpoint.fill(self.model, mean)
         result = self.validator(self.loss, self.model)
-        better = result.better_than(self.progress.best, by=self.settings.best_by)
-        tqdm.write(f"Average of the last {len(paths)} checkpoints: {result.text()}{', kept' if better else ''}")
-        name = f"average-{len(paths)}"
-        if better:
-            best = {"checkpoint": name, "step": self.progress.step, **asdict(result)}
-            self.save(self.run / "checkpoints" / name, mean, {}, {**asdict(self.progress), "best": best})
-            self.progress.best = best
-        with torch.no_grad():
-            for key, tensor in checkpoint.weights(self.model).items():
-                tensor.copy_(own[key])
-        if better:
-            self._checkpoint()
+        checkpoint.fill(self.model, trained)
+        better = result.better_than(progress.best, by=self.settings.best_by)
+        tqdm.write(f"Average of the last {len(found)} checkpoints: {result.text()}{', the best' if better else ''}")
+        path = self.run / "checkpoints" / f"{checkpoint.AVERAGE}{len(found)}"
+        if better and not path.exists():
+            progress.best = {"checkpoint": path.name, "step": progress.step, **asdict(result)}
+            self.save(path, mean, {}, {**asdict(progress), "last": progress.best})
 
     def _batches(self) -> list[Any]:
         settings = self.settings

@@ -11,15 +11,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool import checkpoint, decoding
 from seqtool.cli import config_directory
-from seqtool.config import build, names, typed
+from seqtool.config import build, names, sentence, typed
 from seqtool.data import vocabulary
 from seqtool.data.alignment import Link, Matrix, hard_alignment, word_attention, words
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import choose_device, set_threads
+from seqtool.devices import MachineSettings, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.models.encoder_decoder import EncoderDecoder
+
+LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
 
 
 @dataclass
@@ -47,12 +49,24 @@ class DecodeSettings:
         ]
         if not self.sample and self.n_best > self.beam:
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
-        if self.temperature <= 0:
-            problems.append(f"temperature must be above 0, not {self.temperature}")
+        problems += [
+            f"{name} must be at least {least}, not {getattr(self, name)}"
+            for name, least in {
+                "temperature": 1e-4,
+                "top_k": 0,
+                "length_alpha": 0,
+                "coverage_penalty": 0,
+                "seed": 0,
+            }.items()
+            if getattr(self, name) < least
+        ]
         if not 0 < self.top_p <= 1:
             problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if problems:
-            raise InputError("; ".join(problems).capitalize() + ".")
+            raise InputError(sentence(problems))
+
+
+DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
 
 
 @dataclass(frozen=True)
@@ -110,17 +124,17 @@ class Translator:
         self.device = device
         self.settings = settings
         self.config = config
-        self._generator = torch.Generator(device).manual_seed(settings.seed)
+        self._sentences = 0  # translated so far: the number of a sentence seeds its samples
 
     @classmethod
     def load(cls, checkpoints: str | Sequence[str], **settings: Any) -> "Translator":
         """From a run or checkpoint directory; several make an ensemble. Settings: those of configs/decoding.yaml."""
         defaults: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / "decoding.yaml"))
         merged = {**defaults, **settings}
-        device, threads = merged.pop("device"), merged.pop("threads")
+        machine = typed(MachineSettings, {name: merged.pop(name) for name in ("device", "threads")})
         decode = typed(DecodeSettings, merged)
-        set_threads(threads)
-        where = choose_device(device)
+        set_threads(machine.threads)
+        where = choose_device(machine.device)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
         found = [checkpoint.find(path) for path in paths]
         sides = [vocabulary.load_pair(one.path) for one in found]
@@ -153,16 +167,26 @@ class Translator:
     def hypotheses(
         self, sentences: Sequence[str], *, attention: bool = False, replace_unknown: bool = False
     ) -> list[list[Translation]]:
-        """The n best of each sentence, best first; one empty translation for an empty sentence."""
-        ids = [self.source_vocabulary.encode(sentence) for sentence in sentences]
-        ids = [tokens[: self.settings.max_length - 1] for tokens in ids]
+        """The n best of each sentence, best first; one empty translation for an empty sentence.
+
+        Samples depend on the seed and on how many sentences this translator had before, not on batches.
+        """
+        if isinstance(sentences, str):
+            raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
+        settings = self.settings
+        ids = [tokens[: settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
+        draws = None
+        if settings.sample:
+            shape = settings.n_best, settings.max_length
+            draws = [np.random.default_rng([settings.seed, self._sentences + i]).random(shape) for i in full]
+        self._sentences += len(sentences)
         decoded = decode(
             self.model,
             [ids[i] for i in full],
-            self.settings,
+            settings,
             device=self.device,
-            generator=self._generator,
+            draws=draws,
             keep_attention=attention or replace_unknown,
         )
         result = [[Translation("", 0.0, 0.0, [], [], None)] for _ in sentences]
@@ -195,9 +219,11 @@ class Translator:
         """log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
-    def too_long(self, sentence: str) -> int | None:
+    def too_long(self, line: str) -> int | None:
         """How many tokens a sentence has if that is more than are read, otherwise None."""
-        count = len(self.source_vocabulary.encode(sentence))
+        if len(line) < self.settings.max_length:  # a token has a character at least
+            return None
+        count = len(self.source_vocabulary.encode(line))
         return count if count > self.settings.max_length - 1 else None
 
     def _translation(self, hypothesis: Hypothesis, source_pieces: list[str], *, replace_unknown: bool) -> Translation:
@@ -217,8 +243,7 @@ class Translator:
 
 def load_translator(config: DictConfig) -> Translator:
     """What `checkpoint=` names, with the decoding settings of the command line."""
-    keys = [*(field.name for field in fields(DecodeSettings)), "device", "threads"]
-    return Translator.load(names(config.checkpoint), **{key: config[key] for key in keys})
+    return Translator.load(names(config.checkpoint), **{name: config[name] for name in DECODING})
 
 
 def decode(
@@ -227,12 +252,13 @@ def decode(
     settings: DecodeSettings,
     *,
     device: torch.device,
-    generator: torch.Generator | None,
+    draws: Sequence[NDArray[np.float64]] | None,
     keep_attention: bool,
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses for encoded sources, decoded in batches of about equal length, in the order given.
 
-    An output may be three times as long as its source and ten tokens more, and at most `max_length`.
+    An output may be three times as long as its source and ten tokens more, and at most `max_length`. `draws` is what
+    sampling takes its chance from: for each source an array samples × length (see `Translator.hypotheses`).
     """
     penalty = decoding.length_penalty(settings.length_penalty, settings.length_alpha)
     result: list[list[Hypothesis]] = [[] for _ in sources]
@@ -241,18 +267,16 @@ def decode(
         maximum = [min(settings.max_length, 3 * len(sources[i]) + 10) for i in rows]
         with torch.inference_mode():
             memory, state = model.encode(make_source([sources[i] for i in rows]).to(device))
-            if settings.sample:
-                assert generator is not None
+            if draws is not None:
                 hypotheses = decoding.sample(
                     model.step,
                     memory,
                     state,
-                    samples=settings.n_best,
+                    uniforms=torch.from_numpy(np.stack([draws[i] for i in rows])).float(),
                     maximum=maximum,
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
-                    generator=generator,
                     keep_attention=keep_attention,
                 )
             else:

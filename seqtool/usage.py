@@ -39,7 +39,7 @@ seqtool eval hypotheses=output.txt references=first.txt,second.txt
 seqtool eval checkpoint=runs/first split=test format=json""",
     "inspect": """
 seqtool inspect runs/first
-seqtool inspect runs/first/checkpoints/best""",
+seqtool inspect runs/first/last""",
 }
 
 SCRIPTS = {

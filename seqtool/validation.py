@@ -12,10 +12,28 @@ from seqtool.data.batches import collate
 from seqtool.data.cache import Split
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.devices import autocast
+from seqtool.errors import InputError
 from seqtool.losses import TrainingLoss
 from seqtool.metrics.translation import corpus_bleu
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.translator import DecodeSettings, decode
+
+BATCH = 128  # sentences
+
+
+@dataclass
+class ValidationSettings:
+    """The `validation` settings of configs/train.yaml."""
+
+    beam: int
+    sentences: int | None
+    max_length: int
+
+    def check(self) -> None:
+        """Raise InputError on a value that is out of range."""
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise InputError(f"validation.{name} must be at least 1, not {value}.")
 
 
 @dataclass(frozen=True)
@@ -45,17 +63,29 @@ class Validator:
         split: Split,
         vocabulary: Vocabulary,
         *,
-        settings: DecodeSettings,
-        sentences: int | None,
+        settings: ValidationSettings,
         device: torch.device,
         precision: str,
     ) -> None:
         self.split = split
         self.vocabulary = vocabulary
-        self.settings = settings
+        self.settings = DecodeSettings(
+            beam=settings.beam,
+            n_best=1,
+            length_penalty="average",
+            length_alpha=0.0,
+            coverage_penalty=0.0,
+            sample=False,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            seed=0,
+            max_length=settings.max_length,
+            batch_size=BATCH,
+        )
         self.device = device
         self.precision = precision
-        self.references = list(split.texts("target"))[:sentences]
+        self.references = list(split.texts("target"))[: settings.sentences]
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Validation:
         loss.eval()
@@ -84,7 +114,7 @@ class Validator:
             [sources[i] for i in full],
             self.settings,
             device=self.device,
-            generator=None,
+            draws=None,
             keep_attention=False,
         )
         written = [""] * len(self.references)

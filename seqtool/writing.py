@@ -8,11 +8,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TextIO
 
-from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool import plots
@@ -94,27 +94,43 @@ def _decoded(stream: BinaryIO) -> Iterator[str]:
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
+@dataclass
+class WriterSettings:
+    """The settings of configs/translate.yaml about what is written, and where."""
+
+    format: str
+    output: str | None
+    alignments: str | None
+    plot: str | None
+    replace_unknown: bool
+
+    def check(self) -> None:
+        """Raise InputError on an unknown format."""
+        if self.format not in ("text", "jsonl"):
+            raise InputError(f"Unknown format '{self.format}'; choose from text, jsonl.")
+
+
 class Writer:
     """Translates windows of lines and writes them, in order, with alignments and pictures where asked for.
 
     Output files appear complete or not at all.
     """
 
-    def __init__(self, config: DictConfig, translator: Translator) -> None:
+    def __init__(self, settings: WriterSettings, translator: Translator) -> None:
+        needs = {"alignments": settings.alignments, "plot": settings.plot, "replace_unknown": settings.replace_unknown}
+        asked = [name for name, value in needs.items() if value not in (None, False)]
+        if asked and not translator.attends:
+            raise InputError(f"{asked[0]}=… needs a model with attention; this one has a fixed context.")
+        self.settings = settings
         self.translator = translator
-        self.json = config.format == "jsonl"
-        self.n_best: int = config.n_best
-        self.replace_unknown: bool = config.replace_unknown
-        self.plot = Path(config.plot) if config.plot is not None else None
-        self.names = config.output, config.alignments
+        self.plot = None if settings.plot is None else Path(settings.plot)
         self.count = 0
-        self.warned: list[int] = []
 
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
         if self.plot is not None:
             self.plot.mkdir(parents=True, exist_ok=True)
-        output, alignments = self.names
+        output, alignments = self.settings.output, self.settings.alignments
         self.out: TextIO = self.stack.enter_context(replacing(Path(output))) if output is not None else sys.stdout
         self.links = self.stack.enter_context(replacing(Path(alignments))) if alignments is not None else None
         self.bar = self.stack.enter_context(tqdm(unit="line", disable=None, desc="translate"))
@@ -135,8 +151,8 @@ class Writer:
                     f"(max_length={limit}).",
                     file=sys.stderr,
                 )
-        need = self.json or self.links is not None or self.plot is not None
-        results = self.translator.hypotheses(lines, attention=need, replace_unknown=self.replace_unknown)
+        need = self.settings.format == "jsonl" or self.links is not None or self.plot is not None
+        results = self.translator.hypotheses(lines, attention=need, replace_unknown=self.settings.replace_unknown)
         for line, n_best in zip(lines, results, strict=True):
             self.count += 1
             self._write_one(line, n_best)
@@ -151,20 +167,17 @@ class Writer:
         self.bar.update(len(lines))
 
     def _write_one(self, line: str, n_best: list[Translation]) -> None:
-        if self.json:
+        if self.settings.format == "jsonl":
             record = {"source": line, "translations": [_record(one) for one in n_best]}
             self.out.write(json.dumps(record, ensure_ascii=False) + "\n")
-        elif self.n_best == 1:
+        elif self.translator.settings.n_best == 1:
             self.out.write(n_best[0].text + "\n")
         else:  # Moses' n-best lists: sentence from 0, text, score
             for one in n_best:
                 self.out.write(f"{self.count - 1} ||| {one.text} ||| {one.score:.6f}\n")
 
     def _links(self, translation: Translation) -> set[tuple[int, int]]:
-        links = translation.alignment
-        if links is None and translation.pieces:
-            raise InputError("alignments=… needs a model with attention; this one has a fixed context.")
-        return links or set()
+        return translation.alignment or set()
 
 
 def _record(translation: Translation) -> dict[str, Any]:

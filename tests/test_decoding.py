@@ -147,14 +147,16 @@ def test_ensemble_averages_probabilities() -> None:
     assert torch.allclose(step.logits.exp(), (p[0] + p[1]) / 2, atol=1e-5, rtol=1e-4)
 
 
-def draw(model: Any, sentences: list[list[int]], **settings: Any) -> list[list[Hypothesis]]:
+def draw(
+    model: Any, sentences: list[list[int]], *, samples: int = 1, seed: int = 3, **settings: Any
+) -> list[list[Hypothesis]]:
+    uniforms = torch.rand(len(sentences), samples, 12, generator=torch.Generator().manual_seed(seed))
     defaults: dict[str, Any] = {
-        "samples": 1,
+        "uniforms": uniforms,
         "maximum": [12] * len(sentences),
         "temperature": 1.0,
         "top_k": 0,
         "top_p": 1.0,
-        "generator": torch.Generator().manual_seed(3),
         "keep_attention": False,
     }
     with torch.inference_mode():
@@ -187,8 +189,25 @@ def test_sampling_is_seeded() -> None:
     model = make_model("bahdanau-gru", scale=1.0)
     tokens = [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
     assert tokens == [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
-    other = draw(model, SENTENCES, samples=2, generator=torch.Generator().manual_seed(4))
-    assert tokens != [[h.tokens for h in n] for n in other]
+    assert tokens != [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2, seed=4)]
+
+
+def test_batch_mates_change_no_sample() -> None:
+    """The chance of each sentence is its own."""
+    model = make_model("bahdanau-gru", scale=1.0)
+    uniforms = torch.rand(len(SENTENCES), 2, 12, generator=torch.Generator().manual_seed(5))
+    together = draw(model, SENTENCES, uniforms=uniforms)
+    for i, sentence in enumerate(SENTENCES):
+        alone = draw(model, [sentence], uniforms=uniforms[i : i + 1])[0]
+        assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
+
+
+def test_a_broken_model_still_gives_a_hypothesis() -> None:
+    """Not-a-number everywhere is no reason for a traceback."""
+    model = make_model("bahdanau-gru")
+    with torch.no_grad():
+        model.output.bias.fill_(math.nan)
+    assert all(len(n_best) == 1 for n_best in search(model, SENTENCES[:3]))
 
 
 def test_length_penalties() -> None:

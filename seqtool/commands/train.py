@@ -2,12 +2,14 @@
 
 import logging
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 import seqtool
 from seqtool import checkpoint, runs
@@ -15,19 +17,38 @@ from seqtool.config import build, plain, resolved, typed
 from seqtool.data.cache import Cache
 from seqtool.data.embeddings import pretrained
 from seqtool.data.preparation import prepare_cache
-from seqtool.data.vocabulary import load_pair
+from seqtool.data.text_files import write_whole
+from seqtool.data.vocabulary import Vocabulary, load_pair
 from seqtool.devices import check_precision, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.optimisation import make_optimiser, make_schedule
-from seqtool.recording import Recorder
+from seqtool.recording import Recorder, check_tensorboard
 from seqtool.training import Trainer, TrainSettings
-from seqtool.translator import DecodeSettings
-from seqtool.validation import Validator
+from seqtool.validation import ValidationSettings, Validator
 
 RUNS = Path("runs")
+GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
+# What a run cannot change while it goes on: the weights' shapes, the batches and their order.
+FIXED = (
+    *("model", "data", "seed", "precision", "initialisation", "init_from", "embeddings", "optim.name", "schedule.name"),
+    *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "accumulate", "normalise")),
+)
 log = logging.getLogger("seqtool")
+
+
+@dataclass
+class RunSettings:
+    """What stands at the top of configs/train.yaml."""
+
+    run: str | None
+    init_from: str | None
+    initialisation: str
+    seed: int
+    device: str
+    threads: int | None
+    precision: str
 
 
 def train(config: DictConfig) -> None:
@@ -35,32 +56,33 @@ def train(config: DictConfig) -> None:
     going_on = bool(config.train.resume)
     if going_on:
         config = _resumed(config)
+    top = typed(RunSettings, {str(name): value for name, value in config.items() if name not in GROUPS})
     settings = typed(TrainSettings, config.train)
     settings.check()
-    device = choose_device(config.device)
-    check_precision(device, config.precision)
-    set_threads(config.threads)
-    cache = prepare_cache(config.data)
+    validation = typed(ValidationSettings, config.validation)
+    validation.check()
+    device = choose_device(top.device)
+    check_precision(device, top.precision)
+    set_threads(top.threads)
     optimiser_settings, schedule_settings = plain(config.optim), plain(config.schedule)
     schedule = make_schedule(schedule_settings)
-    torch.manual_seed(config.seed)
-    model = _new_model(config, cache).to(device)
+    cache = prepare_cache(config.data)
+    torch.manual_seed(top.seed)
+    model = _model(config, cache)
+    if not going_on:
+        _first_weights(model, config, cache)
+    model.to(device)
     optimiser = make_optimiser(optimiser_settings, model.parameters())
     validator = Validator(
-        cache.split("valid"),
-        cache.target_vocabulary,
-        settings=_validation_settings(config),
-        sentences=config.validation.sentences,
-        device=device,
-        precision=config.precision,
+        cache.split("valid"), cache.target_vocabulary, settings=validation, device=device, precision=top.precision
     )
+    if settings.tensorboard:
+        check_tensorboard()
     if going_on:
-        run = runs.path(config.run, root=RUNS)
+        run = runs.path(str(top.run), root=RUNS)
     else:
         model_name = str(config.model._target_).rsplit(".", 1)[-1].lower()
-        run = runs.create(config.run, suggestion=f"{cache.name}-{model_name}", root=RUNS)
-        (run / "config.yaml").write_text(OmegaConf.to_yaml(resolved(config)), encoding="utf-8")
-
+        run = runs.create(top.run, suggestion=f"{cache.name}-{model_name}", root=RUNS)
     stored = plain(config)
 
     def save(path: Path, weights: Any, training: Any, progress: Any) -> None:
@@ -74,36 +96,49 @@ def train(config: DictConfig) -> None:
             vocabularies=cache.vocabulary_files,
         )
 
-    trainer = Trainer(
-        model,
-        optimiser=optimiser,
-        schedule=schedule,
-        plateau_patience=schedule_settings.get("patience"),
-        train_split=cache.split("train"),
-        validator=validator,
-        settings=settings,
-        precision=config.precision,
-        device=device,
-        seed=config.seed,
-        save=save,
-        recorder=Recorder(run, tensorboard=settings.tensorboard),
-        run=run,
-    )
-    if going_on:
-        trainer.resume(checkpoint.newest(run))
-    size = sum(parameter.numel() for parameter in model.parameters())
-    log.info("%s: %s parameters on %s, %s pairs", run, f"{size:,}", device, f"{len(cache.split('train')):,}")
-    finished = trainer.train()
+    with runs.locked(run):
+        write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
+        trainer = Trainer(
+            model,
+            optimiser=optimiser,
+            schedule=schedule,
+            plateau_patience=schedule_settings.get("patience"),
+            train_split=cache.split("train"),
+            validator=validator,
+            settings=settings,
+            precision=top.precision,
+            device=device,
+            seed=top.seed,
+            save=save,
+            recorder=Recorder(run, tensorboard=settings.tensorboard),
+            run=run,
+        )
+        if going_on:
+            found = checkpoint.newest(run)
+            _check_vocabularies(found, cache, f"{run} was started with")
+            trainer.resume(found)
+        size = sum(parameter.numel() for parameter in model.parameters())
+        log.info("%s: %s parameters on %s, %s pairs", run, f"{size:,}", device, f"{len(cache.split('train')):,}")
+        finished = trainer.train()
     if not finished:
-        print(f"Stopped at step {trainer.progress.step:,}. Go on with: seqtool train run={run.name} train.resume=true")
+        step = f"{trainer.progress.step:,}"
+        print(f"Stopped at step {step}. Go on with: seqtool train run={run.name} train.resume=true")
         return
     best = trainer.progress.best
     print(f"Best: BLEU {best['bleu']:.2f}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
     print(f"Run: {run} (seqtool translate checkpoint={run}; seqtool eval checkpoint={run})")
 
 
+def versions() -> dict[str, str]:
+    """What a checkpoint was made with."""
+    return {"seqtool": seqtool.__version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
 def _resumed(config: DictConfig) -> DictConfig:
-    """The stored config of the run called `run`, with the settings that this command line names put over it."""
+    """The stored config of the run called `run`, with the settings that this command line names put over it.
+
+    InputError where one of them would make it another run.
+    """
     if config.run is None:
         raise InputError("train.resume=true needs run=NAME: the run to go on with.")
     run = runs.path(config.run, root=RUNS)
@@ -111,80 +146,66 @@ def _resumed(config: DictConfig) -> DictConfig:
         raise InputError(f"There is no run at {run} to go on with: start it without train.resume.")
     stored = OmegaConf.load(run / "config.yaml")
     assert isinstance(stored, DictConfig)
+    changed = stored.copy()
     for override in HydraConfig.get().overrides.task:
         key = override.partition("=")[0].lstrip("+~")
-        if key in ("experiment", "data", "model", "optim", "schedule"):
-            continue  # a preset or choice: what it chose is in the stored config, or refused below
-        OmegaConf.update(stored, key, OmegaConf.select(config, key))
-    for group in ("model", "optim", "schedule"):
-        named = any(o.partition("=")[0] in (group, "experiment") for o in HydraConfig.get().overrides.task)
-        if named and plain(config[group]) != plain(stored[group]):
+        if key == "experiment":  # a preset: the groups it chose
+            for group in ("data", "model", "optim", "schedule"):
+                OmegaConf.update(changed, group, config[group], merge=False)
+        else:
+            OmegaConf.update(changed, key, OmegaConf.select(config, key), merge=False)
+    for free in ("data.cache", "data.processes"):
+        OmegaConf.update(stored, free, OmegaConf.select(changed, free))
+    for key in FIXED:
+        before, now = (OmegaConf.select(one, key) for one in (stored, changed))
+        if before != now:
             raise InputError(
-                f"Run {run} was started with other settings of {group} ({plain(stored[group])}): "
-                "a run goes on as it began; start a new one with run=…, perhaps with init_from=."
+                f"Run {run} was started with other settings of {key}: a run goes on as it began. "
+                "Leave them out, or start a new run, perhaps with init_from=."
             )
-    return stored
+    return changed
 
 
-def _new_model(config: DictConfig, cache: Cache) -> EncoderDecoder[Any]:
+def _model(config: DictConfig, cache: Cache) -> EncoderDecoder[Any]:
     source, target = cache.source_vocabulary, cache.target_vocabulary
-    if config.init_from is not None:
-        found = checkpoint.find(config.init_from)
-        return _fine_tuned(found, config, cache)
+    if config.model.get("tie") == "all" and source is not target:
+        raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
     model: EncoderDecoder[Any] = build(
         config.model, trusted=True, source_vocabulary=len(source), target_vocabulary=len(target)
     )
-    initialise(model, config.initialisation)
-    for file, embedding, vocabulary in (
-        (config.embeddings.source, model.source_embedding, source),
-        (config.embeddings.target, model.target_embedding, target),
-    ):
-        if file is not None:
-            rows, vectors = pretrained(Path(file), vocabulary, embedding.embedding_dim)
-            with torch.no_grad():
-                embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
-            log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
     return model
 
 
-def _fine_tuned(found: checkpoint.Checkpoint, config: DictConfig, cache: Cache) -> EncoderDecoder[Any]:
-    """The checkpoint's weights in a model of this config's (its dropout may differ, its sizes may not)."""
-    model: EncoderDecoder[Any] = build(
-        config.model,
-        trusted=True,
-        source_vocabulary=len(cache.source_vocabulary),
-        target_vocabulary=len(cache.target_vocabulary),
-    )
-    theirs = load_pair(found.path)
-    if [v.fingerprint for v in theirs] != [
-        cache.source_vocabulary.fingerprint,
-        cache.target_vocabulary.fingerprint,
-    ]:
+def _first_weights(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
+    """Those of another run (`init_from`), or fresh ones, with word vectors from files where they are named."""
+    vectors = [
+        (config.embeddings.source, model.source_embedding, cache.source_vocabulary),
+        (config.embeddings.target, model.target_embedding, cache.target_vocabulary),
+    ]
+    if config.init_from is not None:
+        if any(file is not None for file, _, _ in vectors):
+            raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
+        found = checkpoint.find(config.init_from)
+        _check_vocabularies(found, cache, f"init_from={found.path} was trained with")
+        found.load_weights(model)
+        return
+    initialise(model, config.initialisation)
+    for file, embedding, vocabulary in vectors:
+        if file is not None:
+            _load_vectors(Path(file), embedding, vocabulary)
+
+
+def _load_vectors(file: Path, embedding: nn.Embedding, vocabulary: Vocabulary) -> None:
+    rows, vectors = pretrained(file, vocabulary, embedding.embedding_dim)
+    with torch.no_grad():
+        embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
+    log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
+
+
+def _check_vocabularies(found: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
+    theirs, ours = load_pair(found.path), (cache.source_vocabulary, cache.target_vocabulary)
+    if [one.fingerprint for one in theirs] != [one.fingerprint for one in ours]:
         raise InputError(
-            f"init_from={found.path} was trained with another vocabulary: prepare this data with it, "
+            f"{what} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={found.path}."
         )
-    found.load_weights(model)
-    return model
-
-
-def _validation_settings(config: DictConfig) -> DecodeSettings:
-    return DecodeSettings(
-        beam=config.validation.beam,
-        n_best=1,
-        length_penalty="average",
-        length_alpha=0.0,
-        coverage_penalty=0.0,
-        sample=False,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        seed=0,
-        max_length=config.validation.max_length,
-        batch_size=128,
-    )
-
-
-def versions() -> dict[str, str]:
-    """What a checkpoint was made with."""
-    return {"seqtool": seqtool.__version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -2,16 +2,17 @@
 
 from omegaconf import DictConfig
 
-from seqtool.errors import InputError
-from seqtool.translator import load_translator
-from seqtool.writing import Writer, windows
+from seqtool.config import typed
+from seqtool.translator import DECODING, load_translator
+from seqtool.writing import Writer, WriterSettings, windows
 
 
 def translate(config: DictConfig) -> None:
     """Lines in, lines out; nothing but translations on standard output."""
-    if config.format not in ("text", "jsonl"):
-        raise InputError(f"Unknown format '{config.format}'; choose from text, jsonl.")
+    own = {str(name): value for name, value in config.items() if name not in {*DECODING, "checkpoint", "input"}}
+    settings = typed(WriterSettings, own)
+    settings.check()
     translator = load_translator(config)
-    with Writer(config, translator) as writer:
+    with Writer(settings, translator) as writer:
         for lines in windows(config.input, 32 * config.batch_size):
             writer.write(lines)

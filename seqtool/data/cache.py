@@ -167,11 +167,6 @@ def copied(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> Iter
             yield pair
 
 
-def open_cache(path: Path) -> Cache:
-    """The cache at `path`; InputError says what is wrong with any other directory."""
-    return Cache(path)
-
-
 def is_cache(path: Path) -> bool:
     """Whether the directory was made by `prepare`."""
     return (path / SUMMARY).is_file()

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data.text_files import read_lines
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.errors import InputError
 
@@ -24,22 +25,30 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
         if piece.startswith("▁"):
             ids[piece.removeprefix("▁")] = index
     found: dict[int, NDArray[np.float32]] = {}
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            word, *values = line.rstrip().split(" ")
-            if number == 1 and len(values) == 1:
-                continue
-            if len(values) != size:
-                raise InputError(
-                    f"{path} line {number} has a vector of {len(values)} values, but the model's embeddings have "
-                    f"{size}: set model.embedding={len(values)} or use other vectors."
-                )
-            if word in ids:
-                try:
-                    found[ids[word]] = np.array(values, dtype=np.float32)
-                except ValueError as error:
-                    raise InputError(f"{path} line {number} has values that are no numbers.") from error
+    for number, line in enumerate(read_lines(path), 1):
+        word, *values = line.rstrip().rsplit(" ", size)  # a word may hold spaces
+        if number == 1 and len(line.split()) == 2:
+            continue
+        if len(values) != size or (number == 1 and _numbers(word.split(" ")[1:])):
+            count = len(line.split()) - 1
+            raise InputError(
+                f"{path} line {number} has a vector of {count} values, but the model's embeddings have {size}: "
+                f"set model.embedding={count} or use other vectors."
+            )
+        if word in ids:
+            try:
+                found[ids[word]] = np.array(values, dtype=np.float32)
+            except ValueError as error:
+                raise InputError(f"{path} line {number} has values that are no numbers.") from error
     if not found:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
     rows = sorted(found)
     return np.array(rows), np.stack([found[row] for row in rows])
+
+
+def _numbers(words: list[str]) -> bool:
+    """Whether what is left of a line beside its last values looks like more values."""
+    try:
+        return bool([float(word) for word in words])
+    except ValueError:
+        return False

@@ -96,6 +96,11 @@ def replacing(path: Path) -> Iterator[TextIO]:
     """A text file to write that takes its place when it is complete; an error leaves what was there before."""
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file to write to.")
+    path = path.resolve()  # a link stays a link
+    if path.exists() and not path.is_file():  # /dev/null, a pipe
+        with path.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        return
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -12,7 +12,7 @@ from seqtool.data.batches import Source
 from seqtool.models.attention import Attention
 from seqtool.models.cells import Recurrence, Stack, State, make_cell
 from seqtool.models.encoder import Encoder
-from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, tie_embeddings
+from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
 
 
 class Advanced(NamedTuple):
@@ -49,6 +49,16 @@ class Bahdanau(EncoderDecoder[Layers]):
         tie: str,
     ) -> None:
         super().__init__()
+        check_sizes(
+            dropout=dropout,
+            embedding=embedding,
+            encoder_hidden=encoder_hidden,
+            encoder_layers=encoder_layers,
+            decoder_hidden=decoder_hidden,
+            decoder_layers=decoder_layers,
+            alignment=alignment,
+            maxout=maxout,
+        )
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)

@@ -92,6 +92,15 @@ class Layers:
         return self.layers[-1][0]
 
 
+def check_sizes(*, dropout: float, **sizes: int) -> None:
+    """Raise InputError unless every size is at least 1 and dropout a probability below 1."""
+    problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
+    if not 0 <= dropout < 1:
+        problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
+    if problems:
+        raise InputError(" ".join(problems))
+
+
 def tie_embeddings(model: EncoderDecoder[S], tied: str) -> None:
     """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's as well)."""
     if tied not in ("none", "output", "all"):

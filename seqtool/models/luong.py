@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.data.batches import Source
+from seqtool.errors import InputError
 from seqtool.models.attention import Attention
 from seqtool.models.cells import Recurrence, Stack, State
 from seqtool.models.encoder import Encoder
-from seqtool.models.encoder_decoder import EncoderDecoder, Memory, Output, Step, tie_embeddings
+from seqtool.models.encoder_decoder import EncoderDecoder, Memory, Output, Step, check_sizes, tie_embeddings
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ class Luong(EncoderDecoder[Fed]):
         tie: str,
     ) -> None:
         super().__init__()
+        check_sizes(
+            dropout=dropout,
+            embedding=embedding,
+            hidden=hidden,
+            layers=layers,
+            alignment=alignment,
+        )
+        if bidirectional and hidden % 2:
+            raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqtool.data.batches import Source
 from seqtool.models.cells import Recurrence, Stack, State
 from seqtool.models.encoder import Encoder, reversal
-from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, tie_embeddings
+from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
 
 
 class Sutskever(EncoderDecoder[Layers]):
@@ -31,6 +31,12 @@ class Sutskever(EncoderDecoder[Layers]):
         tie: str,
     ) -> None:
         super().__init__()
+        check_sizes(
+            dropout=dropout,
+            embedding=embedding,
+            hidden=hidden,
+            layers=layers,
+        )
         self.reverse = reverse
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)

@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from seqtool.data import encoding, preparation
-from seqtool.data.cache import SUMMARY, Cache, is_cache, open_cache
+from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.digests import Digests
 from seqtool.data.encoding import LimitSettings
 from seqtool.data.preparation import make_corpus, prepare_cache
@@ -278,17 +278,17 @@ def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-2])
     with pytest.raises(InputError) as error:
-        open_cache(directory)
+        Cache(directory)
     size = len(whole)
     assert str(error.value) == (
         f"{tokens} has {size - 2:,} bytes instead of {size:,}: remove {directory} and prepare again."
     )
     (directory / SUMMARY).write_text('{"files": ')
     with pytest.raises(InputError) as error:
-        open_cache(directory)
+        Cache(directory)
     assert str(error.value) == f"{directory / SUMMARY} is damaged: remove {directory} and prepare again."
     with pytest.raises(InputError) as error:
-        open_cache(tmp_path)
+        Cache(tmp_path)
     assert str(error.value) == f"{tmp_path} is not a cache: seqtool prepare makes them."
 
 
