@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The numbers of results/toy.md: trains each cell and each score on the built-in corpus, six minutes a run (the
+# fixed-context model longer), and scores the test set. Further arguments go to every `seqtool train`.
+#     bash scripts/results_toy.sh threads=2
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
+mkdir -p results/toy
+
+result() { # NAME SETTING…: train runs/toy-NAME and write results/toy/NAME.json
+    local name=$1
+    shift
+    [ ! -e "results/toy/$name.json" ] || return 0
+    seqtool train run="toy-$name" "$@"
+    seqtool eval checkpoint="runs/toy-$name" split=test format=json > "runs/toy-$name/scores.json"
+    mv "runs/toy-$name/scores.json" "results/toy/$name.json"
+}
+
+result rnn-additive experiment=quickstart train.minutes=6 model.cell=rnn optim.lr=0.001 "$@"
+result gru-dot experiment=quickstart train.minutes=6 model.score=dot "$@"
+result gru-scaled_dot experiment=quickstart train.minutes=6 model.score=scaled_dot "$@"
+result gru-general experiment=quickstart train.minutes=6 model.score=general "$@"
+result lstm-additive experiment=quickstart train.minutes=6 model.cell=lstm "$@"
+result gru-additive experiment=quickstart train.minutes=6 "$@"
+result sutskever experiment=toy_sutskever "$@"
