@@ -13,6 +13,7 @@ the newest one says which is the best.
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 
 FORMAT = 1
+log = logging.getLogger("seqtool")
 AVERAGE = "average-"
 WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "model.safetensors",
@@ -152,14 +154,18 @@ def find(path: str | Path) -> Checkpoint:
 
 
 def newest(run: Path) -> Checkpoint:
-    """The newest checkpoint of a run that is not damaged."""
-    error: InputError | None = None
+    """The newest checkpoint of a run that is not damaged; a warning says which were."""
+    errors: list[InputError] = []
     for path in reversed(list_checkpoints(run)):
         try:
-            return read(path)
+            found = read(path)
         except InputError as damaged:
-            error = error or damaged
-    raise error or InputError(f"{run} holds no checkpoint yet.")
+            errors.append(damaged)
+            continue
+        for error in errors:
+            log.warning("%s Going by %s.", error, path)
+        return found
+    raise errors[0] if errors else InputError(f"{run} holds no checkpoint yet.")
 
 
 def list_checkpoints(run: Path) -> list[Path]:

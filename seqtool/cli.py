@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,11 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that files half-written are removed on the way out
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that files half-written are removed on the way out
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):  # whatever the locale says
+            stream.reconfigure(encoding="utf-8", errors=errors)
     sys.exit(run(sys.argv[1:], config_directory()))
 
 
@@ -132,7 +137,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
         except _Carried as carried:
             raise carried.error from None
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # Hydra's own ValueErrors
             raise InputError(ours.explain(error, settings, configs, command)) from error
         finally:
             sys.argv = arguments_before
@@ -162,6 +167,6 @@ def _log_to_stderr() -> None:
 
 def _sentence(error: InputError | OSError) -> str:
     if isinstance(error, InputError) or error.filename is None or error.strerror is None:
-        return str(error)
+        return str(error) if isinstance(error, InputError) or error.strerror is None else f"{error.strerror}."
     others = "" if error.filename2 is None else f" or '{error.filename2}'"
     return f"'{error.filename}'{others} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

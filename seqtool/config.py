@@ -77,7 +77,10 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
     """A setting that holds one name, several or null, as a list of names."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else [str(name) for name in value]
+    found = [value] if isinstance(value, str) else [str(name) for name in value]
+    if "" in found:
+        raise InputError("A name is empty: write the name of a file or directory.")
+    return found
 
 
 def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:

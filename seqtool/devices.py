@@ -25,6 +25,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"Unknown device '{name}'; choose auto, cpu, cuda or cuda:0, cuda:1, ….") from error
+    if device.type not in ("cpu", "cuda", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
+        raise InputError(f"device={name} is not one that seqtool runs on here; use device=auto or device=cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"device={name} is not here: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; "

@@ -62,6 +62,7 @@ class EvalSettings:
             or (self.sources is None) == (not self.references),
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
+            "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
             "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
             **{
                 f"{name}= means nothing with {'checkpoint' if checkpoint else 'hypotheses'}=.": getattr(self, name)
@@ -265,7 +266,10 @@ def _test_set(translator: "Translator", settings: EvalSettings, data: DictConfig
         return _test_files(settings)
     corpus = make_corpus(data or translator.config["data"], trusted=data is not None)
     if settings.split not in corpus.splits():
-        raise InputError(f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}.")
+        raise InputError(
+            f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
+            "For files of your own say sources=FILE references=FILE."
+        )
     corpus.fetch()
     pairs = list(corpus.pairs(settings.split))
     gold = corpus.alignments(settings.split)

@@ -31,7 +31,7 @@ class GradientFlow:
             stream.write(json.dumps(record) + "\n")
         records = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
         plots.gradient_flow(
-            {f"step {r['step']:,}": r["encoder"] + r["decoder"] for r in records[:: max(1, len(records) // 6)]},
+            {f"step {r['step']:,}": (r["encoder"], r["decoder"]) for r in records[:: max(1, len(records) // 6)]},
             self.run / "gradient_flow.png",
         )
 

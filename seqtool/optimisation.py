@@ -39,6 +39,8 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     name = arguments.pop("name")
     if name not in SCHEDULES:
         raise InputError(sentence([unknown(name, SCHEDULES, kind="schedule")]))
+    if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
+        raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
     schedule: Schedule = call(SCHEDULES[name], arguments, prefix="schedule")
     return schedule
 

@@ -89,23 +89,25 @@ def learning_curves(metrics: Path, path: Path) -> None:
     _save(figure, path)
 
 
-def gradient_flow(norms: Mapping[str, Sequence[float]], path: Path) -> None:
-    """‖∂loss/∂h_t‖ against the time step t, one line for each cell or run, on a logarithmic scale.
+def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+    """‖∂loss/∂h_t‖ against the time step t, for encoder and decoder side by side, on one logarithmic scale.
 
-    A gradient that vanished to 0 cannot be drawn there and leaves a gap.
+    One line for each measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
     """
-    figure = _figure(7, 4)
-    axes = figure.subplots()
-    for index, (name, values) in enumerate(norms.items()):
-        shown = np.array(values, dtype=float)
-        shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
-        steps = np.arange(1, len(shown) + 1)
-        axes.plot(steps, shown, **_look(index), markersize=3, label=_drawable(name))
-    axes.set_yscale("log")
-    axes.set_xlabel("time step t")
-    axes.set_ylabel("‖∂loss/∂h$_t$‖")
-    _clean(axes)
-    _legend(axes)
+    figure = _figure(10, 4)
+    panels = figure.subplots(1, 2, sharey=True)
+    shades = np.linspace(0.25, 1.0, len(norms))
+    for side, (axes, title) in enumerate(zip(panels, ("encoder", "decoder"), strict=True)):
+        for shade, (name, values) in zip(shades, norms.items(), strict=True):
+            shown = np.array(values[side], dtype=float)
+            shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
+            steps = np.arange(1, len(shown) + 1)
+            axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=_drawable(name))
+        axes.set_yscale("log")
+        axes.set_xlabel(f"time step t of the {title}")
+        _clean(axes)
+    panels[0].set_ylabel("‖∂loss/∂h$_t$‖ of the last token's loss")
+    _legend(panels[0])
     _save(figure, path)
 
 
@@ -133,11 +135,12 @@ def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> 
     labels = [f"{score.label}\n({score.sentences:,} sentences)" for score in bins]
     axes.set_xticks(np.arange(len(bins)), labels)
     axes.set_xlim(-0.5, len(bins) - 0.5)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0, top=1.05 * axes.get_ylim()[1])
     axes.set_xlabel("words in the source sentence")
     axes.set_ylabel("BLEU")
     _clean(axes)
-    _legend(axes)
+    if len(systems) > 1:
+        _legend(axes)
     _save(figure, path)
 
 

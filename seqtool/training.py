@@ -64,6 +64,8 @@ class TrainSettings:
             for name, value in vars(self).items()
             if not isinstance(value, bool | str | None) and (value < 0 or (name in POSITIVE and value == 0))
         ]
+        if self.label_smoothing >= 1:
+            problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")
         if problems:
             raise InputError(" ".join(problems))
 
@@ -173,7 +175,7 @@ class Trainer:
                 if self._validation_is_due():
                     self._validate(scheduled=True)
                     if flow is not None:
-                        flow.measure(self.model, self._longest(batches), progress.step)
+                        flow.measure(self.model, self._probe(), progress.step)
                     progress.seconds = time.monotonic() - started
                     meter.restart()
                 if self._finished():
@@ -203,7 +205,10 @@ class Trainer:
         found.load_weights(self.model)
         state = dict(found.progress)
         scalars, scaler = state.pop("optimiser"), state.pop("scaler")
-        self.progress = Progress(**state)
+        try:
+            self.progress = Progress(**state)
+        except TypeError as error:
+            raise InputError(f"{found.path} was made by another version of seqtool ({found.versions}).") from error
         tensors = found.training_tensors()
         optimiser: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars.items()]:
@@ -329,9 +334,11 @@ class Trainer:
             pool=settings.pool,
         )
 
-    def _longest(self, batches: list[Any]) -> Batch:
-        indices = max(batches, key=lambda rows: int(np.min(self.data.target_lengths[rows])))
-        return collate(self.data, indices).to(self.device)
+    def _probe(self) -> Batch:
+        """Up to 64 rather long training pairs of one source length: what gradient flow is measured on every time."""
+        lengths = self.data.source_lengths
+        length = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
+        return collate(self.data, np.flatnonzero(lengths == length)[:64]).to(self.device)
 
     def _validation_is_due(self) -> bool:
         """At the end of an epoch or every so many steps, once; also after a stop that came in between."""

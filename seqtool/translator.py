@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool import checkpoint, decoding
 from seqtool.cli import config_directory
-from seqtool.config import build, names, sentence, typed
+from seqtool.config import build, names, typed
 from seqtool.data import vocabulary
 from seqtool.data.alignment import Link, Matrix, hard_alignment, word_attention, words
 from seqtool.data.batches import make_source, make_target
@@ -63,7 +63,7 @@ class DecodeSettings:
         if not 0 < self.top_p <= 1:
             problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if problems:
-            raise InputError(sentence(problems))
+            raise InputError("; ".join(problems) + ".")
 
 
 DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml

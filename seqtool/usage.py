@@ -100,7 +100,8 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     for group, choice in groups.items():
         file = configs / group / f"{choice}.yaml"
         heading = f"  {group}={choice or '…'}  # choose from {', '.join(_choices(configs, group))}"
-        sections.append(f"{heading}\n{_body(file, '    ')}" if file.exists() else heading)
+        bodies = [_body(one, "    ") for one in _included(file, configs)]
+        sections.append("\n".join([heading, *filter(None, bodies)]))
     sections.append(f"`seqtool {name} --cfg job [key=value …]` prints what they come to.")
     return "\n\n".join(sections)
 
@@ -131,7 +132,7 @@ def complete(line: str, configs: Path) -> list[str]:
     for group, choice in groups.items():
         file = configs / group / f"{choice}.yaml"
         if file.exists() and "@package _global_" not in file.read_text("utf-8"):
-            known |= set(_keys(_load(file), f"{group}."))
+            known |= {key for one in _included(file, configs) for key in _keys(_load(one), f"{group}.")}
     return sorted(f"{name}=" for name in known if name.startswith(word) and not name.endswith("_target_"))
 
 
@@ -149,6 +150,15 @@ def _parts(name: str, configs: Path, arguments: Sequence[str]) -> tuple[list[Pat
             groups |= more
     given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     return [file, *files], {group: given.get(group, choice) for group, choice in groups.items()}
+
+
+def _included(file: Path, configs: Path) -> list[Path]:
+    """A choice's file, where there is one, and those that it takes in with `/NAME@_here_`."""
+    if not file.exists():
+        return []
+    entries = [entry for entry in _load(file).get("defaults", []) if isinstance(entry, str)]
+    names = [entry.removesuffix("@_here_").lstrip("/") for entry in entries if entry.endswith("@_here_")]
+    return [file, *(configs / f"{name}.yaml" for name in names)]
 
 
 def _choices(configs: Path, group: str) -> list[str]:

@@ -121,6 +121,8 @@ class Writer:
         asked = [name for name, value in needs.items() if value not in (None, False)]
         if asked and not translator.attends:
             raise InputError(f"{asked[0]}=… needs a model with attention; this one has a fixed context.")
+        if settings.output is not None and settings.output == settings.alignments:
+            raise InputError(f"output and alignments are both {settings.output}: name two files.")
         self.settings = settings
         self.translator = translator
         self.plot = None if settings.plot is None else Path(settings.plot)

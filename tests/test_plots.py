@@ -152,9 +152,13 @@ def test_learning_curves(tmp_path: Path) -> None:
 
 
 def test_gradient_flow(tmp_path: Path) -> None:
-    norms = {"rnn": [0.0, 1e-30, 1e-3, 1.0], "lstm": [0.5, 0.6, 0.8, 1.0], "run $1$ 街": [float("nan"), 1.0]}
+    norms = {
+        "step 1": ([0.0, 1e-30, 1e-3, 1.0], [0.1, 1.0]),
+        "step 2": ([0.5, 0.6, 0.8, 1.0], [0.2, 2.0]),
+        "run $1$ 街": ([float("nan"), 1.0], [1.0, 1.0]),
+    }
     plots.gradient_flow(norms, tmp_path / "flow.png")
-    plots.gradient_flow({"rnn": [0.0, 0.0]}, tmp_path / "vanished.png")
+    plots.gradient_flow({"step 1": ([0.0, 0.0], [0.0])}, tmp_path / "vanished.png")
     assert (grey(tmp_path / "flow.png") < 0.5).sum() > (grey(tmp_path / "vanished.png") < 0.5).sum()
 
 

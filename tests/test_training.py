@@ -220,6 +220,12 @@ def test_two_processes_do_not_train_one_run(place: Path, capfd: pytest.CaptureFi
     assert "Another process is training runs/r: wait for it or stop it." in capfd.readouterr().err
 
 
+def test_a_run_of_any_name_goes_on(place: Path) -> None:
+    assert train(*SUTSKEVER, "run=${x} ü (1)", "train.steps=2", "train.minutes=null") == 0
+    assert train("run=${x} ü (1)", "train.resume=true", "train.steps=3") == 0
+    assert checkpoint.newest(Path("runs/${x} ü (1)")).progress["step"] == 3
+
+
 def test_a_damaged_newest_checkpoint_is_left_behind(place: Path) -> None:
     common = [*SUTSKEVER, "train.validate_every=2", "train.minutes=null", "train.keep_last=3"]
     assert train(*common, "run=r", "train.steps=6") == 0
@@ -278,6 +284,11 @@ def test_pretrained_vectors(place: Path) -> None:
 
 
 REFUSED = {
+    "train=5": r"Setting 'train' is a group of settings, not 5\.",
+    "seed=-1": r"seed must be at least 0, not -1\.",
+    "device=meta": r"device=meta is not one that seqtool runs on here",
+    "train.label_smoothing=2": r"train\.label_smoothing must be below 1, not 2",
+    "schedule.warmup=-1": r"schedule\.warmup must be at least 0, not -1\.",
     "run=r train.resume=true seed=2": r"Run runs/r was started with other settings of seed",
     "run=r train.resume=true data=toy": r"Run runs/r was started with other settings of data",
     "model.tie=all": r"model\.tie=all needs one vocabulary for both sides: set data\.vocabulary\.joint=true\.",

@@ -322,7 +322,7 @@ REFUSED = {
     "checkpoint=runs/attend lowercase=maybe": r"[Ss]etting 'lowercase' must be true or false, not 'maybe'\.",
     "checkpoint=runs/attend seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "checkpoint=runs/attend threads=two": r"[Ss]etting 'threads' must be a whole number or null, not 'two'\.",
-    "checkpoint=runs/attend sample=true top_k=-1": r"Top_k must be at least 0, not -1\.",
+    "checkpoint=runs/attend sample=true top_k=-1": r"top_k must be at least 0, not -1\.",
     "checkpoint=runs/attend alignments=hyp.txt": r"alignments= means nothing with checkpoint=\.",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
     "checkpoint=runs/attend langpair=en-de": r"langpair=… goes with testset=…\.",
@@ -339,13 +339,13 @@ REFUSED = {
     "hypotheses=runs references=hyp.txt": r"runs is a directory, not a text file\.",
     "hypotheses=hyp.txt references=hyp.txt tokenize=13b": r"13b",
     "hypotheses=hyp.txt references=hyp.txt gold=hyp.txt": r"alignments=FILE and gold=FILE go together\.",
-    "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\.",
+    "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\. For files of",
     "checkpoint=runs/attend testset=wmt99": r"Unknown testset 'wmt99'",
     "checkpoint=runs/attend testset=wmt14": r"testset=wmt14 needs langpair=…",
     "checkpoint=runs/attend format=xml": r"Unknown format 'xml'; choose from table, json\.",
     "checkpoint=runs/attend task=dancing": r"Unknown task 'dancing'",
-    "checkpoint=runs/attend beam=0": r"Beam must be at least 1, not 0; n_best \(1\) cannot be more than beam \(0\)\.",
-    "checkpoint=runs/attend n_best=9": r"N_best \(9\) cannot be more than beam \(5\)\.",
+    "checkpoint=runs/attend beam=0": r"beam must be at least 1, not 0; n_best \(1\) cannot be more than beam \(0\)\.",
+    "checkpoint=runs/attend n_best=9": r"n_best \(9\) cannot be more than beam \(5\)\.",
     "checkpoint=runs/attend length_penalty=long": r"Unknown length_penalty 'long'",
 }
 
@@ -376,6 +376,26 @@ def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureF
     assert "Standard input is not valid UTF-8 in line 2: convert it to UTF-8." in capsys.readouterr().err
     assert Path("kept.txt").read_text() == "before"
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.txt").write_text("I have a cat.\n")
+    both = ["output=same.txt", "alignments=same.txt"]
+    assert run("translate", "checkpoint=runs/attend", "input=in.txt", *both) == 2
+    assert "output and alignments are both same.txt: name two files." in capsys.readouterr().err
+    assert not Path("same.txt").exists()
+
+
+def test_output_is_utf_8_whatever_the_locale_says(place: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "seqtool", "translate", "checkpoint=runs/attend"],
+        input="She sees the small girl tomorrow.\n".encode(),
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(seqtool.__file__).parents[1])},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.decode("utf-8").count("\n") == 1
 
 
 def test_output_to_a_link_and_to_a_device(place: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 
 import seqtool
 from seqtool import checkpoint, runs
-from seqtool.config import build, plain, resolved, typed
+from seqtool.config import build, escape, plain, resolved, typed
 from seqtool.data.cache import Cache
 from seqtool.data.embeddings import pretrained
 from seqtool.data.preparation import prepare_cache
@@ -53,10 +54,15 @@ class RunSettings:
 
 def train(config: DictConfig) -> None:
     """Train a new run, or go on with one."""
+    for group in GROUPS:
+        if not isinstance(config.get(group), DictConfig):
+            raise InputError(f"Setting '{group}' is a group of settings, not {config.get(group)}.")
     going_on = bool(config.train.resume)
     if going_on:
         config = _resumed(config)
     top = typed(RunSettings, {str(name): value for name, value in config.items() if name not in GROUPS})
+    if top.seed < 0:
+        raise InputError(f"seed must be at least 0, not {top.seed}.")
     settings = typed(TrainSettings, config.train)
     settings.check()
     validation = typed(ValidationSettings, config.validation)
@@ -122,11 +128,12 @@ def train(config: DictConfig) -> None:
         finished = trainer.train()
     if not finished:
         step = f"{trainer.progress.step:,}"
-        print(f"Stopped at step {step}. Go on with: seqtool train run={run.name} train.resume=true")
+        print(f"Stopped at step {step}. Go on with: seqtool train run={shlex.quote(run.name)} train.resume=true")
         return
     best = trainer.progress.best
     print(f"Best: BLEU {best['bleu']:.2f}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
-    print(f"Run: {run} (seqtool translate checkpoint={run}; seqtool eval checkpoint={run})")
+    path = shlex.quote(str(run))
+    print(f"Run: {run} (seqtool translate checkpoint={path}; seqtool eval checkpoint={path})")
 
 
 def versions() -> dict[str, str]:
@@ -153,7 +160,8 @@ def _resumed(config: DictConfig) -> DictConfig:
             for group in ("data", "model", "optim", "schedule"):
                 OmegaConf.update(changed, group, config[group], merge=False)
         else:
-            OmegaConf.update(changed, key, OmegaConf.select(config, key), merge=False)
+            value = OmegaConf.select(config, key)
+            OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
     for free in ("data.cache", "data.processes"):
         OmegaConf.update(stored, free, OmegaConf.select(changed, free))
     for key in FIXED:

@@ -106,7 +106,7 @@ def _inputs(corpus: Corpus, settings: CacheSettings, digest: Digests) -> dict[st
     """Everything that the cache depends on: what its name is the hash of."""
     vocabulary: Any = asdict(settings.vocabulary)
     if settings.vocabulary.reuse is not None:
-        vocabulary = [one.fingerprint for one in load_pair(Path(settings.vocabulary.reuse))]
+        vocabulary = [one.fingerprint for one in _reused(settings.vocabulary.reuse)]
     return {
         "format": FORMAT,
         "corpus": corpus.name,
@@ -187,7 +187,7 @@ def _fill(directory: Path, corpus: Corpus, settings: CacheSettings) -> dict[str,
 def _vocabularies(corpus: Corpus, settings: VocabularySettings, count: int) -> tuple[Vocabulary, Vocabulary]:
     """Those to be used again, or new ones, learnt from the training pairs or from a sample of them."""
     if settings.reuse is not None:
-        return load_pair(Path(settings.reuse))
+        return _reused(settings.reuse)
     sample: list[Pair] | None = None
     if settings.kind != "word" and settings.sample is not None:
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
@@ -201,6 +201,16 @@ def _vocabularies(corpus: Corpus, settings: VocabularySettings, count: int) -> t
         return joint, joint
     source = train((source for source, _ in pairs()), settings, side="source")
     return source, train((target for _, target in pairs()), settings, side="target")
+
+
+def _reused(name: str) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of a cache, a checkpoint, or a run's best checkpoint."""
+    path = Path(name)
+    if (path / "checkpoints").is_dir():
+        from seqtool import checkpoint  # imports torch, which preparing does without
+
+        path = checkpoint.find(path).path
+    return load_pair(path)
 
 
 def _write_split(

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,10 +104,15 @@ def replacing(path: Path) -> Iterator[TextIO]:
         return
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
+        temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
