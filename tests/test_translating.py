@@ -389,7 +389,7 @@ def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[st
 def test_output_is_utf_8_whatever_the_locale_says(place: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "seqtool", "translate", "checkpoint=runs/attend"],
-        input="She sees the small girl tomorrow.\n".encode(),
+        input=b"She sees the small girl tomorrow.\n",
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(seqtool.__file__).parents[1])},
         check=False,
