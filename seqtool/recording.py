@@ -3,8 +3,12 @@
 import importlib.util
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from seqtool import plots
 from seqtool.data.text_files import write_whole
@@ -34,6 +38,40 @@ class Recorder:
 
     def draw(self) -> None:
         plots.learning_curves(self.path, self.run / "learning_curves.png")
+
+
+class Meter:
+    """What happened since the last record; tensors are read only when a record is made."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.nll: list[Tensor] = []
+        self.tokens = 0
+        self.norm: Tensor | None = None
+        self.since = time.monotonic()
+
+    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
+        self.nll.append(nll)
+        self.tokens += tokens
+        self.norm = norm
+
+    def record(self, step: int, epoch: int, seconds: float, rate: float) -> dict[str, Any]:
+        """loss in nats per token, target tokens per second."""
+        loss = float(torch.stack(self.nll).sum()) / self.tokens
+        record = {
+            "step": step,
+            "epoch": epoch,
+            "seconds": round(seconds, 1),
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 100)),
+            "tokens_per_second": round(self.tokens / (time.monotonic() - self.since), 1),
+            "learning_rate": rate,
+            "gradient_norm": float(self.norm if self.norm is not None else math.nan),
+        }
+        self.restart()
+        return record
 
 
 def check_tensorboard() -> None:

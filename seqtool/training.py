@@ -24,7 +24,7 @@ from seqtool.gradient_flow import GradientFlow
 from seqtool.losses import TrainingLoss
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.optimisation import Schedule
-from seqtool.recording import Recorder, rewind
+from seqtool.recording import Meter, Recorder, rewind
 from seqtool.validation import Validator
 
 
@@ -188,7 +188,8 @@ class Trainer:
                     progress.epoch, progress.position = progress.epoch + 1, 0
                     batches = self._batches()
                 if progress.step % settings.log_every == 0:
-                    record = meter.record(progress, self.optimiser.param_groups[0]["lr"])
+                    rate = self.optimiser.param_groups[0]["lr"]
+                    record = meter.record(progress.step, progress.epoch, progress.seconds, rate)
                     self.recorder.write(record)
                     bar.set_postfix_str(_postfix(record, progress, settings), refresh=False)
             if stopped:
@@ -354,40 +355,6 @@ class Trainer:
             or (settings.minutes is not None and progress.seconds >= 60 * settings.minutes)
             or (settings.patience is not None and progress.stale >= settings.patience)
         )
-
-
-class Meter:
-    """What happened since the last record; tensors are read only when a record is made."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self.nll: list[Tensor] = []
-        self.tokens = 0
-        self.norm: Tensor | None = None
-        self.since = time.monotonic()
-
-    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
-        self.nll.append(nll)
-        self.tokens += tokens
-        self.norm = norm
-
-    def record(self, progress: Progress, rate: float) -> dict[str, Any]:
-        """loss in nats per token, target tokens per second."""
-        loss = float(torch.stack(self.nll).sum()) / self.tokens
-        record = {
-            "step": progress.step,
-            "epoch": progress.epoch,
-            "seconds": round(progress.seconds, 1),
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 100)),
-            "tokens_per_second": round(self.tokens / (time.monotonic() - self.since), 1),
-            "learning_rate": rate,
-            "gradient_norm": float(self.norm if self.norm is not None else math.nan),
-        }
-        self.restart()
-        return record
 
 
 @contextmanager
