@@ -214,7 +214,7 @@ def _report(
     options: Mapping[str, Any] = {"tokenize": settings.tokenize, "lowercase": settings.lowercase}
     edges = settings.length_bins
     system = evaluate_texts(hypotheses, references, sources=sources, edges=edges, **options)
-    drawn = {"system": system.by_length}
+    drawn = {Path(settings.hypotheses).name if settings.hypotheses else "checkpoint": system.by_length}
     comparison, gaps = None, None
     if settings.baseline is not None:
         baseline = list(read_lines(Path(settings.baseline)))
@@ -223,7 +223,9 @@ def _report(
         )
         comparison = compare(baseline, hypotheses, references, samples=settings.bootstrap, **options)
         if sources is not None:
-            drawn["baseline"] = evaluate_texts(baseline, references, sources=sources, edges=edges, **options).by_length
+            drawn[Path(settings.baseline).name] = evaluate_texts(
+                baseline, references, sources=sources, edges=edges, **options
+            ).by_length
             gaps = _gaps(baseline, hypotheses, references, sources, edges, settings, options)
     if settings.plot is not None and sources is not None:
         Path(settings.plot).mkdir(parents=True, exist_ok=True)
