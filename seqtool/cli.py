@@ -137,8 +137,10 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
         except _Carried as carried:
             raise carried.error from None
-        except (HydraException, OmegaConfBaseException, ValueError) as error:  # Hydra's own ValueErrors
+        except (HydraException, OmegaConfBaseException) as error:
             raise InputError(ours.explain(error, settings, configs, command)) from error
+        except ValueError as error:  # a group that is null or a list of lists; a command's own come as _Carried
+            raise InputError(f"{str(error).rstrip('.')} (see seqtool {command} --help).") from error
         finally:
             sys.argv = arguments_before
 

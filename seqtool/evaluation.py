@@ -82,7 +82,7 @@ class EvalSettings:
 class AlignmentScores:
     """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed.
 
-    Agreeing swaps are those of a noun and the adjective that follows it (see `metrics.alignment.crossings`).
+    Agreeing swaps are those of a noun and an adjective that agrees with it (see `metrics.alignment.crossings`).
     """
 
     aer: float

@@ -51,13 +51,7 @@ class DecodeSettings:
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
         problems += [
             f"{name} must be at least {least}, not {getattr(self, name)}"
-            for name, least in {
-                "temperature": 1e-4,
-                "top_k": 0,
-                "length_alpha": 0,
-                "coverage_penalty": 0,
-                "seed": 0,
-            }.items()
+            for name, least in LEAST.items()
             if getattr(self, name) < least
         ]
         if not 0 < self.top_p <= 1:

@@ -284,6 +284,7 @@ def test_pretrained_vectors(place: Path) -> None:
 
 
 REFUSED = {
+    "model=null": r"Config group override must be a string or a list\. Got NoneType \(see seqtool train --help\)\.",
     "train=5": r"Setting 'train' is a group of settings, not 5\.",
     "seed=-1": r"seed must be at least 0, not -1\.",
     "device=meta": r"device=meta is not one that seqtool runs on here",
