@@ -23,8 +23,12 @@ NAMES |= {
     "data.directory",
     "data.cache",
     "data.vocabulary.reuse",
+    "data.annotations",
+    "data.split_file",
+    "document_frequencies",
     "embeddings.source",
     "embeddings.target",
+    "model.encoder.weights",
 }
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)

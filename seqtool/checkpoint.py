@@ -49,6 +49,11 @@ class Checkpoint:
     progress: dict[str, Any]
     versions: dict[str, str]
 
+    @property
+    def describes_images(self) -> bool:
+        """Whether the model is a captioner: it has an image encoder."""
+        return "encoder" in self.config["model"]
+
     def load_weights(self, model: nn.Module) -> None:
         """Fill the model's parameters; InputError names one that is missing, left over or of another shape."""
         tensors = _tensors(self.path / WEIGHTS)

@@ -162,8 +162,8 @@ def _schema(target: Callable[..., Any], arguments: Iterable[str], parts: Iterabl
 
 
 def _checkable(hint: Any) -> Any:
-    """The type hint where OmegaConf can check it (scalars, lists of them, null), otherwise Any."""
-    if hint in KINDS:
+    """The type hint where OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
+    if hint in KINDS or dataclasses.is_dataclass(hint):
         return hint
     if typing.get_origin(hint) is list and all(argument in KINDS for argument in typing.get_args(hint)):
         return hint

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 class EvalSettings:
     """The settings of configs/eval.yaml, besides how a checkpoint decodes."""
 
-    task: str
     split: str
     testset: str | None
     langpair: str | None
@@ -53,7 +52,6 @@ class EvalSettings:
         edges = [0, *self.length_bins]
         rules = {
             f"Unknown format '{self.format}'; choose from table, json.": self.format in ("table", "json"),
-            f"Unknown task '{self.task}'; choose from translation.": self.task == "translation",
             f"bootstrap must be at least 2, not {self.bootstrap}.": self.bootstrap >= 2,
             f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
             "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),

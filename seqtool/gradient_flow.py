@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqtool import plots
-from seqtool.data.batches import Batch
+from seqtool.data.batches import Batch, Source
 from seqtool.data.vocabulary import PAD
 from seqtool.models.encoder_decoder import EncoderDecoder
 
@@ -38,6 +38,7 @@ class GradientFlow:
 
 def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[float]]:
     """‖∂loss/∂h_t‖ for the encoder's and the decoder's states in the order of time, without dropout."""
+    assert isinstance(batch.source, Source)  # sentences; an image is not read step by step
     was_training = model.training
     model.eval()  # without dropout
     with torch.enable_grad():

@@ -11,21 +11,26 @@ from safetensors import safe_open
 from seqtool import checkpoint
 from seqtool.data import vocabulary
 from seqtool.data.cache import Cache, is_cache
+from seqtool.data.caption_cache import CaptionCache, is_caption_cache
+from seqtool.data.image_store import ImageStore, is_store
 
 
 def describe(path: Path) -> str:
-    """A few lines for a person; InputError where the path is none of the three."""
+    """A few lines for a person; InputError where the path is none of them."""
+    if is_store(path):
+        return ImageStore(path).describe()
+    if is_caption_cache(path):
+        return CaptionCache(path).describe()
     if is_cache(path):
         return Cache(path).describe()
     found = checkpoint.find(path)
     config, progress = found.config, found.progress
     best = progress.get("best", {})
-    source, target = vocabulary.load_pair(found.path)
     lines = [
         ("checkpoint", str(found.path)),
         ("model", _settings(config["model"])),
         ("parameters", f"{_parameters(found.path):,}"),
-        ("vocabularies", f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"),
+        ("vocabularies", _vocabularies(found)),
         ("data", _settings(config["data"])),
         (
             "trained",
@@ -37,6 +42,14 @@ def describe(path: Path) -> str:
         ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
     ]
     return "\n".join(f"{name:<13}{text}" for name, text in lines)
+
+
+def _vocabularies(found: checkpoint.Checkpoint) -> str:
+    if found.describes_images:
+        target = vocabulary.load(found.path / vocabulary.TARGET)
+        return f"{target.kind} {len(target):,}"
+    source, target = vocabulary.load_pair(found.path)
+    return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
 
 
 def _parameters(path: Path) -> int:
@@ -53,4 +66,6 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _scores(scores: Mapping[str, Any]) -> str:
     if not scores:
         return "not validated"
-    return f"BLEU {scores['bleu']:.2f}, loss {scores['loss']:.3f} nats/token (validation, step {scores['step']:,})"
+    cider = f", CIDEr-D {scores['cider']:.3f}" if "cider" in scores else ""
+    loss = f"loss {scores['loss']:.3f} nats/token"
+    return f"BLEU {scores['bleu']:.2f}{cider}, {loss} (validation, step {scores['step']:,})"

@@ -1,33 +1,105 @@
-"""What training minimises."""
+"""What training minimises.
 
+Of a sentence or caption: −log p of its words, summed; with attention over images, the doubly stochastic penalty; with
+hard attention, the terms whose gradient is an unbiased estimate of the bound's (Xu et al. 2015, sections 4.1 and 4.2).
+"""
+
+import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqtool.data.batches import Batch
 from seqtool.data.vocabulary import PAD
-from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.models.encoder_decoder import EncoderDecoder, Output
 
 
 class Loss(NamedTuple):
-    """Sums over a batch, in nats: `total` is minimised (smoothed where smoothing is on), `nll` is −log p(target)."""
+    """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
+
+    `reward` is what the moving average of hard attention takes in, Σ_t log p(y_t), a mean over the rows that drew their
+    attention; NaN where none did, None without hard attention.
+    """
 
     total: Tensor
     nll: Tensor
+    reward: Tensor | None = None
 
 
 class TrainingLoss(nn.Module):
-    """A batch's loss from teacher forcing; the one module that data-parallel training wraps."""
+    """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
+
+    `baseline` is the moving average of the reward, NaN before the first. The training loop moves it, by `observe`, and
+    saves it.
+    """
+
+    baseline: Tensor
 
     def __init__(self, model: EncoderDecoder, smoothing: float) -> None:  # type: ignore[type-arg]
         super().__init__()
         self.model = model
         self.smoothing = smoothing
+        self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch) -> Loss:
-        features = self.model(batch.source, batch.inputs).features
-        return token_cross_entropy(self.model.project(features), batch.labels, self.smoothing)
+        output = self.model(batch.source, batch.inputs)
+        logits = self.model.project(output.features)
+        if output.sampled is not None:
+            return self._of_samples(output, logits, batch)
+        total, nll, _ = token_cross_entropy(logits, batch.labels, self.smoothing)
+        penalty = self.model.penalties.doubly_stochastic
+        if penalty and output.attention is not None:
+            total = total + penalty * doubly_stochastic(output.attention, batch.labels).sum()
+        return Loss(total, nll)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor) -> None:
+        """Move the baseline towards a batch's reward, b ← 0.9 b + 0.1 R (`decay`); the first reward starts it.
+
+        A reward that is not finite changes nothing.
+        """
+        decay = self.model.penalties.decay
+        moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
+        self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
+
+    def _of_samples(self, output: Output, logits: Tensor, batch: Batch) -> Loss:
+        """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
+
+        R = Σ_t log p(y_t|s) and b are constants here. A row that took the expected context has −log p(y) alone.
+        """
+        sampled, penalties = output.sampled, self.model.penalties
+        assert sampled is not None
+        M = len(sampled.soft) // len(batch.labels)  # noqa: N806
+        labels = batch.labels.repeat_interleave(M, 0)
+        real = labels != PAD
+        smoothed, nll = row_cross_entropy(logits, labels, self.smoothing)
+        reward = -nll.detach()
+        advantage = (reward - self._baseline(reward, sampled.soft, M)).masked_fill(sampled.soft, 0.0)
+        log_p = (sampled.log_probability * real).sum(1)
+        entropy = (sampled.entropy * real).sum(1).masked_fill(sampled.soft, 0.0)
+        total = smoothed - penalties.reward * advantage * log_p - penalties.entropy * entropy
+        if penalties.doubly_stochastic and output.attention is not None:
+            total = total + penalties.doubly_stochastic * doubly_stochastic(output.attention, labels)
+        return Loss(total.sum() / M, nll.detach().sum() / M, _mean_of_drawn(reward, sampled.soft))
+
+    def _baseline(self, reward: Tensor, soft: Tensor, samples: int) -> Tensor:
+        """b for each row: the moving average as it was before these samples, or the mean of the image's others."""
+        if self.model.penalties.baseline == "leave_one_out":
+            rewards = reward.view(-1, samples)
+            others = (rewards.sum(1, keepdim=True) - rewards) / (samples - 1)
+            return others.flatten()
+        return torch.where(self.baseline.isnan(), _mean_of_drawn(reward, soft), self.baseline)
+
+
+def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
+    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count.
+
+    alpha N×T×S, labels N×T.
+    """
+    seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
+    return (1 - seen).square().sum(1)
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
@@ -36,9 +108,29 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Los
     logits B×T×V, labels B×T. With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over
     the whole vocabulary (Szegedy et al. 2016).
     """
-    log_p = F.log_softmax(logits.float(), -1).flatten(0, 1)
+    log_p = _log_softmax(logits).flatten(0, 1)
     nll = F.nll_loss(log_p, labels.flatten(), ignore_index=PAD, reduction="sum")
     if not smoothing:
         return Loss(nll, nll.detach())
     spread = -(log_p.mean(-1) * (labels.flatten() != PAD)).sum()
     return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach())
+
+
+def row_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The same for each row: smoothed, and −log p of its tokens; N each."""
+    log_p = _log_softmax(logits)
+    nll = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels).sum(1)
+    if not smoothing:
+        return nll, nll
+    spread = -(log_p.mean(-1) * (labels != PAD)).sum(1)
+    return (1 - smoothing) * nll + smoothing * spread, nll
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """In single precision at least."""
+    return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _mean_of_drawn(reward: Tensor, soft: Tensor) -> Tensor:
+    """The mean over the rows that drew; NaN where none did."""
+    return reward.masked_fill(soft, math.nan).nanmean()

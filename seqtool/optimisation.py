@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from seqtool.config import call, sentence, unknown
 from seqtool.errors import InputError
@@ -22,8 +21,11 @@ Schedule = Callable[[int, float, int], float]
 """(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
 
 
-def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names."""
+def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names.
+
+    `parameters` are parameters or groups of them, as torch takes them.
+    """
     arguments = dict(settings)
     name = arguments.pop("name")
     if name not in OPTIMISERS:

@@ -5,6 +5,7 @@ matplotlib is imported when a picture is drawn, without a window system and with
 
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -26,6 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longe
 DPI = 150
 CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
 LARGEST = 60.0  # inches of a heat map, however many words: beyond it the cells and letters shrink
+PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
 LONGEST_WORD = 30  # letters shown of a word
 NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 
@@ -56,22 +58,59 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
     _save(figure, path)
 
 
+def attention_over_image(
+    image: NDArray[np.uint8],
+    words: Sequence[str],
+    attention: NDArray[np.floating],
+    path: Path,
+    *,
+    chosen: Sequence[int] | None,
+) -> None:
+    """The image (side × side × 3), then for each word the image with its attention over it, as Figure 2 of Xu et al.
+    2015: bright where the word looked. attention is words × rows × columns; a frame marks a location that hard
+    attention chose (its number in reading order).
+    """
+    side = image.shape[0]
+    across = min(PANELS, len(words) + 1)
+    down = math.ceil((len(words) + 1) / across)
+    figure = _figure(PANEL * across, (PANEL + 0.28) * down)
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for axes in panels:
+        axes.axis("off")
+    panels[0].imshow(image)
+    rows, columns = attention.shape[1:]
+    extent = (0, side, side, 0)
+    for t, (axes, word) in enumerate(zip(panels[1:], words, strict=False)):
+        grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
+        weights = attention[t] / max(float(attention[t].max()), 1e-12)
+        axes.imshow(0.35 * grey + 0.1, extent=extent)
+        axes.imshow(image, extent=extent, alpha=_smooth(weights, side))
+        axes.set_title(_word(word), fontsize=9, pad=3, parse_math=False, fontfamily=_families(word))
+        if chosen is not None:
+            row, column = divmod(chosen[t], columns)
+            height, width = side / rows, side / columns
+            axes.add_patch(_frame((column * width, row * height), width, height))
+    figure.tight_layout(pad=0.3)
+    _save(figure, path)
+
+
 def learning_curves(metrics: Path, path: Path) -> None:
     """Loss, BLEU and learning rate against steps, from a run's metrics.jsonl: see `read_metrics`.
 
-    Draws what is there of `loss` and `valid_loss` (nats per token), `valid_bleu`, `learning_rate`.
+    Draws what is there of `loss` and `valid_loss` (nats per token), `valid_bleu`, `valid_cider`, `learning_rate`.
     Raises InputError when there is nothing to draw.
     """
     series = read_metrics(metrics)
     panels = [
         ("nats per token", {"loss": "training loss", "valid_loss": "validation loss"}),
         ("BLEU", {"valid_bleu": "validation BLEU"}),
+        ("CIDEr-D", {"valid_cider": "validation CIDEr-D"}),
         ("learning rate", {"learning_rate": "learning rate"}),
     ]
     panels = [(label, {k: v for k, v in names.items() if k in series}) for label, names in panels]
     panels = [(label, names) for label, names in panels if names]
     if not panels:
-        raise InputError(f"{metrics} holds no losses, BLEU or learning rates to draw.")
+        raise InputError(f"{metrics} holds no losses, scores or learning rates to draw.")
     figure = _figure(7, 2.3 * len(panels) + 0.4)
     plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
     for axes, (label, names) in zip(plots, panels, strict=True):
@@ -187,6 +226,20 @@ def _save(figure: "Figure", path: Path) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _smooth(weights: NDArray[np.floating], side: int) -> NDArray[np.floating]:
+    """Weights of a grid, in 0 to 1, as opacities of a side × side picture."""
+    from PIL.Image import Resampling, fromarray
+
+    smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
+    return np.asarray(smooth, dtype=np.float32).clip(0, 1)
+
+
+def _frame(corner: tuple[float, float], width: float, height: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5)
 
 
 def _look(index: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from seqtool import checkpoint
-from seqtool.data.batches import UNITS, Batch, collate, epoch_batches
+from seqtool.data.batches import UNITS, Batch, epoch_batches
 from seqtool.devices import autocast
 from seqtool.errors import InputError
 from seqtool.gradient_flow import GradientFlow
@@ -73,7 +73,7 @@ class TrainSettings:
 CHOICES = {
     "batch_by": UNITS,
     "normalise": ("tokens", "sentences"),
-    "best_by": ("bleu", "loss"),
+    "best_by": ("bleu", "cider", "loss"),
 }
 POSITIVE = {
     "batch_size",
@@ -134,7 +134,7 @@ class Trainer:
         run: Path,
     ) -> None:
         self.model = model
-        self.loss = TrainingLoss(model, settings.label_smoothing)
+        self.loss = TrainingLoss(model, settings.label_smoothing).to(device)
         self.optimiser = optimiser
         self.schedule = schedule
         self.plateau_patience = plateau_patience
@@ -219,6 +219,7 @@ class Trainer:
         self.optimiser.load_state_dict(optimiser)
         if scaler:
             self.scaler.load_state_dict(scaler)
+        self.loss.baseline.copy_(tensors["loss.baseline"])
         torch.set_rng_state(tensors["random.cpu"])
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
@@ -228,7 +229,7 @@ class Trainer:
     def _update(self, group: list[Any], batches: int) -> tuple[Tensor, int, Tensor]:
         """One optimiser step over `group` batches: −log p summed in nats, tokens, and the gradient's norm."""
         settings, progress = self.settings, self.progress
-        collated = [collate(self.data, indices) for indices in group]
+        collated = [self.data.collate(indices) for indices in group]
         tokens = sum(batch.tokens for batch in collated)
         divisor = tokens if settings.normalise == "tokens" else sum(len(batch.indices) for batch in collated)
         epoch = progress.epoch + progress.position / batches
@@ -236,19 +237,26 @@ class Trainer:
         progress.position += len(group)
         for parameters, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             parameters["lr"] = rate * self.schedule(progress.step, epoch, progress.plateaus)
+            for parameter in parameters["params"]:
+                parameter.requires_grad_(progress.step > parameters["from_step"])
         self.loss.train()
         self.optimiser.zero_grad(set_to_none=True)
         nll = torch.zeros((), device=self.device)
+        rewards = []
         for batch in collated:
             with autocast(self.device, self.precision):
                 loss = self.loss(batch.to(self.device))
             self.scaler.scale(loss.total / divisor).backward()
             nll += loss.nll
+            if loss.reward is not None:
+                rewards.append(loss.reward)
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
         if bool(norm.isfinite()) or self.scaler.is_enabled():  # the scaler skips by itself, and lowers its scale
             self.scaler.step(self.optimiser)
             self.scaler.update()
+        if rewards and bool(norm.isfinite()):
+            self.loss.observe(torch.stack(rewards).nanmean())
         self.skipped = 0 if bool(norm.isfinite()) else self.skipped + 1
         if self.skipped == HOPELESS:
             raise InputError(
@@ -263,24 +271,24 @@ class Trainer:
         result = self.validator(self.loss, self.model)
         better = result.better_than(progress.best, by=self.settings.best_by)
         if better:
-            progress.best = {"checkpoint": _name(progress.step), "step": progress.step, **asdict(result)}
+            progress.best = {"checkpoint": _name(progress.step), "step": progress.step, **result.record()}
         if scheduled:
             higher = result.better_than(progress.yardstick, by=self.settings.best_by)
             if higher:
-                progress.yardstick = asdict(result)
+                progress.yardstick = result.record()
             progress.stale = 0 if higher else progress.stale + 1
             progress.since_halving = 0 if higher else progress.since_halving + 1
             if self.plateau_patience is not None and progress.since_halving >= self.plateau_patience:
                 progress.plateaus, progress.since_halving = progress.plateaus + 1, 0
             kept = max(self.settings.keep_last, self.settings.average_last)
             progress.scheduled = [*progress.scheduled, _name(progress.step)][-kept:]
-        progress.last = {"step": progress.step, **asdict(result)}
+        progress.last = {"step": progress.step, **result.record()}
         self.recorder.write(
             {
                 "step": progress.step,
                 "epoch": progress.epoch,
                 "seconds": round(progress.seconds, 1),
-                **{f"valid_{name}": value for name, value in asdict(result).items()},
+                **{f"valid_{name}": value for name, value in result.record().items()},
             }
         )
         tqdm.write(f"{_place(progress)}: {result.text()}{', the best so far' if better else ''}")
@@ -291,7 +299,7 @@ class Trainer:
         path = self.run / "checkpoints" / _name(self.progress.step)
         if path.exists():  # stopped right after a validation: all is saved
             return
-        tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
+        tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state(), "loss.baseline": self.loss.baseline}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         scalars: dict[str, Any] = {}
@@ -320,7 +328,7 @@ class Trainer:
         tqdm.write(f"Average of the last {len(found)} checkpoints: {result.text()}{', the best' if better else ''}")
         path = self.run / "checkpoints" / f"{checkpoint.AVERAGE}{len(found)}"
         if better and not path.exists():
-            progress.best = {"checkpoint": path.name, "step": progress.step, **asdict(result)}
+            progress.best = {"checkpoint": path.name, "step": progress.step, **result.record()}
             self.save(path, mean, {}, {**asdict(progress), "last": progress.best})
 
     def _batches(self) -> list[Any]:
@@ -339,7 +347,7 @@ class Trainer:
         """Up to 64 rather long training pairs of one source length: what gradient flow is measured on every time."""
         lengths = self.data.source_lengths
         length = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
-        return collate(self.data, np.flatnonzero(lengths == length)[:64]).to(self.device)
+        return self.data.collate(np.flatnonzero(lengths == length)[:64]).to(self.device)  # type: ignore[no-any-return]
 
     def _validation_is_due(self) -> bool:
         """At the end of an epoch or every so many steps, once; also after a stop that came in between."""

@@ -1,7 +1,7 @@
 """A trained model with its vocabularies: text in, text out. What `translate`, `eval` and notebooks use."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,48 +19,8 @@ from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
 from seqtool.devices import MachineSettings, choose_device, set_threads
 from seqtool.errors import InputError
+from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode
 from seqtool.models.encoder_decoder import EncoderDecoder
-
-LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
-
-
-@dataclass
-class DecodeSettings:
-    """configs/decoding.yaml, where the defaults are."""
-
-    beam: int
-    n_best: int
-    length_penalty: str
-    length_alpha: float
-    coverage_penalty: float
-    sample: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    max_length: int
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        problems = [
-            f"{name} must be at least 1, not {getattr(self, name)}"
-            for name in ("beam", "n_best", "max_length", "batch_size")
-            if getattr(self, name) < 1
-        ]
-        if not self.sample and self.n_best > self.beam:
-            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
-        problems += [
-            f"{name} must be at least {least}, not {getattr(self, name)}"
-            for name, least in LEAST.items()
-            if getattr(self, name) < least
-        ]
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if problems:
-            raise InputError("; ".join(problems) + ".")
-
-
-DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
 
 
 @dataclass(frozen=True)
@@ -131,6 +91,9 @@ class Translator:
         where = choose_device(machine.device)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
         found = [checkpoint.find(path) for path in paths]
+        for one in found:
+            if one.describes_images:
+                raise InputError(f"{one.path} holds a captioner: use seqtool caption.")
         sides = [vocabulary.load_pair(one.path) for one in found]
         for one, (source, target) in zip(found, sides, strict=True):
             if (source.fingerprint, target.fingerprint) != (sides[0][0].fingerprint, sides[0][1].fingerprint):
@@ -170,14 +133,11 @@ class Translator:
         settings = self.settings
         ids = [tokens[: settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
-        draws = None
-        if settings.sample:
-            shape = settings.n_best, settings.max_length
-            draws = [np.random.default_rng([settings.seed, self._sentences + i]).random(shape) for i in full]
+        draws = [settings.draws(self._sentences + i) for i in full] if settings.sample else None
         self._sentences += len(sentences)
         decoded = decode(
             self.model,
-            [ids[i] for i in full],
+            Sentences([ids[i] for i in full]),
             settings,
             device=self.device,
             draws=draws,
@@ -199,7 +159,7 @@ class Translator:
         ]
         result: list[Translation | None] = [None] * len(pairs)
         order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
-        for rows in _chunks(order, self.settings.batch_size):
+        for rows in chunks(order, self.settings.batch_size):
             with torch.inference_mode():
                 memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
                 target = make_target([pairs[i][1] for i in rows]).to(self.device)
@@ -240,56 +200,6 @@ def load_translator(config: DictConfig) -> Translator:
     return Translator.load(names(config.checkpoint), **{name: config[name] for name in DECODING})
 
 
-def decode(
-    model: Any,
-    sources: Sequence[Sequence[int]],
-    settings: DecodeSettings,
-    *,
-    device: torch.device,
-    draws: Sequence[NDArray[np.float64]] | None,
-    keep_attention: bool,
-) -> list[list[Hypothesis]]:
-    """The n best hypotheses for encoded sources, decoded in batches of about equal length, in the order given.
-
-    An output may be three times as long as its source and ten tokens more, and at most `max_length`. `draws` is what
-    sampling takes its chance from: for each source an array samples × length (see `Translator.hypotheses`).
-    """
-    penalty = decoding.length_penalty(settings.length_penalty, settings.length_alpha)
-    result: list[list[Hypothesis]] = [[] for _ in sources]
-    order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-    for rows in _chunks(order, settings.batch_size):
-        maximum = [min(settings.max_length, 3 * len(sources[i]) + 10) for i in rows]
-        with torch.inference_mode():
-            memory, state = model.encode(make_source([sources[i] for i in rows]).to(device))
-            if draws is not None:
-                hypotheses = decoding.sample(
-                    model.step,
-                    memory,
-                    state,
-                    uniforms=torch.from_numpy(np.stack([draws[i] for i in rows])).float(),
-                    maximum=maximum,
-                    temperature=settings.temperature,
-                    top_k=settings.top_k,
-                    top_p=settings.top_p,
-                    keep_attention=keep_attention,
-                )
-            else:
-                hypotheses = decoding.beam_search(
-                    model.step,
-                    memory,
-                    state,
-                    beam=settings.beam,
-                    maximum=maximum,
-                    n_best=settings.n_best,
-                    penalty=penalty,
-                    coverage=settings.coverage_penalty,
-                    keep_attention=keep_attention,
-                )
-        for i, n_best in zip(rows, hypotheses, strict=True):
-            result[i] = n_best
-    return result
-
-
 def load_model(found: checkpoint.Checkpoint, source: Vocabulary, target: Vocabulary) -> EncoderDecoder[Any]:
     """The model of a checkpoint with its weights; only classes of this package are built."""
     model: EncoderDecoder[Any] = build(
@@ -297,10 +207,6 @@ def load_model(found: checkpoint.Checkpoint, source: Vocabulary, target: Vocabul
     )
     found.load_weights(model)
     return model
-
-
-def _chunks(order: list[int], size: int) -> Iterator[list[int]]:
-    return (order[i : i + size] for i in range(0, len(order), size))
 
 
 def _joined(pieces: Sequence[str]) -> str:

@@ -21,22 +21,27 @@ EXAMPLES = {
     "prepare": """
 seqtool prepare                                           # the built-in English–Spanish corpus
 seqtool prepare data=multi30k data.download=true
-seqtool prepare data=parallel data.train=[a.en,a.de] data.valid=[b.en,b.de] data.vocabulary.size=8000""",
+seqtool prepare data=parallel data.train=[a.en,a.de] data.valid=[b.en,b.de] data.vocabulary.size=8000
+seqtool prepare experiment=flickr8k_soft data.directory=PATH    # captions, and images as annotation vectors""",
     "train": """
 seqtool train                                             # bahdanau on the built-in corpus
 seqtool train model=sutskever run=first                   # into runs/first
 seqtool train experiment=multi30k_bahdanau seed=2
+seqtool train experiment=scenes_soft                      # Show, Attend and Tell on the built-in pictures
 seqtool train -m model=bahdanau,sutskever seed=1,2        # four runs""",
     "translate": """
 seqtool translate checkpoint=runs/first < input.txt > output.txt
 seqtool translate checkpoint=runs/first input=input.txt output=output.txt
 seqtool translate checkpoint=runs/first,runs/second format=jsonl < input.txt      # an ensemble""",
     "caption": """
-seqtool caption checkpoint=runs/captions images=photo.jpg""",
+seqtool caption checkpoint=runs/captions images=photo.jpg
+seqtool caption checkpoint=runs/captions images=holiday/ plot=attention     # a folder, and where each word looked
+seqtool caption checkpoint=runs/captions images=list.txt format=coco output=results.json""",
     "eval": """
 seqtool eval checkpoint=runs/first split=test
 seqtool eval hypotheses=output.txt references=first.txt,second.txt
-seqtool eval checkpoint=runs/first split=test format=json""",
+seqtool eval checkpoint=runs/first split=test format=json
+seqtool eval task=captioning hypotheses=results.json references=annotations.json""",
     "inspect": """
 seqtool inspect runs/first
 seqtool inspect runs/first/last""",

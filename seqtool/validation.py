@@ -1,24 +1,26 @@
-"""Validation while training: the loss by teacher forcing, and BLEU of what the model writes by itself."""
+"""Validation while training: the loss by teacher forcing, and scores of what the model writes by itself."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import numpy as np
 import torch
 
-from seqtool.data.batches import collate
 from seqtool.data.cache import Split
+from seqtool.data.caption_cache import CaptionSplit
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.devices import autocast
 from seqtool.errors import InputError
+from seqtool.generation import DecodeSettings, Images, Sentences, Sources, decode
 from seqtool.losses import TrainingLoss
+from seqtool.metrics.captioning import ValidationScorer
 from seqtool.metrics.translation import corpus_bleu
 from seqtool.models.encoder_decoder import EncoderDecoder
-from seqtool.translator import DecodeSettings, decode
 
-BATCH = 128  # sentences
+BATCH = 128  # sentences or images
 
 
 @dataclass
@@ -38,29 +40,39 @@ class ValidationSettings:
 
 @dataclass(frozen=True)
 class Validation:
-    """loss in nats per token (not smoothed); BLEU of free-running decoding against the untokenised references."""
+    """loss in nats per token (not smoothed); scores of free-running decoding against the untokenised references.
+
+    BLEU on 0–100; for captions BLEU-4 with brevity penalty after PTB tokenisation, and CIDEr-D on 0–10.
+    """
 
     loss: float
     bleu: float
+    cider: float | None = None
+
+    def record(self) -> dict[str, float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def better_than(self, best: dict[str, Any], *, by: str) -> bool:
         if not best or not math.isfinite(best["loss"]):
             return True
         if by == "loss":
             return self.loss < float(best["loss"])
-        return (self.bleu, -self.loss) > (float(best["bleu"]), -float(best["loss"]))
+        return (getattr(self, by), -self.loss) > (float(best[by]), -float(best["loss"]))
 
     def text(self) -> str:
         perplexity = math.exp(min(self.loss, 100))
-        return f"validation loss {self.loss:.3f} nats/token (perplexity {perplexity:.2f}), BLEU {self.bleu:.2f}"
+        return f"validation loss {self.loss:.3f} nats/token (perplexity {perplexity:.2f}), {self.scores()}"
+
+    def scores(self) -> str:
+        return f"BLEU {self.bleu:.2f}" + ("" if self.cider is None else f", CIDEr-D {self.cider:.3f}")
 
 
-class Validator:
-    """Scores a model on one split, each sentence once."""
+class Validator(ABC):
+    """Scores a model on one split, each sentence or image decoded once."""
 
     def __init__(
         self,
-        split: Split,
+        split: Split | CaptionSplit,
         vocabulary: Vocabulary,
         *,
         settings: ValidationSettings,
@@ -85,39 +97,74 @@ class Validator:
         )
         self.device = device
         self.precision = precision
-        self.references = list(split.texts("target"))[: settings.sentences]
+
+    @abstractmethod
+    def written(self, model: EncoderDecoder[Any]) -> list[str]:
+        """What the model says about each sentence or image."""
+
+    @abstractmethod
+    def validation(self, loss: float, written: Sequence[str]) -> Validation:
+        """The result."""
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Validation:
         loss.eval()
         with torch.inference_mode(), autocast(self.device, self.precision):
             nats = self._loss(loss)
-            written = self._translate(model)
+            written = self.written(model)
         loss.train()
-        return Validation(loss=nats, bleu=corpus_bleu(written, [self.references]))
+        return self.validation(nats, written)
 
     def _loss(self, loss: TrainingLoss) -> float:
         nll, tokens = 0.0, 0
         order = np.argsort(self.split.target_lengths, kind="stable")
         for start in range(0, len(order), self.settings.batch_size):
-            batch = collate(self.split, order[start : start + self.settings.batch_size])
+            batch = self.split.collate(order[start : start + self.settings.batch_size])
             nll += float(loss(batch.to(self.device)).nll)
             tokens += batch.tokens
         return nll / max(tokens, 1)
 
-    def _translate(self, model: EncoderDecoder[Any]) -> Sequence[str]:
+    def _decoded(self, model: EncoderDecoder[Any], sources: Sources) -> list[str]:
+        hypotheses = decode(model, sources, self.settings, device=self.device, draws=None, keep_attention=False)
+        return [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
+
+
+@final
+class TranslationValidator(Validator):
+    """BLEU of translations."""
+
+    def __init__(self, split: Split, vocabulary: Vocabulary, *, settings: ValidationSettings, **machine: Any) -> None:
+        super().__init__(split, vocabulary, settings=settings, **machine)
+        self.references = list(split.texts("target"))[: settings.sentences]
+        limit = settings.max_length - 1
+        self.sources = [split.source(i).tolist()[:limit] for i in range(len(self.references))]
+
+    def written(self, model: EncoderDecoder[Any]) -> list[str]:
         """Empty sources have empty translations."""
-        rows = range(len(self.references))
-        sources = {i: self.split.source(i).tolist()[: self.settings.max_length - 1] for i in rows}
-        full = [i for i in rows if sources[i]]
-        hypotheses = decode(
-            model,
-            [sources[i] for i in full],
-            self.settings,
-            device=self.device,
-            draws=None,
-            keep_attention=False,
-        )
-        written = [""] * len(self.references)
-        for i, n_best in zip(full, hypotheses, strict=True):
-            written[i] = self.vocabulary.decode(n_best[0].tokens)
+        full = [i for i, source in enumerate(self.sources) if source]
+        written = [""] * len(self.sources)
+        for i, text in zip(full, self._decoded(model, Sentences([self.sources[i] for i in full])), strict=True):
+            written[i] = text
         return written
+
+    def validation(self, loss: float, written: Sequence[str]) -> Validation:
+        return Validation(loss=loss, bleu=corpus_bleu(written, [self.references]))
+
+
+@final
+class CaptionValidator(Validator):
+    """BLEU-4 and CIDEr-D of captions, against all references of an image."""
+
+    def __init__(
+        self, split: CaptionSplit, vocabulary: Vocabulary, *, settings: ValidationSettings, **machine: Any
+    ) -> None:
+        super().__init__(split, vocabulary, settings=settings, **machine)
+        references = split.references()[: settings.sentences]
+        self.images = Images(split, range(len(references)))
+        self.scorer = ValidationScorer(references, tokenize="ptb")
+
+    def written(self, model: EncoderDecoder[Any]) -> list[str]:
+        return self._decoded(model, self.images)
+
+    def validation(self, loss: float, written: Sequence[str]) -> Validation:
+        bleu4, cider = self.scorer.scores(written)
+        return Validation(loss=loss, bleu=100 * bleu4, cider=cider)

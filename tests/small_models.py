@@ -1,14 +1,19 @@
-"""Small models of every kind, and random sentences."""
+"""Small models of every kind, random sentences and random images."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from seqtool.data.batches import Annotations
+from seqtool.models.backbone import EncoderSettings
 from seqtool.models.bahdanau import Bahdanau
+from seqtool.models.captioner import Captioner
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.models.luong import Luong
+from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.models.show_tell import ShowTell
 from seqtool.models.sutskever import Sutskever
 
 VOCABULARY = 11
@@ -63,15 +68,61 @@ MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
     "sutskever-forward": lambda: Sutskever(**SUTSKEVER | {"reverse": False, "layers": 1}),
 }
 
+LOCATIONS, DIMENSION = 9, 96  # of the small backbone with 24×24 pixels
+ENCODER: dict[str, Any] = {
+    "backbone": "small",
+    "layer": None,
+    "weights": None,
+    "size": 24,
+    "fit": "squash",
+    "fine_tune_from": None,
+    "lr": 0.001,
+    "augment": False,
+}
+CAPTIONER: dict[str, Any] = {
+    "target_vocabulary": VOCABULARY,
+    "pretrained": True,
+    "encoder": EncoderSettings(**ENCODER),
+    "embedding": 6,
+    "hidden": 8,
+    "dropout": 0.0,
+    "tie": "none",
+}
+SHOW_TELL: dict[str, Any] = {**CAPTIONER, "layers": 2, "cell": "lstm", "context": "first_step"}
+SHOW_ATTEND_TELL: dict[str, Any] = {
+    **CAPTIONER,
+    "alignment": 5,
+    "gate": True,
+    "embedding_dropout": 0.0,
+    "attention": "soft",
+    "samples": 1,
+    "soft_share": 0.0,
+    "doubly_stochastic": 1.0,
+    "reward": 1.0,
+    "entropy": 0.1,
+    "baseline": "moving_average",
+    "decay": 0.9,
+}
+CAPTIONERS: dict[str, Callable[[], Captioner[Any]]] = {
+    **{
+        f"show_tell-{context}": lambda context=context: ShowTell(**SHOW_TELL | {"context": context})
+        for context in ("first_step", "initial_state", "every_step")
+    },
+    "show_tell-gru": lambda: ShowTell(**SHOW_TELL | {"cell": "gru", "layers": 1, "context": "initial_state"}),
+    "show_attend_tell-soft": lambda: ShowAttendTell(**SHOW_ATTEND_TELL),
+    "show_attend_tell-no-gate": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"gate": False, "tie": "output"}),
+    "show_attend_tell-hard": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3}),
+}
+
 
 def make_model(name: str, seed: int = 0, scale: float = 2.0) -> EncoderDecoder[Any]:
     torch.manual_seed(seed)
-    made = MODELS[name]()
-    initialise(made, "default")
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.mul_(scale).add_(0.1 * torch.randn_like(parameter))
-    return made.eval()
+    return _scaled(MODELS[name](), scale)
+
+
+def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> Captioner[Any]:
+    torch.manual_seed(seed)
+    return _scaled(CAPTIONERS[name](), scale)
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:
@@ -79,3 +130,19 @@ def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[in
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(4, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+
+
+def random_images(count: int, *, seed: int) -> Annotations:
+    """Annotation vectors as a cache has them."""
+    generator = torch.Generator().manual_seed(seed)
+    return Annotations(torch.randn(count, LOCATIONS, DIMENSION, generator=generator).half())
+
+
+def _scaled(made: Any, scale: float) -> Any:
+    """With weights large enough that its states differ."""
+    initialise(made, "default")
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.requires_grad:  # all but a frozen backbone's
+                parameter.mul_(scale).add_(0.1 * torch.randn_like(parameter))
+    return made.eval()

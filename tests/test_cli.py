@@ -50,13 +50,18 @@ baseline: null
 gold: null
 alignments: null
 plot: null
+document_frequencies: null
 embeddings: {source: null, target: null}
+model: {encoder: {weights: null}}
 """,
     "decoding.yaml": "beam: 5  # 1 is greedy\n",
     "model/small.yaml": "# A small model.\n_target_: seqtool.models.small.Small\nhidden: 8\n",
     "model/large.yaml": "_target_: seqtool.models.large.Large\nhidden: 512\ndeep: {layers: 4}\n",
     "data/files.yaml": "train: null\n",
-    "data/names.yaml": "directory: null\ntrain: null\nvalid: null\ntest: null\ncache: null\nvocabulary: {reuse: null}",
+    "data/names.yaml": """
+{directory: null, train: null, valid: null, test: null, cache: null, vocabulary: {reuse: null}, annotations: null,
+split_file: null}
+""",
     "experiment/paper.yaml": "# @package _global_\ndefaults: [override /model: large]\ntrain: {epochs: 9}\n",
 }
 

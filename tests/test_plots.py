@@ -148,7 +148,7 @@ def test_learning_curves(tmp_path: Path) -> None:
     empty = write_metrics(tmp_path / "empty.jsonl", {"step": 1, "seconds": 1.0})
     with pytest.raises(InputError) as error:
         plots.learning_curves(empty, tmp_path / "empty.png")
-    assert str(error.value) == f"{empty} holds no losses, BLEU or learning rates to draw."
+    assert str(error.value) == f"{empty} holds no losses, scores or learning rates to draw."
 
 
 def test_gradient_flow(tmp_path: Path) -> None:

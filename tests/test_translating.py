@@ -18,7 +18,8 @@ import seqtool
 from seqtool import checkpoint, cli
 from seqtool.cli import config_directory
 from seqtool.errors import InputError
-from seqtool.translator import DecodeSettings, Translator, decode
+from seqtool.generation import DecodeSettings, Sentences, decode
+from seqtool.translator import Translator
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
 SIZES = ["embedding=32", "encoder_hidden=32", "decoder_hidden=64", "alignment=32", "maxout=32"]
@@ -127,7 +128,8 @@ def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
     def translate(order: list[int], beam: int, batch_size: int) -> list[tuple[list[int], float]]:
         settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
         chosen = [sources[i] for i in order]
-        found = decode(translator.model, chosen, settings, device=translator.device, draws=None, keep_attention=False)
+        options = {"device": translator.device, "draws": None, "keep_attention": False}
+        found = decode(translator.model, Sentences(chosen), settings, **options)
         back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
         return [back[i] for i in range(len(order))]
 

@@ -3,7 +3,8 @@
 from omegaconf import DictConfig
 
 from seqtool.config import typed
-from seqtool.translator import DECODING, load_translator
+from seqtool.generation import DECODING
+from seqtool.translator import load_translator
 from seqtool.writing import Writer, WriterSettings, windows
 
 

@@ -43,12 +43,32 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Annotations:
+    """values: B×S×D annotation vectors of images in float16, as `data/image_store.py` keeps them."""
+
+    values: Tensor
+
+    def to(self, device: torch.device | str) -> "Annotations":
+        return Annotations(self.values.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """values: B×3×H×W uint8, images as a backbone reads them."""
+
+    values: Tensor
+
+    def to(self, device: torch.device | str) -> "Pixels":
+        return Pixels(self.values.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
 class Batch:
     """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: which pairs of the split
     these are; tokens: the number of labels that are no padding.
     """
 
-    source: Source
+    source: Source | Annotations | Pixels
     target: Tensor
     indices: Indices
     tokens: int

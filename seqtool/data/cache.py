@@ -11,22 +11,24 @@
 Arrays are memory-mapped, so memory does not grow with the corpus.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.encoding import Side
 from seqtool.data.vocabulary import Vocabulary, load_pair
 from seqtool.errors import InputError
 
+if TYPE_CHECKING:
+    from seqtool.data.batches import Batch
+
 FORMAT = 1  # of the directory; part of what names it
-SUMMARY = "summary.json"
 OFFSET = np.dtype("<i8")
 
 Ids = NDArray[np.unsignedinteger]
@@ -38,8 +40,8 @@ class Split:
     def __init__(self, directory: Path, name: str, types: Mapping[str, np.dtype[np.unsignedinteger]]) -> None:
         self.name = name
         self._directory = directory
-        self._tokens = {side: _map(self._file(f"{side}.tokens.bin"), types[side]) for side in types}
-        self._offsets = {side: _map(self._file(f"{side}.offsets.bin"), OFFSET) for side in types}
+        self._tokens = {side: mapped(self._file(f"{side}.tokens.bin"), types[side]) for side in types}
+        self._offsets = {side: mapped(self._file(f"{side}.offsets.bin"), OFFSET) for side in types}
 
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1
@@ -59,6 +61,12 @@ class Split:
     def target_lengths(self) -> NDArray[np.int64]:
         """In tokens, of all targets."""
         return np.diff(self._offsets["target"])
+
+    def collate(self, indices: ArrayLike) -> "Batch":
+        """These pairs as a batch."""
+        from seqtool.data.batches import collate  # imports torch, which preparing does without
+
+        return collate(self, indices)
 
     def texts(self, side: str) -> list[str]:
         """The sentences as they came, of `source` or `target`. The cache keeps none of the training split."""
@@ -85,7 +93,7 @@ class Cache:
     def __init__(self, directory: Path) -> None:
         """Raises InputError unless the directory is a whole cache."""
         self.directory = directory
-        self.summary = _read_summary(directory)
+        self.summary = read_summary(directory, form=FORMAT, kind="a cache")
         self.source_vocabulary: Vocabulary
         self.target_vocabulary: Vocabulary
         self.source_vocabulary, self.target_vocabulary = load_pair(directory)
@@ -172,24 +180,6 @@ def is_cache(path: Path) -> bool:
     return (path / SUMMARY).is_file()
 
 
-def _read_summary(directory: Path) -> dict[str, Any]:
-    try:
-        summary: dict[str, Any] = json.loads((directory / SUMMARY).read_bytes())
-        files, version = summary["files"], summary["format"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{directory} is not a cache: seqtool prepare makes them.") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
-    if version != FORMAT:
-        raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
-    for name, size in files.items():
-        path = directory / name
-        found = path.stat().st_size if path.exists() else 0
-        if found != size:
-            raise InputError(f"{path} has {found:,} bytes instead of {size:,}: remove {directory} and prepare again.")
-    return summary
-
-
 def _describe(summary: Mapping[str, Any]) -> str:
     source, target = summary["languages"]
     sizes, kind = summary["vocabulary"], summary["vocabulary"]["kind"]
@@ -203,15 +193,21 @@ def _describe(summary: Mapping[str, Any]) -> str:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items())
         lengths = (f"{side['tokens'] / max(split['pairs'], 1):.1f}" for side in sides)
         rows.append((name, f"{split['pairs']:,}", *lengths, f"{unknown:.2%}", reasons or "none"))
+    title = f"{summary['corpus']}, {source} → {target}; vocabulary: {both if sizes['joint'] else apart}"
+    return "\n".join([title, *table(rows)])
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines: the first column to the left, numbers to the right, the last column as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"{summary['corpus']}, {source} → {target}; vocabulary: {both if sizes['joint'] else apart}"]
-    for name, *numbers, reasons in rows:
+    lines = []
+    for name, *numbers, last in rows:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *cells, reasons]))
-    return "\n".join(lines)
+        lines.append("  ".join([name.ljust(widths[0]), *cells, last]))
+    return lines
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The file's numbers, read as they are used; an empty file cannot be mapped."""
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
 

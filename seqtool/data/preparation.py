@@ -1,30 +1,21 @@
 """Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share."""
 
-import hashlib
-import json
-import os
-import platform
 import random
-import re
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import sentencepiece
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-import seqtool
 from seqtool.config import Config, build, typed
-from seqtool.data.cache import FORMAT, SUMMARY, Cache, SideWriter, copied, write_lines
+from seqtool.data.cache import FORMAT, Cache, SideWriter, copied, write_lines
 from seqtool.data.digests import Digests
+from seqtool.data.directories import make_once, place, versions
 from seqtool.data.encoding import LimitSettings, Pair, encode, token_type
 from seqtool.data.translation import Corpus
 from seqtool.data.vocabulary import Vocabulary, load_pair, save_pair
@@ -62,7 +53,12 @@ def make_corpus(config: Config, *, trusted: bool) -> Corpus:
 
     Not `trusted`: a configuration out of a checkpoint, which may only name corpora of this package.
     """
-    corpus: Corpus = build(_part(config, own=False), trusted=trusted)
+    corpus = build(corpus_settings(config), trusted=trusted)
+    if not isinstance(corpus, Corpus):
+        raise InputError(
+            f"{type(corpus).__name__} has images, not sentence pairs: choose model=show_attend_tell or "
+            "model=show_tell, or parallel text such as data=toy."
+        )
     return corpus
 
 
@@ -72,25 +68,30 @@ def prepare_cache(config: Config, *, trusted: bool = True) -> Cache:
     Raises InputError on settings or text that cannot be used; then nothing is left behind. A process that
     finds another one making the same cache waits for it. `trusted` as for `make_corpus`.
     """
-    settings = typed(CacheSettings, _part(config, own=True))
-    settings.check()
+    settings = cache_settings(config)
     corpus = make_corpus(config, trusted=trusted)
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch()
     inputs = _inputs(corpus, settings, Digests(root / "digests.json"))
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
-    name = "-".join((corpus.name, corpus.source_language, corpus.target_language, digest))
-    directory = root / re.sub(r"[^\w.-]+", "_", name)
-    if not directory.exists():
-        with _locked(directory):
-            if not directory.exists():
-                _make(directory, corpus, settings, inputs)
+    directory = place(root, "-".join((corpus.name, corpus.source_language, corpus.target_language)), inputs)
+    make_once(directory, lambda unfinished: _fill(unfinished, corpus, settings, inputs))
     return Cache(directory)
 
 
+def cache_settings(config: Config) -> CacheSettings:
+    """The settings of the cache itself in `config`, the settings under `data`, checked."""
+    settings = typed(CacheSettings, _part(config, own=True))
+    settings.check()
+    return settings
+
+
+def corpus_settings(config: Config) -> Config:
+    """The other settings: the corpus's."""
+    return _part(config, own=False)
+
+
 def _part(config: Config, *, own: bool) -> Config:
-    """The settings of the cache itself, or the others: the corpus's."""
     unwanted = [name for name in config if (name in OWN) != own]
     if not isinstance(config, DictConfig):
         return {str(name): value for name, value in config.items() if name not in unwanted}
@@ -117,51 +118,7 @@ def _inputs(corpus: Corpus, settings: CacheSettings, digest: Digests) -> dict[st
     }
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Alone in making the cache. However the process ends, its lock goes; the file is removed after use."""
-    path = directory.with_name(directory.name + ".lock")
-    while True:
-        with path.open("ab") as file:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                print(f"Waiting for another process that is preparing {directory}.", file=sys.stderr)
-                flock(file, LOCK_EX)
-            if not _is_file(path, file):
-                continue  # the process that had it removed this file: there may be another one by now
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
-def _is_file(path: Path, file: BinaryIO) -> bool:
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
-
-
-def _make(directory: Path, corpus: Corpus, settings: CacheSettings, inputs: dict[str, Any]) -> None:
-    """Make the cache beside its place and rename it. Under the lock whatever is there is a leftover."""
-    unfinished = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        summary = _fill(unfinished, corpus, settings)
-        files = {path.name: path.stat().st_size for path in sorted(unfinished.iterdir())}
-        versions = {
-            "seqtool": seqtool.__version__,
-            "sentencepiece": sentencepiece.__version__,
-            "python": platform.python_version(),
-        }
-        record = {**summary, "inputs": inputs, "format": FORMAT, "versions": versions, "files": files}
-        (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-        unfinished.rename(directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)  # nothing is there if all went well
-
-
-def _fill(directory: Path, corpus: Corpus, settings: CacheSettings) -> dict[str, Any]:
+def _fill(directory: Path, corpus: Corpus, settings: CacheSettings, inputs: dict[str, Any]) -> dict[str, Any]:
     """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
     counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}
     source, target = _vocabularies(corpus, settings.vocabulary, counts["train"])
@@ -181,6 +138,9 @@ def _fill(directory: Path, corpus: Corpus, settings: CacheSettings) -> dict[str,
         },
         "token_types": {"source": token_type(source).str, "target": token_type(target).str},
         "splits": splits,
+        "inputs": inputs,
+        "format": FORMAT,
+        "versions": versions(sentencepiece=sentencepiece.__version__),
     }
 
 
@@ -204,13 +164,17 @@ def _vocabularies(corpus: Corpus, settings: VocabularySettings, count: int) -> t
 
 
 def _reused(name: str) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of a cache, a checkpoint, or a run's best checkpoint."""
+    return load_pair(vocabulary_directory(name))
+
+
+def vocabulary_directory(name: str) -> Path:
+    """Where the vocabularies are of a cache, a checkpoint, or a run's best checkpoint."""
     path = Path(name)
     if (path / "checkpoints").is_dir():
-        from seqtool import checkpoint  # imports torch, which preparing does without
+        from seqtool import checkpoint  # imports torch, which preparing text does without
 
         path = checkpoint.find(path).path
-    return load_pair(path)
+    return path
 
 
 def _write_split(

@@ -1,6 +1,6 @@
 """The contract of every model. Training sees `forward` and `project`; decoding sees `encode` and `step`.
 
-Only `encode` knows what a source is: words here, image locations for a captioner.
+Only `encode` knows what a source is: words (`Source`), or an image (`Annotations` or `Pixels`) for a captioner.
 """
 
 from abc import ABC, abstractmethod
@@ -9,7 +9,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from seqtool.data.batches import Source
 from seqtool.errors import InputError
 from seqtool.models.cells import State
 
@@ -38,37 +37,70 @@ class Step(NamedTuple, Generic[S]):
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What hard attention drew, N = B·M rows, the M samples of an image side by side.
+
+    log_probability N×T, log α of each drawn location; entropy N×T of α, in nats; soft N, true where the context was
+    expected after all, so that nothing was drawn.
+    """
+
+    log_probability: Tensor
+    entropy: Tensor
+    soft: Tensor
+
+
+@dataclass(frozen=True)
 class Output:
     """Teacher forcing over a whole target.
 
     features B×T×R, to be projected to logits; attention B×T×S, or None; the hidden states, one B×H tensor for each
     time step as it stands in the graph (so that gradients by time step can be asked for): the encoder's in the order
-    in which it read, then the decoder's.
+    in which it read, then the decoder's. Where hard attention drew M samples a sentence, B stands for B·M rows.
     """
 
     features: Tensor
     attention: Tensor | None
     encoder_states: tuple[Tensor, ...]
     decoder_states: tuple[Tensor, ...]
+    sampled: Sampled | None = None
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What a model's loss has besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
+
+    doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)²; of hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t),
+    R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out.
+    """
+
+    doubly_stochastic: float = 0.0
+    reward: float = 0.0
+    entropy: float = 0.0
+    baseline: str = "moving_average"
+    decay: float = 0.9
 
 
 class EncoderDecoder(nn.Module, ABC, Generic[S]):
-    """A model p(y_t | y_<t, source). `S` is its decoder state, a frozen dataclass of tensors, batch first."""
+    """A model p(y_t | y_<t, source). `S` is its decoder state, a frozen dataclass of tensors, batch first.
 
+    Captioners have no `source_embedding`; `penalties` is what the loss reads.
+    """
+
+    penalties = Penalties()
     source_embedding: nn.Embedding
     target_embedding: nn.Embedding
     output: nn.Linear
 
     @abstractmethod
-    def encode(self, source: Source) -> tuple[Memory, S]:
+    def encode(self, source: Any) -> tuple[Memory, S]:
         """Read the source once: the memory and the decoder's first state."""
 
     @abstractmethod
-    def step(self, memory: Memory, state: S, token: Tensor) -> Step[S]:
+    def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
         """Feed `token` (N, ids) to N = B·K states, K for each row of the memory."""
 
     @abstractmethod
-    def forward(self, source: Source, target: Tensor) -> Output:
+    def forward(self, source: Any, target: Tensor) -> Output:
         """Teacher forcing: `target` B×T ids from BOS on; features of position t predict token t + 1."""
 
     def project(self, features: Tensor) -> Tensor:

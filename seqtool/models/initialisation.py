@@ -1,12 +1,16 @@
-"""First weights: ours, and those the papers print. Chosen by name in the config (`initialisation=`)."""
+"""First weights: ours, and those the papers print. Chosen by name in the config (`initialisation=`).
 
-from collections.abc import Callable
+None of them touches a captioner's backbone, which has first weights of its own.
+"""
+
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
 from seqtool.errors import InputError
 from seqtool.models.attention import Additive
+from seqtool.models.backbone import Backbone
 from seqtool.models.cells import LSTM, Cell
 
 UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
@@ -16,7 +20,7 @@ ALIGNMENT = 0.001  # the same: W_a and U_a
 
 def default(model: nn.Module) -> None:
     """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in _named_parameters(model):
         if parameter.dim() < 2:
             nn.init.zeros_(parameter)
         elif "embedding" in name:
@@ -31,7 +35,7 @@ def default(model: nn.Module) -> None:
 
 
 def sutskever2014(model: nn.Module) -> None:
-    for parameter in model.parameters():
+    for _, parameter in _named_parameters(model):
         nn.init.uniform_(parameter, -UNIFORM, UNIFORM)
 
 
@@ -40,7 +44,7 @@ def bahdanau2015(model: nn.Module) -> None:
 
     With v_a = 0 attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
     """
-    for parameter in model.parameters():
+    for _, parameter in _named_parameters(model):
         if parameter.dim() < 2:
             nn.init.zeros_(parameter)
         else:
@@ -66,6 +70,12 @@ def initialise(model: nn.Module, name: str) -> None:
         raise InputError(f"Unknown initialisation '{name}'; choose from {', '.join(INITIALISATIONS)}.")
     with torch.no_grad():
         INITIALISATIONS[name](model)
+
+
+def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    backbones = (module for module in model.modules() if isinstance(module, Backbone))
+    theirs = {parameter for backbone in backbones for parameter in backbone.parameters()}
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in theirs)
 
 
 def _orthogonal(cell: Cell) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from seqtool.data import encoding, preparation
+from seqtool.data import directories, encoding, preparation
 from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.digests import Digests
 from seqtool.data.encoding import LimitSettings
@@ -184,7 +184,7 @@ def test_settings_and_text_name_the_cache(config: Config, tmp_path: Path) -> Non
 
 def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_cache(config)
-    monkeypatch.setattr(preparation, "_make", None)
+    monkeypatch.setattr(directories, "_make", None)
     prepare_cache(config)
 
 
@@ -247,7 +247,7 @@ def test_a_second_process_waits_for_the_first(
     config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Path] = []
-    make: Callable[..., None] = preparation._make
+    make: Callable[..., None] = directories._make
     waiting = threading.Event()
 
     def make_slowly(directory: Path, *arguments: Any) -> None:
@@ -260,8 +260,8 @@ def test_a_second_process_waits_for_the_first(
             waiting.set()
         fcntl.flock(file, operation)
 
-    monkeypatch.setattr(preparation, "_make", make_slowly)
-    monkeypatch.setattr(preparation, "flock", flock)
+    monkeypatch.setattr(directories, "_make", make_slowly)
+    monkeypatch.setattr(directories, "flock", flock)
     threads = [threading.Thread(target=prepare_cache, args=(config,)) for _ in range(3)]
     for thread in threads:
         thread.start()

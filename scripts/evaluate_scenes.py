@@ -1,0 +1,151 @@
+#!/usr/bin/env python
+"""How true a model's captions of the built-in images are, and whether its attention lies on what it names.
+
+    python scripts/evaluate_scenes.py checkpoint=runs/scenes [data=data/scenes] [split=test] [output=FILE.json]
+
+Further settings are those of `seqtool.load`: beam=5, threads=1, hard_attention=sample and so on.
+
+true        share of captions that can be read and of which every claim holds: shape, colour, size, number, place
+            and relation (seqtool/data/scene_language.py)
+recall      share of the kinds (shape, colour and number) and relations that a scene's references name which its
+            caption names too; mean over scenes
+attention   share of object words whose most attended cell overlaps a box of an object that they name: every noun
+            of a noun phrase whose kind is in the scene; a word of several objects may attend to any
+chance      the same for a cell drawn evenly: the mean share of cells that overlap such a box
+"""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+import seqtool
+from seqtool.captioner import Caption, Captioner
+from seqtool.data.alignment import words
+from seqtool.data.scene_drawing import SIDE, Box, Scene
+from seqtool.data.scene_language import is_true, object_words, recall
+from seqtool.data.scenes import read_captions, read_scenes
+from seqtool.errors import InputError
+
+DEFAULTS = {"checkpoint": "", "data": "data/scenes", "split": "test", "output": ""}
+KINDS = ("one object", "one kind", "two kinds", "three kinds")
+
+Cell = tuple[int, int]  # row and column
+
+
+def main(arguments: Sequence[str]) -> None:
+    given = DEFAULTS | dict(_setting(argument) for argument in arguments)
+    checkpoint, data, split, output = (given.pop(name) for name in DEFAULTS)
+    if not checkpoint:
+        raise InputError("checkpoint=… is missing: name a run or a checkpoint directory.")
+    images, scenes = read_captions(Path(data), split), read_scenes(Path(data), split)
+    settings: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{name}={value}" for name, value in given.items()]))
+    captioner = seqtool.load(checkpoint, **settings)
+    if not isinstance(captioner, Captioner):
+        raise InputError(f"{checkpoint} holds a translation model: name one that describes images.")
+    captions = [n_best[0] for n_best in captioner.describe([str(image.file) for image in images])]
+    found = measure(captions, [scenes[one.identifier] for one in images], [one.captions for one in images])
+    found["untrue"] = [
+        {"file": f"{split}/{image.identifier}", "caption": caption.text, "reference": image.captions[0]}
+        for image, caption in zip(images, captions, strict=True)
+        if not is_true(caption.text, scenes[image.identifier])
+    ]
+    print(table(found))
+    if output:
+        record = {"command": shlex.join(["python", *sys.argv]), "hardware": hardware(), **found}
+        Path(output).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def measure(
+    captions: Sequence[Caption], scenes: Sequence[Scene], references: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """The shares of the module's docstring; attention and chance None for a model without attention."""
+    truths: dict[str, list[bool]] = defaultdict(list)
+    recalls, hits, chances = [], [], []
+    for caption, scene, wanted in zip(captions, scenes, references, strict=True):
+        truths[_kind(scene)].append(is_true(caption.text, scene))
+        recalls.append(recall(caption.text, wanted))
+        if caption.attention is None:
+            continue
+        if caption.words != words(caption.text):
+            raise InputError("The model writes pieces of words: attention is measured for vocabulary.kind=word.")
+        for word, boxes in object_words(caption.text, scene):
+            right = cells(boxes, caption.grid)
+            hits.append(most_attended(caption, word) in right)
+            chances.append(len(right) / (caption.grid[0] * caption.grid[1]))
+    return {
+        "scenes": len(captions),
+        "true": _mean([truth for some in truths.values() for truth in some]),
+        "recall": _mean(recalls),
+        "true_by_kind": {kind: _mean(truths[kind]) for kind in KINDS if kind in truths},
+        "object_words": len(hits),
+        "attention": _mean(hits) if hits else None,
+        "chance": _mean(chances) if hits else None,
+    }
+
+
+def most_attended(caption: Caption, word: int) -> Cell:
+    """Row and column of the cell that has the most attention while the word is written."""
+    assert caption.attention is not None
+    row, column = divmod(int(caption.attention[word].argmax()), caption.grid[1])
+    return row, column
+
+
+def cells(boxes: Sequence[Box], grid: tuple[int, int]) -> set[Cell]:
+    """The cells of the grid, laid over the whole picture, that overlap a box."""
+    height, width = SIDE / grid[0], SIDE / grid[1]
+    return {
+        (row, column)
+        for row in range(grid[0])
+        for column in range(grid[1])
+        for left, top, right, bottom in boxes
+        if column * width < right and (column + 1) * width > left and row * height < bottom and (row + 1) * height > top
+    }
+
+
+def table(found: Mapping[str, Any]) -> str:
+    rows = [("scenes", f"{found['scenes']:,}"), ("true", f"{found['true']:.1%}")]
+    rows += [(f"  {kind}", f"{share:.1%}") for kind, share in found["true_by_kind"].items()]
+    rows.append(("recall", f"{found['recall']:.1%}"))
+    if found["attention"] is not None:
+        rows.append(("object words", f"{found['object_words']:,}"))
+        rows.append(("attention", f"{found['attention']:.1%} (chance {found['chance']:.1%})"))
+    return "\n".join(f"{name:<15}{value}" for name, value in rows)
+
+
+def hardware() -> str:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{platform.machine()}, {cpus} CPUs, {torch.get_num_threads()} threads{gpu}, {versions}"
+
+
+def _kind(scene: Scene) -> str:
+    kinds = len({(item.shape, item.colour) for item in scene.items})
+    return KINDS[0] if len(scene.items) == 1 else KINDS[kinds]
+
+
+def _setting(argument: str) -> tuple[str, str]:
+    name, equals, value = argument.partition("=")
+    if not equals:
+        raise InputError(f"'{argument}' is not a setting: write key=value.")
+    return name, value
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        sys.exit(str(error))

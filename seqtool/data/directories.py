@@ -1,0 +1,109 @@
+"""Directories that are whole or not there at all: made once, beside their place, under a lock, then renamed.
+
+cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
+cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made; the lock goes with the process that holds it
+cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made; what a killed process leaves is never used
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import seqtool
+from seqtool.errors import InputError
+
+SUMMARY = "summary.json"
+
+
+def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
+    """Where the directory of these inputs is: what it depends on names it."""
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+    return root / re.sub(r"[^\w.-]+", "_", f"{name}-{digest}")
+
+
+def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
+    """Make the directory unless it is there; returns whether it was made here.
+
+    `fill` writes the files into the directory it is given and returns what the summary says besides their
+    sizes. A process that finds another one at it waits. However `fill` ends, nothing unfinished stays.
+    """
+    if directory.exists():
+        return False
+    with _locked(directory):
+        if directory.exists():
+            return False
+        _make(directory, fill)
+        return True
+
+
+def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
+    """The summary. Raises InputError unless the directory is a whole one of this `kind` ("a cache") and format."""
+    again = f"remove {directory} and prepare again"
+    try:
+        summary: dict[str, Any] = json.loads((directory / SUMMARY).read_bytes())
+        files, version = summary["files"], summary["format"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{directory / SUMMARY} is damaged: {again}.") from error
+    if version != form:
+        raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
+    for name, size in files.items():
+        path = directory / name
+        found = path.stat().st_size if path.exists() else 0
+        if found != size:
+            raise InputError(f"{path} has {found:,} bytes instead of {size:,}: {again}.")
+    return summary
+
+
+def versions(**others: str) -> dict[str, str]:
+    """What a directory was made with."""
+    return {"seqtool": seqtool.__version__, **others, "python": platform.python_version()}
+
+
+def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
+    """Under the lock whatever is there is a leftover."""
+    unfinished = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        summary = fill(unfinished)
+        files = {path.name: path.stat().st_size for path in sorted(unfinished.iterdir())}
+        record = {**summary, "files": files}
+        (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+        unfinished.rename(directory)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # nothing is there if all went well
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Alone in making the directory. However the process ends, its lock goes; the file is removed after use."""
+    path = directory.with_name(directory.name + ".lock")
+    while True:
+        with path.open("ab") as file:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                print(f"Waiting for another process that is preparing {directory}.", file=sys.stderr)
+                flock(file, LOCK_EX)
+            if not _is_file(path, file):
+                continue  # the process that had it removed this file: there may be another one by now
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_file(path: Path, file: BinaryIO) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

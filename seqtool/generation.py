@@ -1,0 +1,174 @@
+"""From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqtool import decoding
+from seqtool.data.batches import make_source
+from seqtool.decoding import Hypothesis
+from seqtool.errors import InputError
+
+LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
+
+
+@dataclass
+class DecodeSettings:
+    """configs/decoding.yaml, where the defaults are."""
+
+    beam: int
+    n_best: int
+    length_penalty: str
+    length_alpha: float
+    coverage_penalty: float
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    max_length: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} must be at least 1, not {getattr(self, name)}"
+            for name in ("beam", "n_best", "max_length", "batch_size")
+            if getattr(self, name) < 1
+        ]
+        if not self.sample and self.n_best > self.beam:
+            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+        problems += [
+            f"{name} must be at least {least}, not {getattr(self, name)}"
+            for name, least in LEAST.items()
+            if getattr(self, name) < least
+        ]
+        if not 0 < self.top_p <= 1:
+            problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if problems:
+            raise InputError("; ".join(problems) + ".")
+
+    def draws(self, number: int) -> NDArray[np.float64]:
+        """Where the output with this number takes its chance from, whatever is decoded beside it: samples × length."""
+        return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+
+
+DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
+
+
+class Sources(Protocol):
+    """What is decoded, by row."""
+
+    def __len__(self) -> int: ...
+
+    def order(self) -> list[int]:
+        """The rows as they are batched: like lengths together, the longest first."""
+        ...
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        """What the model's `encode` takes."""
+        ...
+
+    def maximum(self, row: int, limit: int) -> int:
+        """The most tokens the output may have, EOS included; at most `limit`."""
+        ...
+
+
+class Sentences:
+    """Encoded sentences: an output may be three times as long as its source and ten tokens more."""
+
+    def __init__(self, ids: Sequence[Sequence[int]]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def order(self) -> list[int]:
+        return sorted(range(len(self)), key=lambda i: -len(self._ids[i]))
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        return make_source([self._ids[i] for i in rows])
+
+    def maximum(self, row: int, limit: int) -> int:
+        return min(limit, 3 * len(self._ids[row]) + 10)
+
+
+class Pictures(Protocol):
+    """Images by row, as a captioner's `encode` takes them (`caption_cache.CaptionSplit`)."""
+
+    def pictures(self, rows: Sequence[int]) -> Any: ...
+
+
+class Images:
+    """The given rows of some images: all captions may be equally long."""
+
+    def __init__(self, pictures: Pictures, rows: Sequence[int]) -> None:
+        self._pictures = pictures
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def order(self) -> list[int]:
+        return list(range(len(self._rows)))
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        return self._pictures.pictures([self._rows[i] for i in rows])
+
+    def maximum(self, row: int, limit: int) -> int:
+        return limit
+
+
+def decode(
+    model: Any,
+    sources: Sources,
+    settings: DecodeSettings,
+    *,
+    device: torch.device,
+    draws: Sequence[NDArray[np.float64]] | None,
+    keep_attention: bool,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses for each source, in the order given.
+
+    `draws` is what sampling takes its chance from: for each source an array samples × length.
+    """
+    penalty = decoding.length_penalty(settings.length_penalty, settings.length_alpha)
+    result: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
+    for rows in chunks(sources.order(), settings.batch_size):
+        maximum = [sources.maximum(i, settings.max_length) for i in rows]
+        with torch.inference_mode():
+            memory, state = model.encode(sources.batch(rows).to(device))
+            if draws is not None:
+                hypotheses = decoding.sample(
+                    model.step,
+                    memory,
+                    state,
+                    uniforms=torch.from_numpy(np.stack([draws[i] for i in rows])).float(),
+                    maximum=maximum,
+                    temperature=settings.temperature,
+                    top_k=settings.top_k,
+                    top_p=settings.top_p,
+                    keep_attention=keep_attention,
+                )
+            else:
+                hypotheses = decoding.beam_search(
+                    model.step,
+                    memory,
+                    state,
+                    beam=settings.beam,
+                    maximum=maximum,
+                    n_best=settings.n_best,
+                    penalty=penalty,
+                    coverage=settings.coverage_penalty,
+                    keep_attention=keep_attention,
+                )
+        for i, n_best in zip(rows, hypotheses, strict=True):
+            result[i] = n_best
+    return result
+
+
+def chunks(order: list[int], size: int) -> Iterator[list[int]]:
+    return (order[i : i + size] for i in range(0, len(order), size))

@@ -1,0 +1,50 @@
+"""In how many images' references each n-gram stands: what CIDEr weighs n-grams by."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seqtool.data.text_files import check_file, write_whole
+from seqtool.errors import InputError
+from seqtool.metrics.ngrams import ORDERS
+
+
+@dataclass(frozen=True)
+class DocumentFrequencies:
+    """Those of a corpus, which need not be the scored one. The captions are tokenised: words with spaces between."""
+
+    images: int
+    counts: Mapping[str, int]  # words with a space between them → images
+    tokenize: str
+    name: str  # for the signature
+
+    @classmethod
+    def count(cls, references: Sequence[Sequence[str]], *, tokenize: str, name: str) -> "DocumentFrequencies":
+        """Count a corpus of references, a list of tokenised captions an image; `tokenize` says how they were."""
+        counts: dict[str, int] = {}
+        for captions in references:
+            split = [caption.split() for caption in captions]
+            ngrams = (" ".join(w[i : i + n]) for w in split for n in ORDERS for i in range(len(w) - n + 1))
+            for ngram in dict.fromkeys(ngrams):  # a set whose order is the same in every run
+                counts[ngram] = counts.get(ngram, 0) + 1
+        return cls(len(references), counts, tokenize, name)
+
+    def save(self, path: Path) -> None:
+        """Write a JSON file that `load` reads."""
+        record = {"images": self.images, "tokenize": self.tokenize, "document_frequencies": self.counts}
+        write_whole(path, json.dumps(record, ensure_ascii=False).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> "DocumentFrequencies":
+        """Read a file that `save` wrote; any other is an InputError."""
+        content = check_file(path).read_bytes()
+        try:
+            record = json.loads(content)
+            counts = {str(ngram): int(images) for ngram, images in record["document_frequencies"].items()}
+            return cls(int(record["images"]), counts, str(record["tokenize"]), path.stem)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "
+                "document_frequencies, as DocumentFrequencies.save writes it."
+            ) from error

@@ -1,0 +1,199 @@
+"""The tokenizer of coco-caption without Java: Stanford's PTBTokenizer 3.4.1, lower-cased, punctuation left out.
+
+Written from what the tokenizer does (`-preserveLines -lowerCase`), rule by rule: at each place the rule that reads
+farthest wins, what it looks at beyond its token included; of equals the first. A caption is tokenised by itself: a
+single letter at its very end never keeps its period, where Java lets the next line of its file decide. Outside Latin,
+Greek, Cyrillic and CJK text, and for symbols that captions do not hold, it is close, not exact.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+VERSION = "3.4.1"  # of the CoreNLP that coco-caption ships
+# coco-caption's list, after lower-casing: brackets are lower-cased before it is applied and so stay
+PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
+
+NO_BREAK_SPACE = "\u00a0"  # stands for a space inside a token: `22 3/4` is one
+_BRACKETS = {"(": "-lrb-", ")": "-rrb-"}  # in every token
+_WHOLE = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # where they are the token
+_WHOLE |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;": "<", "&gt;": ">"}
+_WHOLE |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
+_WINDOWS = str.maketrans("\x80\x85\x91\x92\x93\x94\x96\x97", "€…‘’“”–—", "\u00ad")  # code page 1252; no soft hyphen
+
+# What rules are made of. D: a decimal digit; L: a letter or a combining accent; Q: an apostrophe.
+_NUMERALS = (
+    r"\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u2189\u2460-\u249b\u24ea-\u24ff\u2776-\u2793"
+)
+_PARTS = {
+    "L": rf"(?:[^\W\d_{_NUMERALS}\U00010000-\U0010ffff]|[\u0300-\u036f])",
+    "W": rf"(?:[^\W_{_NUMERALS}\U00010000-\U0010ffff]|[\u0300-\u036f])",  # a letter or digit
+    "D": r"[0-9]",
+    "Q": r"(?:['’]|&apos;)",
+    "S": r"[ \t\u00a0\u2000-\u200a\u3000]",  # a space inside a line
+    "ACRONYM": r"[A-Za-z](?:\.[A-Za-z])+",
+    "WORD": r"{L}{W}*(?:[.!?]{L}{W}*)*",
+    "NUMBER": r"(?:{D}*(?:[.:,]{D}+)+|{D}+)",
+    "LABEL": r"[^]\s\"$'(),./0-9:;<=>?@[\\^_`{|}!-]+",  # of a host: foo in foo.com
+    "PATH": r"[^\s\"<>|(){}]+[^\s\"<>|(){}.!?,;-]",
+    "ATTRIBUTE": r"(?:{S}+[A-Za-z][A-Za-z0-9:._-]*(?:=(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_:.-]+))?)",
+    "TAG": r"(?:</?[A-Za-z][A-Za-z0-9:._-]*{ATTRIBUTE}*{S}*/?>|<[!?][A-Za-z-][^>]*>)",
+    "SLASHED": r"[A-Za-z0-9]+(?:-[A-Za-z]+){0,2}",
+    "ELIDED": r"[dDlLoO]{Q}{W}{2,}",  # d'oeuvre, o'lantern
+    "HYPHENED": r"[A-Za-z0-9][A-Za-z0-9.,]*(?:-(?:{ACRONYM}\.|{W}+))+",
+    "JOINED": r"(?:{ELIDED}|{W}+)(?:[-‐‑_](?:{ELIDED}|{W}+))+",
+}
+
+# A single letter's period ends the sentence before one of these words; before any other it marks an initial.
+_STARTERS = """A About According Additionally After An As At But Earlier He Her Here However If In It Last Many More
+Mr. Ms. Now Once One Other Our She Since So Some Such That The Their Then There These They This We What When While
+Yet You"""
+# Abbreviations keep their period wherever they stand: in any case, ...
+_ABBREVIATIONS = """adj adm adv al ala alex apr ariz ark assn assoc asst atty attys aug ave az bhd bldg blvd brig bros
+calif capt cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec del dept det dr drs elec ens esq est etc ext feb
+fla fri ft ga gen gov govs hon ill inc ind insp intl invt jan jos jr jul jun kan kans ky la lieut lt ltd maj mar mass md
+messrs mfg mich minn miss mlle mme mo mon mont mr mrs ms msgr mt mtg natl neb nev nov oct okla ore pa penn pfc ph plc
+ppte ppty pres prof pte ptes pty ptys pvt rd rep reps rev rt sen sens sep sept seq sfc sgt spc sq sr st ste supt sys tel
+tenn tex thu thurs treas tue tues univ va vs vt wash wed wis wisc wm wyo"""
+_NOT_LOWER = ["ark", "az", "del", "ill", "la", "mass", "miss", "ore", "pa", "tex", "wash"]  # ... but not in lower case
+_NOT_UPPER = ["mfg", "mtg", "ppte", "ppty", "pte", "ptes", "pty", "ptys"]
+_BEFORE_NUMBERS = "art ca fig figs no nos op pp prop"  # and these keep it only before a number
+# Endings of file names, which may follow a digit; after a letter any ending may.
+_FILES = """bat bmp c cgi class cpp dll doc docx exe gif gz h htm html jar java jpeg jpg mov mp3 pdf php pl png ppt ps
+py sql tar txt wav x xml zip"""
+
+
+def _expand(pattern: str) -> str:
+    """A pattern with the parts it names, {L} and so on, in their place."""
+    while (expanded := re.sub(r"\{([A-Z]+)\}", lambda part: _PARTS[part[1]], pattern)) != pattern:
+        pattern = expanded
+    return pattern
+
+
+def _any(words: str | Iterable[str]) -> str:
+    """A pattern of any of some words; they may be one string with spaces between them."""
+    words = words.split() if isinstance(words, str) else words
+    return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
+
+
+def _abbreviations() -> str:
+    words = _ABBREVIATIONS.split()
+    lower = [word for word in words if word not in _NOT_LOWER]
+    upper = [word.upper() for word in words if word not in _NOT_UPPER]
+    return _any([*lower, *upper, *(word.capitalize() for word in words)])
+
+
+# Group 1, where there is one, is the token and the rest is looked at only.
+_PATTERNS = (
+    # words taken apart, and contractions
+    r"(?i:(can)not)(?!{Q})",
+    r"(?i:(gon|wan)na)(?!{Q})",
+    r"(?i:(got)ta)(?!{Q})",
+    r"(?i:(lem|gim)me)(?!{Q})",
+    r"('[tT])(?i:is|was)",
+    r"({W}*(?![nN]){L})[nN]{Q}[tT]",
+    r"[nN]{Q}[tT]",
+    r"({WORD}){Q}(?i:[smd]|re|ve|ll)(?![A-Za-z])",
+    r"{Q}(?i:[smd]|re|ve|ll)(?![A-Za-z])",
+    r"’(?i:[smdn]|re|ve|ll)",
+    # apostrophes inside tokens
+    r"{Q}(?i:em|till?|cause)",
+    r"{Q}[nN](?:{Q}|(?=\s|$))",
+    r"{Q}{D}0s|{Q}{D}{D}(?=\s|$)",
+    r"(?:[dlno]|[A-HJ-XZ]){Q}{L}{L}+",
+    r"(?i:[a-z]+[aeiouy]){Q}[aeiouA-Z][A-Za-z]*",
+    r"(?i:[djl]{Q}|y{Q}(?={L})|ol{Q})",
+    r"(?i:(?:[eo]{Q}er|ma{Q}am|c{Q}mon|cap{Q}n|ev{Q}ry|li{Q}l|nat{Q}l|nor{Q}easter|s{Q}mores))",
+    # marks of the web
+    r"{TAG}",
+    r"https?://{PATH}",
+    r"(?:www\.(?:[^\s\"<>|.!?(){},]+\.)+[A-Za-z]{2,4}|(?:{LABEL}\.)+(?:com|net|org|edu))(?:/{PATH})?",
+    r"<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?",
+    rf"{{W}}+(?:\.{{W}}+)*\.(?i:{_any(_FILES)})(?=[\s.,;:?!\"<]|$)",
+    r"@[A-Za-z_][A-Za-z0-9_]*|#{L}+",
+    r"&(?:amp|lt|gt);|&#{D}+;",
+    # emoticons
+    r"[<>]?[:;=][-o*']?[()\\{@|\[\]ODdPp](?![A-Za-z0-9])",
+    r"[-^x=~<>']_[-^x=~<>']|\((?:[-^x=~<>'][_.]?[-^x=~<>']|\^-\^)\)",
+    # numbers
+    r"[-+]?{NUMBER}",
+    r"(?:{D}{1,4}(?:-|{S}))?{D}{1,4}\\?[/⁄]{D}{1,4}",
+    r"(?:\({D}{2,3}\){S}?|\+{0,2}(?:{D}{2,4}(?:-|{S}))?{D}{2,4}(?:-|{S})){D}{3,4}(?:-|{S})?{D}{3,5}",
+    r"[A-Z]{1,2}\$",
+    # words
+    r"{WORD}|{W}+",
+    r"{HYPHENED}",
+    r"{JOINED}",
+    r"{SLASHED}(?:\\?/{SLASHED}){1,2}",
+    r"[A-Z]+(?:(?:[&+]|&amp;)[A-Z]+)+",
+    # periods that stay
+    _abbreviations() + r"\.",
+    rf"((?i:{_any(_BEFORE_NUMBERS)})\.){{S}}*{{D}}",
+    r"((?:{HYPHENED}|{JOINED}|{WORD}|{W}+|{NUMBER})\.)[,;:]",
+    r"{ACRONYM}\.|(?i:ph\.d\.)",
+    rf"[A-Za-z]\.(?!\s+(?:(?=[A-Z])(?i:{_any(_STARTERS)})|{{TAG}})\s|\s*$)",
+    # symbols and punctuation
+    r"[cC]\+\+|[cCfF]#",
+    r"\.{3,}|-{2,}|''|``|’’|[?!]{2,}|@+|#+|\\?\*+|_+|<<|>>",
+    r"[][(){}$%&+/<=>\\^|~¡-ª¬®-¹¼-¿×÷‖‗‚„-•‰-‸※‾-⁂⁄⁰-⁾₀-₎€℀-⅞←-⯿、。〒・！-／：-＠［-｀｛-･]",
+)
+_RULES = tuple(re.compile(_expand(pattern)) for pattern in _PATTERNS)
+_CONTRACTION = re.compile(_expand(r"[nN]{Q}[tT]|{Q}(?i:[smd]|re|ve|ll)"))
+_SILENT = re.compile(r"\.{3,}|-{2,4}|''|``|’’")
+_DASHES = re.compile("&[mn]dash;")
+_SPACES = re.compile(r"\s")
+# A part between spaces with a number, a tag or one of the periods that depend on what follows does not read by itself.
+_DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}))\.\s*$"))
+
+
+def tokenize(caption: str) -> list[str]:
+    """The tokens that coco-caption scores: lower case, without the punctuation that it leaves out."""
+    tokens: list[str] = []
+    for part in caption.split(" "):
+        found = _tokens_alone(part)
+        if found is None:
+            return _lex(caption)
+        tokens += found
+    return tokens
+
+
+def tokenize_all(captions: Iterable[str]) -> list[list[str]]:
+    """The tokens of each caption."""
+    return [tokenize(caption) for caption in captions]
+
+
+@lru_cache(maxsize=1 << 16)
+def _tokens_alone(part: str) -> tuple[str, ...] | None:
+    """The tokens of a part between spaces, or None where they depend on what is around it."""
+    return None if _DEPENDENT.search(part) else tuple(_lex(part))
+
+
+def _lex(text: str) -> list[str]:
+    text = text.translate(_WINDOWS).replace("&nbsp;", " ").replace("&quot;", '"')
+    text = _DASHES.sub("–", text)
+    tokens = []
+    place = 0
+    while place < len(text):
+        token, length = "", 0
+        for rule in _RULES:
+            match = rule.match(text, place)
+            if match and match.end() - place > length:
+                length = match.end() - place
+                token = match[1] if rule.groups else match[0]
+        place += len(token) or 1  # what no rule reads is left out: spaces, quotes, single marks, emoji
+        if token and (written := _write(token)) not in PUNCTUATION:
+            tokens.append(written)
+    return tokens
+
+
+def _write(token: str) -> str:
+    """A token as the tokenizer prints it; runs of periods and dashes as the punctuation they are."""
+    if token in _WHOLE:
+        return _WHOLE[token]
+    if _SILENT.fullmatch(token):
+        return "''"
+    if _CONTRACTION.fullmatch(token):
+        token = token.replace("’", "'").replace("&apos;", "'")
+    for bracket, name in _BRACKETS.items():
+        token = token.replace(bracket, name)
+    return _SPACES.sub(NO_BREAK_SPACE, token).replace("&amp;", "&").lower()

@@ -1,0 +1,227 @@
+"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid.
+
+`small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are any model of those libraries, cut off
+behind the layer whose map is read.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from seqtool.errors import InputError
+from seqtool.models.pretrained import Cut, cut_off, load_weights, timm_backbone, torchvision_backbone
+
+FITS = ("crop", "squash")
+LIBRARIES = ("torchvision", "timm")
+SMALL_REVISION = 1  # of `Small`: raise it when its arithmetic changes
+SHIFT = 1 / 16  # of a side: the farthest that augmentation moves a picture
+JITTER = 0.15  # the most that augmentation changes brightness and contrast
+
+
+@dataclass
+class EncoderSettings:
+    """The `model.encoder` settings; configs/encoder.yaml says what each is and holds the defaults."""
+
+    backbone: str
+    layer: str | None
+    weights: str | None
+    size: int
+    fit: str
+    fine_tune_from: int | None
+    lr: float
+    augment: bool
+
+    def check(self) -> None:
+        """Raise one InputError that names every setting that cannot be used."""
+        library, _, name = self.backbone.partition("/")
+        problems = []
+        if self.backbone != "small" and not (library in LIBRARIES and name):
+            problems.append(
+                f"Unknown model.encoder.backbone '{self.backbone}'; choose from small, torchvision/NAME, timm/NAME."
+            )
+        if self.backbone == "small" and self.layer is not None:
+            problems.append(f"model.encoder.layer must be null for the backbone small, not '{self.layer}'.")
+        if self.backbone == "small" and self.weights == "default":
+            problems.append("model.encoder.weights=default is for torchvision and timm; small takes a file or null.")
+        if library == "timm" and self.layer is not None and not self.layer.isdigit():
+            problems.append(f"model.encoder.layer must be an out index such as 3 for timm, not '{self.layer}'.")
+        if self.fit not in FITS:
+            problems.append(f"Unknown model.encoder.fit '{self.fit}'; choose from {', '.join(FITS)}.")
+        if self.size < 8:
+            problems.append(f"model.encoder.size must be at least 8 pixels, not {self.size}.")
+        if self.fine_tune_from is not None and self.fine_tune_from < 0:
+            problems.append(f"model.encoder.fine_tune_from must be at least 0 or null, not {self.fine_tune_from}.")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
+        if problems:
+            raise InputError(" ".join(problems))
+
+
+class Backbone(nn.Module):
+    """Pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32), S = rows·columns of `locations`, D = `dimension`.
+
+    Normalisation layers always use their stored statistics. Frozen (`fine_tune_from` null) nothing in it ever changes.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, cut: Cut, settings: EncoderSettings) -> None:
+        super().__init__()
+        self.network = cut.network
+        self.read = cut.read
+        self.frozen = settings.fine_tune_from is None
+        self.augment = settings.augment and not self.frozen
+        self.register_buffer("mean", 255 * torch.tensor(cut.mean).view(3, 1, 1))
+        self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
+        self.requires_grad_(not self.frozen)
+        self.locations, self.dimension = self._measure(settings)
+        self.train()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = pixels.to(self.mean.dtype)
+        if self.augment and self.training:
+            x = augmented(x)
+        x = (x - self.mean) / self.std
+        if self.frozen:  # in full precision, as what is cached
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                map_ = self.read(self.network, x)
+        else:
+            map_ = self.read(self.network, x)
+        return map_.flatten(2).transpose(1, 2).to(self.mean.dtype).contiguous()
+
+    def train(self, mode: bool = True) -> "Backbone":
+        super().train(mode)
+        for module in self.network.modules():
+            if self.frozen or isinstance(module, _BatchNorm):
+                module.training = False
+        return self
+
+    def _measure(self, settings: EncoderSettings) -> tuple[tuple[int, int], int]:
+        """Grid and dimension, read off the map of an empty image; what lies behind the map is cut off on the way."""
+        name, layer, size = settings.backbone, settings.layer, settings.size
+        self.network.eval()
+        with torch.no_grad():
+            try:
+                shape = cut_off(self.network, self.read, torch.zeros(1, 3, size, size)).shape
+            except (RuntimeError, ValueError, AssertionError) as error:
+                reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+                raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
+        if len(shape) != 4:
+            shown, layer = "×".join(map(str, shape)), layer or "null"
+            raise InputError(
+                f"model.encoder.layer={layer} of {name} gives {shown} numbers, not a map of channels, rows and "
+                "columns: choose another layer."
+            )
+        return (shape[2], shape[3]), shape[1]
+
+
+class Small(nn.Module):
+    """The CNN for the built-in images: 64×64 pixels to an 8×8 grid.
+
+    A cell sees 29×29 pixels, no more, so attention on an object must lie near it: a normalisation layer, whose
+    statistics are the whole image's, would break that. Two channels hold the cell's coordinates, from −1 to 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(3, 24, 5, stride=2, padding=2), nn.ReLU()),
+            *(nn.Conv2d(24, 32, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(64, 96, 3, stride=2, padding=1), nn.ReLU()),
+        )
+        self.place = nn.Conv2d(96 + 2, 96, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                assert module.bias is not None
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers(x)
+        rows, columns = (torch.linspace(-1, 1, size, dtype=x.dtype, device=x.device) for size in x.shape[2:])
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(x), -1, -1, -1)
+        return torch.relu(self.place(torch.cat([x, grid], 1)))
+
+
+def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
+    """The backbone with its first weights, or without (`pretrained` false), where they come from a checkpoint.
+
+    A frozen backbone with `weights` null has random weights that are the same every time: what was cached from it stays
+    true. InputError where a library, a model, a layer or the weights are not there.
+    """
+    settings.check()
+    library, _, name = settings.backbone.partition("/")
+    download = pretrained and settings.weights == "default"
+    with torch.random.fork_rng(devices=[], enabled=settings.fine_tune_from is None):
+        if settings.fine_tune_from is None:
+            torch.manual_seed(0)
+        if library == "torchvision":
+            cut = torchvision_backbone(name, settings.layer, download=download)
+        elif library == "timm":
+            cut = timm_backbone(name, settings.layer, download=download)
+        else:
+            cut = Cut(Small(), _call, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    if pretrained and settings.weights not in (None, "default"):
+        load_weights(cut.network, Path(str(settings.weights)), settings.backbone)
+    return Backbone(cut, settings)
+
+
+def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
+    """All that the annotation vectors depend on besides the images; `digest` gives a file's content hash."""
+    library = settings.backbone.partition("/")[0]
+    weights = settings.weights
+    if weights not in (None, "default"):
+        weights = digest(Path(str(weights)))
+    return {
+        "backbone": settings.backbone,
+        "layer": settings.layer,
+        "weights": weights,
+        "size": settings.size,
+        "fit": settings.fit,
+        "code": SMALL_REVISION if library == "small" else _version(library),
+        "random": _version("torch") if weights is None else None,
+    }
+
+
+def augmented(x: Tensor) -> Tensor:
+    """Each picture moved by up to a sixteenth of its side, its border repeated, and a little brighter or darker, with
+    more or less contrast. Never mirrored: captions say left and right. B×3×H×W, values 0–255.
+    """
+    B, _, H, W = x.shape  # noqa: N806
+    rows, columns = (
+        (torch.arange(side, device=x.device) + _offsets(B, side, x.device)[:, None]).clamp(0, side - 1)
+        for side in (H, W)
+    )
+    pictures = torch.arange(B, device=x.device)[:, None, None]
+    x = x.permute(0, 2, 3, 1)[pictures, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+    brightness, contrast = 1 + JITTER * (2 * torch.rand(2, B, 1, 1, 1, device=x.device, dtype=x.dtype) - 1)
+    mean = x.mean((1, 2, 3), keepdim=True)
+    x = ((x - mean) * contrast + mean) * brightness
+    return x.clamp(0, 255)
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _offsets(count: int, side: int, device: torch.device) -> Tensor:
+    most = int(side * SHIFT)
+    return torch.randint(-most, most + 1, (count,), device=device)
+
+
+def _call(network: nn.Module, x: Tensor) -> Tensor:
+    output: Tensor = network(x)
+    return output

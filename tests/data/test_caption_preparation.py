@@ -1,0 +1,389 @@
+"""Prepared captions: what is in the cache is what the corpus has, bad images harm nothing else, it is made once."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from PIL import Image
+
+from seqtool.cli import config_directory
+from seqtool.data import caption_preparation, image_store, preparation
+from seqtool.data.batches import Annotations, Pixels, epoch_batches
+from seqtool.data.caption_cache import CaptionCache, is_caption_cache
+from seqtool.data.caption_preparation import prepare_captions
+from seqtool.data.captioning import Captioned, Digest, ImageCorpus
+from seqtool.data.preparation import CacheSettings, prepare_cache
+from seqtool.data.vocabulary import BOS, EOS
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings, make_backbone
+
+Config = dict[str, Any]
+
+CPU = torch.device("cpu")
+FROZEN = EncoderSettings(
+    backbone="small", layer=None, weights=None, size=32, fit="squash", fine_tune_from=None, lr=0.001, augment=False
+)
+CAPTIONS = ("A red cat .", "a RED cat sits.", "A cat", "The cat, red", "A red thing sits on a mat...")
+BAD = {"missing.png": None, "empty.png": b"", "text.png": b"no image"}
+
+
+class Album(ImageCorpus):
+    """Pictures of one colour; which, and their captions, are in a JSON file."""
+
+    name = "album"
+
+    def __init__(self, *, file: str) -> None:
+        self.file = Path(file)
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(json.loads(self.file.read_text()))
+
+    def images(self, split: str) -> list[Captioned]:
+        images = json.loads(self.file.read_text())[split]
+        return [Captioned(self.file.parent / name, name.upper(), tuple(texts)) for name, texts in images.items()]
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {"file": digest(self.file)}
+
+
+def album(directory: Path, **splits: dict[str, list[str]]) -> None:
+    """Write the corpus, drawing each picture that is not in BAD and not there."""
+    for images in splits.values():
+        for name in images:
+            if name in BAD and BAD[name] is not None:
+                (directory / name).write_bytes(BAD[name] or b"")
+            elif name not in BAD and not (directory / name).exists():
+                Image.new("RGB", (20, 30), (sum(name.encode()) * 7 % 256, len(name), 3)).save(directory / name)
+    (directory / "album.json").write_text(json.dumps(splits))
+
+
+TRAIN = {f"{letter}.png": list(CAPTIONS) for letter in "abcdef"}
+VALID = {"v.png": ["An  odd\u2028cat .", ""], "a.png": ["Cat."]}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setattr("seqtool.data.captioning.Album", Album, raising=False)
+    (tmp_path / "pictures").mkdir()
+    album(tmp_path / "pictures", train=TRAIN, valid=VALID)
+    defaults: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / "caption_preparation.yaml"))
+    own = {"_target_": "seqtool.data.captioning.Album", "file": str(tmp_path / "pictures" / "album.json")}
+    return {**own, **defaults, "cache": str(tmp_path / "cache"), "processes": 1}
+
+
+def changed(config: Config, **settings: Any) -> Config:
+    """The config with `vocabulary_size=3` for `vocabulary.size`, and so on."""
+    result = copy.deepcopy(config)
+    for name, value in settings.items():
+        group, _, key = name.partition("_")
+        if group in ("vocabulary", "limits"):
+            assert key in result[group]
+            result[group][key] = value
+        else:
+            result[name] = value
+    return result
+
+
+def prepare(config: Config, encoder: EncoderSettings = FROZEN) -> CaptionCache:
+    return prepare_captions(config, encoder, device=CPU)
+
+
+def left_in(config: Config) -> list[str]:
+    return sorted(path.name for path in Path(config["cache"]).iterdir() if path.name != "digests.json")
+
+
+def caches(config: Config) -> list[str]:
+    return [name for name in left_in(config) if name.startswith("album")]
+
+
+def test_the_defaults_are_all_settings(config: Config) -> None:
+    assert set(config) - {"_target_", "file"} == {"vocabulary", "limits", "cache", "processes"}
+    assert asdict(preparation.cache_settings(config)).keys() == CacheSettings.__dataclass_fields__.keys()
+
+
+def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> None:
+    cache = prepare(config)
+    vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
+    assert cache.name == "album" and cache.splits == ("train", "valid") and cache.source_vocabulary is None
+    assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
+    written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
+    assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
+    assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
+    for split in (train, valid):
+        assert split.target_lengths.tolist() == [len(split.target(i)) for i in range(len(split))]
+        assert split.source_lengths.tolist() == [1] * len(split)
+        with pytest.raises(IndexError):
+            split.target(len(split))
+
+
+def test_captions_know_their_image(config: Config, tmp_path: Path) -> None:
+    cache = prepare(config)
+    train, valid = cache.split("train"), cache.split("valid")
+    assert train.image_of.tolist() == [image for image in range(6) for _ in range(5)]
+    assert valid.image_of.tolist() == [0, 0, 1] and valid.images == 2
+    assert valid.identifiers == ["V.PNG", "A.PNG"]
+    assert valid.files == [str(tmp_path / "pictures" / name) for name in ("v.png", "a.png")]
+    assert valid.references() == list(VALID.values()) and train.references() == list(TRAIN.values())
+
+
+def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
+    cache = prepare(config)
+    train = cache.split("train")
+    backbone = make_backbone(FROZEN, pretrained=True)
+    indices = [29, 0, 1, 27]
+    batch = train.collate(indices)
+    assert isinstance(batch.source, Annotations)
+    S = backbone.locations[0] * backbone.locations[1]  # noqa: N806
+    assert batch.source.values.shape == (4, S, backbone.dimension) and batch.source.values.dtype == torch.float16
+    assert batch.indices.tolist() == indices and batch.tokens == sum(len(train.target(i)) + 1 for i in indices)
+    for row, index in zip(batch.target.tolist(), indices, strict=True):
+        assert row[: len(train.target(index)) + 2] == [BOS, *train.target(index).tolist(), EOS]
+    values = batch.source.values
+    assert torch.equal(values[0], values[3]) and torch.equal(values[1], values[2])
+    assert not torch.equal(values[0], values[1])
+    pictures = train.pictures([5, 0])
+    assert torch.equal(pictures.values, values[:2])
+    assert torch.equal(cache.split("valid").pictures([1]).values, values[1:2])  # a.png is in both splits
+    assert len(cache.store) == 7 and train.collate([]).source.values.shape[0] == 0
+    tuned = prepare(config, replace(FROZEN, fine_tune_from=3)).split("train").collate(indices)
+    assert isinstance(tuned.source, Pixels) and tuned.source.values.shape == (4, 3, 32, 32)
+    assert torch.equal(tuned.target, batch.target)
+
+
+def test_batches_hold_captions_of_like_length(config: Config) -> None:
+    train = prepare(config).split("train")
+    batches = epoch_batches(
+        train.source_lengths, train.target_lengths, size=6, unit="sentences", seed=1, epoch=0, pool=50
+    )
+    assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
+
+
+def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Config) -> None:
+    cache = prepare(changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1))
+    train, valid = cache.split("train"), cache.split("valid")
+    assert len(train) == 18 and len(valid) == 3
+    assert train.image_of.tolist() == [image for image in range(6) for _ in range(3)]
+    lines = [line.split() for line in cache.describe().splitlines()]
+    assert lines[0][:4] == ["album,", "images", "and", "captions;"]
+    assert cache.describe().splitlines()[1] == "annotation vectors 4×4×96 (small): 7 images, 0.0 MB"
+    assert lines[2] == ["split", "images", "captions", "tokens/caption", "unknown", "refused", "dropped"]
+    assert lines[3] == ["train", "6", "18", "3.7", "0.00%", "0", "6", "too", "long,", "6", "too", "short"]
+    assert lines[4] == ["valid", "2", "3", "1.3", "50.00%", "0", "none"]
+    assert len(lines) == 5
+
+
+def test_bad_images_are_reported_and_the_rest_is_unharmed(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pictures = tmp_path / "pictures"
+    clean = prepare(config)
+    album(
+        pictures,
+        train={"missing.png": ["One", "Two"], **TRAIN, "empty.png": ["Three"]},
+        valid={"text.png": ["Four."], **VALID, "missing.png": ["Five"]},
+    )
+    caplog.clear()
+    cache = prepare(config)
+    assert [one for one in caplog.messages if "bytes" not in one] == [
+        f"3 images cannot be used: {cache.directory / 'refused.txt'} says why"
+    ]
+    assert cache.directory != clean.directory and cache.store.directory != clean.store.directory
+    for split in ("train", "valid"):
+        ours, theirs = cache.split(split), clean.split(split)
+        batch, same = ours.collate(range(len(ours))), theirs.collate(range(len(theirs)))
+        assert torch.equal(batch.target, same.target)
+        assert torch.allclose(batch.source.values.float(), same.source.values.float(), rtol=2**-10)
+        assert ours.references() == theirs.references() and ours.files == theirs.files
+    lines = (cache.directory / "refused.txt").read_text().splitlines()
+    assert lines[:3] == [
+        f"train\t{pictures / 'missing.png'} does not exist.",
+        f"train\t{pictures / 'empty.png'} is empty.",
+        lines[2],
+    ]
+    assert lines[2].startswith(f"valid\t{pictures / 'text.png'} is no image")
+    assert lines[3:] == [f"valid\t{pictures / 'missing.png'} does not exist."]
+    described = cache.describe().splitlines()
+    assert described[3].split()[5:] == ["2", "3", "of", "refused", "images"]
+    assert described[4].split()[5:] == ["2", "2", "of", "refused", "images"]
+    assert described[5] == f"Refused images, each with the reason: {cache.directory / 'refused.txt'}"
+    assert cache.target_vocabulary.fingerprint == clean.target_vocabulary.fingerprint
+    Image.new("RGB", (9, 9)).save(pictures / "missing.png")
+    assert len(prepare(config).split("train")) == 32
+
+
+def test_a_refused_name_of_any_kind_is_a_line(config: Config, tmp_path: Path) -> None:
+    name = os.fsdecode(b"K\xf6ln\nx.png")
+    images = {**TRAIN, name: ["A cat"]}
+    (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": images}))
+    lines = (prepare(config).directory / "refused.txt").read_text().splitlines()
+    assert lines == [f"train\t{tmp_path / 'pictures'}/K\\udcf6ln x.png does not exist."]
+
+
+def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> None:
+    album(tmp_path / "pictures", train=TRAIN, valid={"text.png": ["Four."], "missing.png": ["Five"]})
+    with pytest.raises(InputError) as error:
+        prepare(config)
+    assert str(error.value).startswith(
+        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is no image of "
+    )
+    (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN, "valid": {}}))
+    with pytest.raises(InputError) as error:
+        prepare(config)
+    assert str(error.value) == "None of the 0 images of the split 'valid' can be used."
+    assert caches(config) == []
+
+
+def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: Path) -> None:
+    first = prepare(config)
+    assert first.directory.name.startswith("album-") and is_caption_cache(first.directory)
+    assert not is_caption_cache(first.store.directory)
+    assert prepare(config).directory == first.directory
+    assert prepare(changed(config, processes=2)).directory == first.directory
+    other = prepare(changed(config, vocabulary_minimum_count=1))
+    assert other.directory != first.directory and other.store.directory == first.store.directory
+    assert prepare(changed(config, limits_maximum=5)).store.directory == first.store.directory
+    crop = prepare(config, replace(FROZEN, fit="crop"))
+    assert crop.directory == first.directory and crop.store.directory != first.store.directory
+    album(tmp_path / "pictures", train=TRAIN, valid={**VALID, "b.png": ["Another word"]})
+    more = prepare(config)
+    assert more.directory not in (first.directory, other.directory) and more.store.directory == first.store.directory
+    (tmp_path / "pictures").rename(tmp_path / "moved")
+    moved = prepare(changed(config, file=str(tmp_path / "moved" / "album.json")))
+    assert moved.split("train").files[0] == str(tmp_path / "moved" / "a.png")
+    assert moved.store.directory == first.store.directory
+
+
+def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = prepare(config).directory
+    monkeypatch.setattr(caption_preparation, "_fill", None)
+    monkeypatch.setattr(image_store, "_fill", None)
+    cache = prepare(config)
+    assert cache.directory == directory
+    opened = CaptionCache(directory)
+    assert opened.describe() == "\n".join(
+        line for line in cache.describe().splitlines() if not line.startswith("annotation")
+    )
+    with pytest.raises(ValueError, match="was opened without an image store"):
+        opened.split("train")
+
+
+def test_a_vocabulary_can_be_used_again(config: Config, tmp_path: Path) -> None:
+    first = prepare(config)
+    album(tmp_path / "pictures", train={"a.png": ["One new caption"]})
+    second = prepare(changed(config, vocabulary_reuse=str(first.directory)))
+    assert second.target_vocabulary.fingerprint == first.target_vocabulary.fingerprint
+    assert second.summary["splits"]["train"]["unknown"] == 3
+    with pytest.raises(InputError) as error:
+        prepare(changed(config, vocabulary_reuse="/nowhere"))
+    assert str(error.value) == "/nowhere has no vocabulary of captions: expected target.vocabulary."
+    with pytest.raises(InputError, match=r"^/nowhere has no vocabulary"):
+        prepare(changed(config, vocabulary_reuse="/nowhere", cache=str(tmp_path / "empty")))
+    assert not (tmp_path / "empty").exists()
+
+
+def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
+    pieces = {"vocabulary_kind": "char", "vocabulary_size": 100}
+    sampled = prepare(changed(config, vocabulary_sample=1, **pieces))
+    assert len(sampled.target_vocabulary) < len(prepare(changed(config, **pieces)).target_vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"processes": 0}, "data.processes is 0 but must be at least 1."),
+        (
+            {"vocabulary_joint": True},
+            "data.vocabulary.joint=true is for translation: captions have one vocabulary and ",
+        ),
+        ({"vocabulary_source_size": 50}, "data.vocabulary.source_size=50 is for translation: captions have one "),
+        ({"vocabulary_target_size": 60}, "data.vocabulary.target_size=60 is for translation: captions have one "),
+        ({"limits_ratio": 2.0}, "data.limits.ratio=2.0 is for translation: captions have one vocabulary and one side"),
+        (
+            {"limits_minimum": 9},
+            "None of the 30 captions of the split 'train' is within data.limits: 30 too short.",
+        ),
+        ({"vocabulary_minimum_count": 99}, "No word occurs data.vocabulary.minimum_count=99 times in the training "),
+    ],
+)
+def test_unusable_settings_leave_nothing(config: Config, settings: Config, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        prepare(changed(config, **settings))
+    assert str(error.value).startswith(message)
+    assert not Path(config["cache"]).exists() or caches(config) == []
+
+
+def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None:
+    own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    toy = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **own}
+    with pytest.raises(InputError) as error:
+        prepare(toy)
+    assert str(error.value) == (
+        "Toy has sentence pairs, not images: choose model=bahdanau or another translation model, or images with "
+        "captions such as data=scenes."
+    )
+    with pytest.raises(InputError) as error:
+        prepare_cache(config)
+    assert str(error.value) == (
+        "Album has images, not sentence pairs: choose model=show_attend_tell or model=show_tell, or parallel text "
+        "such as data=toy."
+    )
+    with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
+        prepare_captions(changed(config, _target_="os.system"), FROZEN, device=CPU, trusted=False)
+
+
+def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path) -> None:
+    directory = prepare(config).directory
+    with pytest.raises(InputError) as error:
+        CaptionCache(tmp_path)
+    assert str(error.value) == f"{tmp_path} is not a cache of captions: seqtool prepare makes them."
+    with pytest.raises(InputError) as error:
+        prepare(config).split("test")
+    assert str(error.value) == f"{directory} has no split 'test'; it has train, valid."
+    rows = directory / "train.rows.bin"
+    rows.write_bytes(rows.read_bytes()[:-8])
+    with pytest.raises(InputError) as error:
+        prepare(config)
+    assert str(error.value) == f"{rows} has 40 bytes instead of 48: remove {directory} and prepare again."
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[1])
+import test_caption_preparation as tests
+from seqtool.data import caption_preparation, captioning
+
+captioning.Album = tests.Album
+write = caption_preparation.write_lines
+def die(path, lines):
+    write(path, lines)
+    if path.name.startswith("valid"):
+        os.kill(os.getpid(), signal.SIGKILL)
+caption_preparation.write_lines = die
+tests.prepare(__import__("json").loads(sys.argv[2]))
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
+    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), json.dumps(config)]
+    assert subprocess.run(command, check=False).returncode == -9
+    left = caches(config)
+    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
+    assert not (Path(config["cache"]) / left[1] / "summary.json").exists()
+    cache = prepare(config)
+    assert len(cache.split("valid")) == 3 and caches(config) == [cache.directory.name]
+
+
+def test_memory_is_mapped(config: Config) -> None:
+    split = prepare(config).split("train")
+    assert isinstance(split.image_of, np.memmap) and isinstance(split.store._values, np.memmap)

@@ -1,0 +1,507 @@
+"""Captioned images: each data set as it is published, and a sentence with file and line where a file is wrong."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from seqtool.config import build
+from seqtool.data.caption_files import read_captions, read_flickr30k_csv, read_json, read_list, read_tokens
+from seqtool.data.caption_sources import Coco, Flickr8k, Flickr30k, Karpathy
+from seqtool.data.captioning import Captioned, ImageCorpus
+from seqtool.data.photos import Photos
+from seqtool.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def write_json(path: Path, content: object) -> Path:
+    return write(path, json.dumps(content))
+
+
+def tokens(*images: str, captions: int = 2) -> str:
+    return "".join(f"{image}#{n}\tCaption {n}  of {image} .\n" for image in images for n in range(captions))
+
+
+def names(images: Sequence[Captioned]) -> list[str]:
+    return [image.identifier for image in images]
+
+
+def fingerprint(corpus: ImageCorpus) -> dict[str, Any]:
+    return corpus.fingerprint(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def refusal(action: Any, *arguments: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        action(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "karpathy", "photos"])
+def test_configurations_build_their_source(name: str) -> None:
+    settings = OmegaConf.load(ROOT / "configs" / "data" / f"{name}.yaml")
+    del settings["defaults"]
+    if name == "photos":
+        assert OmegaConf.missing_keys(settings) == {"train"}
+        settings["train"] = "captions.jsonl"
+    corpus = build(settings, trusted=False)
+    assert isinstance(corpus, ImageCorpus) and corpus.name == name
+
+
+@pytest.fixture
+def flickr8k(tmp_path: Path) -> Path:
+    write(tmp_path / "Flickr8k.token.txt", tokens("a.jpg", "b.jpg", "c.jpg", "odd.jpg.1"))
+    write(tmp_path / "Flickr_8k.trainImages.txt", "c.jpg\na.jpg\n")
+    write(tmp_path / "Flickr_8k.devImages.txt", "b.jpg")
+    (tmp_path / "Flicker8k_Dataset").mkdir()
+    return tmp_path
+
+
+def test_flickr8k(flickr8k: Path) -> None:
+    corpus = Flickr8k(directory=str(flickr8k))
+    corpus.fetch()
+    assert corpus.splits() == ("train", "valid")
+    images = corpus.images("train")
+    assert images[1] == Captioned(
+        flickr8k / "Flicker8k_Dataset" / "a.jpg", "a.jpg", ("Caption 0 of a.jpg .", "Caption 1 of a.jpg .")
+    )
+    assert (names(images), names(corpus.images("valid"))) == (["c.jpg", "a.jpg"], ["b.jpg"])
+    before = fingerprint(corpus)
+    write(flickr8k / "Flickr_8k.testImages.txt", "odd.jpg.1\n")
+    assert corpus.splits() == ("train", "valid", "test")
+    assert names(corpus.images("test")) == ["odd.jpg.1"]
+    assert fingerprint(corpus) != before
+    (flickr8k / "Images").mkdir()
+    assert corpus.images("train")[0].file == flickr8k / "Images" / "c.jpg"
+
+
+def test_flickr8k_with_files_missing(flickr8k: Path) -> None:
+    corpus = Flickr8k(directory=str(flickr8k))
+    (flickr8k / "Flicker8k_Dataset").rmdir()
+    assert refusal(corpus.fetch) == (
+        f"{flickr8k} has no folder Images or Flicker8k_Dataset or Flickr8k_Dataset: put the images there."
+    )
+    (flickr8k / "Flickr_8k.devImages.txt").unlink()
+    assert refusal(corpus.fetch) == (
+        f"{flickr8k}/Flickr_8k.devImages.txt does not exist: "
+        "Flickr8k_text.zip has it; set data.directory to where its files are."
+    )
+    assert refusal(Flickr8k(directory=f"{flickr8k}/no").fetch) == (
+        f"{flickr8k}/no is no directory: set data.directory to where the images are."
+    )
+
+
+def test_flickr8k_with_lists_that_do_not_fit(flickr8k: Path) -> None:
+    path = write(flickr8k / "Flickr_8k.devImages.txt", "b.jpg\nz.jpg\n")
+    corpus = Flickr8k(directory=str(flickr8k))
+    assert refusal(corpus.images, "valid") == (
+        f"{path} line 2 names z.jpg, which has no caption in {flickr8k}/Flickr8k.token.txt."
+    )
+    write(path, "b.jpg\n\nb.jpg\n")
+    assert refusal(corpus.images, "valid") == f"{path} line 3 names b.jpg again."
+
+
+def test_flickr8k_itself(shared: Path) -> None:
+    corpus = Flickr8k(directory=str(shared / "data" / "flickr8k"))
+    corpus.fetch()
+    images = {split: corpus.images(split) for split in corpus.splits()}
+    assert {split: len(found) for split, found in images.items()} == {"train": 6_000, "valid": 1_000}
+    everything = [image for found in images.values() for image in found]
+    assert {len(image.captions) for image in everything} == {5}
+    assert len({image.identifier for image in everything}) == 7_000
+    assert all(image.file.is_file() for image in everything)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a#0\tx\na#1 x\n", "line 2 must be a file name, # and a number, one tab, a caption."),
+        ("a\tx\n", "line 1 must be a file name, # and a number, one tab, a caption."),
+        ("#0\tx\n", "line 1 must be a file name, # and a number, one tab, a caption."),
+        ("a#one\tx\n", "line 1 must be a file name, # and a number, one tab, a caption."),
+        ("a#0\tx\nb#0\ty\na#0\tz\n", "line 3 has caption 0 of a again."),
+        (b"a#0\tx\na#1\tcaf\xe9\n", "line 2 is not valid UTF-8 (byte 8 of the line): convert the file to UTF-8."),
+    ],
+)
+def test_token_files_that_are_wrong(content: str | bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "tokens", content)
+    assert refusal(read_tokens, path) == f"{path} {message}"
+    assert refusal(read_tokens, write(path, "")) == f"{path} is empty."
+
+
+@pytest.mark.parametrize("caption", ["", "  ", "\u00a0\t"])
+def test_an_empty_caption_counts_where_its_image_is_used(caption: str, flickr8k: Path) -> None:
+    path = write(flickr8k / "Flickr8k.token.txt", f"{tokens('a.jpg', 'c.jpg')}b.jpg#0\t{caption}\n")
+    corpus = Flickr8k(directory=str(flickr8k))
+    assert names(corpus.images("train")) == ["c.jpg", "a.jpg"]
+    assert refusal(corpus.images, "valid") == f"{path} line 5 has an empty caption of b.jpg."
+
+
+@pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "a/../../b", "..", ".", "a\0b"])
+def test_names_that_lead_out_of_the_directory(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "Flickr8k.token.txt", tokens(name))
+    write(tmp_path / "Flickr_8k.trainImages.txt", name)
+    (tmp_path / "Images").mkdir()
+    assert refusal(Flickr8k(directory=str(tmp_path)).images, "train") == (
+        f"{tmp_path}/Flickr8k.token.txt line 1 names the image {name!r}: "
+        f"it must be the name of a file in {tmp_path}/Images."
+    )
+
+
+def karpathy(split: str, name: str, *captions: str, **more: object) -> dict[str, object]:
+    return {"split": split, "filename": name, "sentences": [{"raw": text, "tokens": []} for text in captions], **more}
+
+
+def make_karpathy(directory: Path, content: object) -> Karpathy:
+    path = write_json(directory / "dataset.json", content)
+    return Karpathy(directory=str(directory), annotations=str(path))
+
+
+def test_karpathys_splits_of_flickr(tmp_path: Path) -> None:
+    images = [
+        karpathy("test", "c.jpg", "x"),
+        karpathy("train", "a.jpg", " A  dog .\n", "z"),
+        karpathy("val", "b.jpg", "y"),
+    ]
+    corpus = make_karpathy(tmp_path, {"images": images, "dataset": "flickr8k"})
+    corpus.fetch()
+    assert corpus.splits() == ("train", "valid", "test")
+    assert corpus.images("train") == [Captioned(tmp_path / "a.jpg", "a.jpg", ("A dog .", "z"))]
+    assert (names(corpus.images("valid")), names(corpus.images("test"))) == (["b.jpg"], ["c.jpg"])
+    assert make_karpathy(tmp_path, {"images": images[1:]}).splits() == ("train", "valid")
+
+
+def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
+    images = [
+        karpathy("restval", "v1.jpg", "x", filepath="val2014", cocoid=7),
+        karpathy("train", "t1.jpg", "y", filepath="train2014", cocoid=9),
+        karpathy("test", "v2.jpg", "z", filepath="val2014", cocoid=8),
+    ]
+    corpus = make_karpathy(tmp_path, {"images": images})
+    assert corpus.splits() == ("train", "test")
+    assert corpus.images("train") == [
+        Captioned(tmp_path / "val2014" / "v1.jpg", "7", ("x",)),
+        Captioned(tmp_path / "train2014" / "t1.jpg", "9", ("y",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "{} must be an object, not []."),
+        ({"image": []}, "{} has no 'images'."),
+        ({"images": {}}, "{}: 'images' must be a list, not {{}}."),
+        ({"images": [3]}, "{} images[0] must be an object, not 3."),
+        ({"images": [{"filename": "a"}]}, "{} images[0] has no 'split'."),
+        (
+            {"images": [karpathy("trian", "a", "x")]},
+            "{} images[0] is in split 'trian', which is none of train, restval, val, test.",
+        ),
+        ({"images": [karpathy("train", "a")]}, "{} images[0], a, has no captions."),
+        ({"images": [karpathy("train", "a", " ")]}, "{} images[0] has an empty caption of a."),
+        ({"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]}, "{} images[1] is image a again."),
+        (
+            {"images": [karpathy("train", "a", "x", cocoid="7")]},
+            "{} images[0]: 'cocoid' must be a whole number, not \"7\".",
+        ),
+        (
+            {"images": [karpathy("train", "a", "\ud800")]},
+            "{} images[0] has a caption of a that is no valid text: '\\ud800'.",
+        ),
+        ({"images": [karpathy("val", "a", "x")]}, "{} has no image of the split train."),
+        ({"images": []}, "{} has no image of the split train."),
+    ],
+)
+def test_karpathys_files_that_are_wrong(content: object, message: str, tmp_path: Path) -> None:
+    corpus = make_karpathy(tmp_path, content)
+    assert refusal(corpus.splits) == message.format(tmp_path / "dataset.json")
+
+
+def test_karpathys_names_stay_in_the_directory(tmp_path: Path) -> None:
+    for name, folder in (("../a.jpg", ""), ("a.jpg", "../val2014"), ("a.jpg", "/etc")):
+        corpus = make_karpathy(tmp_path, {"images": [karpathy("train", name, "x", filepath=folder)]})
+        message = refusal(corpus.splits)
+        assert message.startswith(f"{tmp_path}/dataset.json images[0] names the image ")
+        assert message.endswith(f": it must be the name of a file in {tmp_path}.")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not JSON (column 1: Expecting value)."),
+        (b"\xef\xbb\xbf{]", "is not JSON (column 2: Expecting property name enclosed in double quotes)."),
+        (b'{"images": [\n{"id": 1}\n', "is not JSON (line 3 column 1: Expecting ',' delimiter)."),
+        (b'{\n"a": "\xff"}', "line 2 is not valid UTF-8: convert the file to UTF-8."),
+        (b"[" + b"9" * 5_000, "cannot be read as JSON ({})."),
+        (b"null", "must be an object, not null."),
+    ],
+)
+def test_files_that_are_no_json(content: bytes, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", content)
+    assert re.fullmatch(re.escape(f"{path} {message}").replace(r"\{\}", ".+"), refusal(read_json, path))
+
+
+def test_json_files_that_are_none(tmp_path: Path) -> None:
+    assert read_json(write(tmp_path / "a.json", b'\xef\xbb\xbf{"a": 1}')) == {"a": 1}
+    assert refusal(read_json, tmp_path / "b.json") == f"{tmp_path}/b.json does not exist."
+    corpus = Karpathy(directory=str(tmp_path), annotations=str(tmp_path / "b.json"))
+    assert refusal(corpus.fetch) == (
+        f"{tmp_path}/b.json does not exist: "
+        "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
+    )
+
+
+FLICKR30K = "image_name| comment_number| comment\na.jpg| 0| A dog , a | and a cat .\na.jpg| 1   A dog .\nb.jpg| 0| x\n"
+
+
+@pytest.fixture
+def flickr30k(tmp_path: Path) -> Path:
+    images = [karpathy("train", "a.jpg", "not this one"), karpathy("test", "b.jpg", "nor this")]
+    write_json(tmp_path / "dataset_flickr30k.json", {"images": images})
+    (tmp_path / "flickr30k-images").mkdir()
+    return tmp_path
+
+
+def make_flickr30k(directory: Path) -> Flickr30k:
+    return Flickr30k(directory=str(directory), split_file=str(directory / "dataset_flickr30k.json"))
+
+
+def test_flickr30k(flickr30k: Path) -> None:
+    corpus = make_flickr30k(flickr30k)
+    write(flickr30k / "results.csv", FLICKR30K)
+    corpus.fetch()
+    assert corpus.splits() == ("train", "test")
+    captions = "A dog , a | and a cat .", "A dog ."
+    assert corpus.images("train") == [Captioned(flickr30k / "flickr30k-images" / "a.jpg", "a.jpg", captions)]
+    write(flickr30k / "results_20130124.token", tokens("a.jpg", "b.jpg"))
+    corpus = make_flickr30k(flickr30k)
+    assert corpus.images("test")[0].captions == ("Caption 0 of b.jpg .", "Caption 1 of b.jpg .")
+
+
+def test_flickr30k_with_files_missing_or_wrong(flickr30k: Path) -> None:
+    corpus = make_flickr30k(flickr30k)
+    assert refusal(corpus.fetch) == (
+        f"{flickr30k}/results_20130124.token does not exist: "
+        "Flickr30k's captions have this name, or results.csv; set data.directory to where they are."
+    )
+    path = write(flickr30k / "results.csv", f"{FLICKR30K}nothing\n")
+    assert refusal(corpus.images, "train") == f"{path} line 5 must be a file name | a number | a caption."
+    write(path, f"{FLICKR30K}a.jpg| 1| again\n")
+    assert refusal(read_flickr30k_csv, path) == f"{path} line 5 has caption 1 of a.jpg again."
+    write(path, FLICKR30K.replace("b.jpg", "c.jpg"))
+    splits = flickr30k / "dataset_flickr30k.json"
+    assert refusal(make_flickr30k(flickr30k).images, "test") == (
+        f"{splits} names b.jpg, which has no caption in {path}."
+    )
+    splits.unlink()
+    assert refusal(make_flickr30k(flickr30k).fetch) == (
+        f"{splits} does not exist: "
+        "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip)."
+    )
+
+
+def make_coco(directory: Path, content: object) -> Coco:
+    for stem in ("train2014", "val2014"):
+        (directory / stem).mkdir(exist_ok=True)
+        write_json(directory / "annotations" / f"captions_{stem}.json", content)
+    return Coco(directory=str(directory), year=2014)
+
+
+IMAGES = [{"id": 9, "file_name": "COCO_9.jpg"}, {"id": 7, "file_name": "COCO_7.jpg"}]
+
+
+def caption(image: object, text: object) -> dict[str, object]:
+    return {"id": 1, "image_id": image, "caption": text}
+
+
+def test_coco(tmp_path: Path) -> None:
+    captions = [caption(7, "A cat."), caption(9, "A dog.\n"), caption(7, " Cats ")]
+    corpus = make_coco(tmp_path, {"images": IMAGES, "annotations": captions})
+    corpus.fetch()
+    assert corpus.splits() == ("train", "valid")
+    assert corpus.images("valid") == [
+        Captioned(tmp_path / "val2014" / "COCO_9.jpg", "9", ("A dog.",)),
+        Captioned(tmp_path / "val2014" / "COCO_7.jpg", "7", ("A cat.", "Cats")),
+    ]
+    before = fingerprint(corpus)
+    assert set(before) == {"train", "valid"}
+    assert fingerprint(make_coco(tmp_path, {"images": [], "annotations": []})) != before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"annotations": []}, "{} has no 'images'."),
+        ({"images": IMAGES}, "{} has no 'annotations'."),
+        ({"images": [IMAGES[0], IMAGES[0]]}, "{} images[1] has the id 9 again."),
+        ({"images": [{"id": True, "file_name": "a"}]}, "{} images[0]: 'id' must be a whole number, not true."),
+        (
+            {"images": IMAGES, "annotations": [caption(8, "x")]},
+            "{} annotations[0] is a caption of image 8, which is not among the images.",
+        ),
+        ({"images": IMAGES, "annotations": [caption(9, "x")]}, "{} has no caption of image 7, COCO_7.jpg."),
+        (
+            {"images": IMAGES[:1], "annotations": [caption(9, "\n")]},
+            "{} annotations[0] has an empty caption of COCO_9.jpg.",
+        ),
+        ({"images": IMAGES[:1], "annotations": [caption(9, 3)]}, "{} annotations[0]: 'caption' must be text, not 3."),
+        ({"images": [], "annotations": []}, "{} has no images."),
+    ],
+)
+def test_coco_files_that_are_wrong(content: object, message: str, tmp_path: Path) -> None:
+    corpus = make_coco(tmp_path, content)
+    path = tmp_path / "annotations" / "captions_train2014.json"
+    assert refusal(corpus.images, "train") == message.format(path)
+
+
+def test_coco_with_files_missing(tmp_path: Path) -> None:
+    corpus = make_coco(tmp_path, {})
+    (tmp_path / "val2014").rmdir()
+    assert refusal(corpus.fetch) == f"{tmp_path} has no folder val2014: put the images there."
+    corpus = Coco(directory=str(tmp_path), year=2017)
+    assert refusal(corpus.fetch) == (
+        f"{tmp_path}/annotations/captions_train2017.json does not exist: annotations_trainval2017.zip of "
+        "cocodataset.org has it; set data.directory to where annotations/ is."
+    )
+    with pytest.raises(InputError, match=r"^data\.year is 2015; choose from 2014, 2017\.$"):
+        Coco(directory="x", year=2015)
+
+
+def make_photos(
+    directory: Path, train: str, valid: str | None = None, test: str | None = None, shares: tuple[float, float] = (0, 0)
+) -> Photos:
+    train, valid, test = (name and str(directory / name) for name in (train, valid, test))  # type: ignore[assignment]
+    return Photos(
+        directory=str(directory), train=train, valid=valid, test=test, valid_share=shares[0], test_share=shares[1]
+    )
+
+
+def test_photos_with_jsonl_and_csv_are_the_same(tmp_path: Path) -> None:
+    lines = [
+        {"file": "a b.jpg", "caption": "A dog, and\na cat ."},
+        {"file": "./x/b.jpg", "captions": [" One ", 'Two "2"']},
+        {"file": "a b.jpg", "caption": "Köln"},
+    ]
+    write(tmp_path / "a.jsonl", "\n\n".join(json.dumps(line) for line in lines))
+    csv = 'caption,note,file\r\n"A dog, and\na cat .",,a b.jpg\r\n\r\nOne,,x/b.jpg\r\n'
+    csv += '"Two ""2""",,x/b.jpg\r\nKöln,,a b.jpg\r\n'
+    write(tmp_path / "b.csv", b"\xef\xbb\xbf" + csv.encode())
+    expected = [
+        Captioned(tmp_path / "a b.jpg", "a b.jpg", ("A dog, and a cat .", "Köln")),
+        Captioned(tmp_path / "x" / "b.jpg", "x/b.jpg", ("One", 'Two "2"')),
+    ]
+    corpus = make_photos(tmp_path, "a.jsonl", "b.csv", shares=(0.5, 0.2))
+    corpus.fetch()
+    assert corpus.splits() == ("train", "valid")
+    assert corpus.images("train") == corpus.images("valid") == expected
+
+
+def test_photos_divided_by_shares(tmp_path: Path) -> None:
+    lines = [json.dumps({"file": f"{n}.jpg", "caption": str(n)}) for n in range(40)]
+    write(tmp_path / "a.jsonl", "\n".join(lines))
+    write(tmp_path / "b.jsonl", "\n".join(reversed(lines)))
+    splits = {}
+    for name in ("a.jsonl", "b.jsonl"):
+        corpus = make_photos(tmp_path, name, shares=(0.1, 0.2))
+        assert corpus.splits() == ("train", "valid", "test")
+        splits[name] = {split: names(corpus.images(split)) for split in corpus.splits()}
+    first, second = splits.values()
+    assert {split: len(found) for split, found in first.items()} == {"train": 28, "valid": 4, "test": 8}
+    assert sorted(name for found in first.values() for name in found) == sorted(f"{n}.jpg" for n in range(40))
+    assert {split: found[::-1] for split, found in first.items()} == second
+    assert first["train"] == [f"{n}.jpg" for n in range(40) if f"{n}.jpg" in first["train"]]
+    few = make_photos(tmp_path, "a.jsonl", shares=(0.001, 0))
+    assert few.splits() == ("train", "valid") and len(few.images("valid")) == 1
+    assert make_photos(tmp_path, "a.jsonl").splits() == ("train",)
+    assert fingerprint(few) != fingerprint(make_photos(tmp_path, "a.jsonl"))
+
+
+def test_photos_too_few_to_divide(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "file,caption\na,x\nb,y\n")
+    corpus = make_photos(tmp_path, "a.csv", shares=(0.1, 0.1))
+    assert refusal(corpus.images, "train") == f"{path} has captions of 2 images: too few to divide into splits."
+    for shares in ((0.5, 0.5), (-0.1, 0.2)):
+        assert refusal(make_photos, tmp_path, "a.csv", None, None, shares) == (
+            f"data.valid_share is {shares[0]:g} and data.test_share {shares[1]:g}: "
+            "they must be at least 0 and leave something to train on."
+        )
+
+
+def test_photos_with_files_missing(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "file,caption\na,x\n")
+    assert refusal(make_photos(tmp_path, "a.csv", "b.csv").fetch) == (
+        f"{tmp_path}/b.csv does not exist: set data.valid to a .jsonl or .csv file of captions."
+    )
+    assert refusal(make_photos(tmp_path / "no", "a.csv").fetch) == (
+        f"{tmp_path}/no is no directory: set data.directory to where the images are."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "{} is not JSON (column 2: Expecting property name enclosed in double quotes)."),
+        ("[]", "{} must be an object, not []."),
+        ('{"caption": "x"}', "{} has no 'file'."),
+        ('{"file": 1, "caption": "x"}', "{}: 'file' must be text, not 1."),
+        ('{"file": "a"}', "{} must have either 'caption' or 'captions'."),
+        ('{"file": "a", "caption": "x", "captions": ["y"]}', "{} must have either 'caption' or 'captions'."),
+        ('{"file": "a", "captions": "x"}', "{}: 'captions' must be a list, not \"x\"."),
+        ('{"file": "a", "captions": []}', "{} has no caption of a."),
+        ('{"file": "a", "captions": ["x", null]}', "{}: a caption must be text, not null."),
+        ('{"file": "a", "caption": " "}', "{} has an empty caption of a."),
+        ('{"file": "../a", "caption": "x"}', "{} names the image '../a': it must be the name of a file in DIRECTORY."),
+        ('{"file": "", "caption": "x"}', "{} names the image '.': it must be the name of a file in DIRECTORY."),
+        (
+            '{"file": "\\udcff", "caption": "x"}',
+            "{} names the image '\\udcff': it must be the name of a file in DIRECTORY.",
+        ),
+        (b'{"file": "\xff"}', "{} is not valid UTF-8 (byte 11 of the line): convert the file to UTF-8."),
+    ],
+)
+def test_jsonl_lines_that_are_wrong(line: str | bytes, message: str, tmp_path: Path) -> None:
+    good = b'{"file": "b", "caption": "y"}\n'
+    path = write(tmp_path / "a.jsonl", good + (line.encode() if isinstance(line, str) else line))
+    expected = message.replace("{}", f"{path} line 2").replace("DIRECTORY", str(tmp_path))
+    assert refusal(make_photos(tmp_path, "a.jsonl").images, "train") == expected
+
+
+COLUMNS = "columns but the header has 2: a caption that has a comma must stand in double quotes."
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("image,caption\na,x\n", "line 1 must be a header with the columns file and caption, as in file,caption."),
+        ("file,caption\na,x\nb,A dog, running\n", f"line 3 has 3 {COLUMNS}"),
+        ("file,caption\na\n", f"line 2 has 1 {COLUMNS}"),
+        ('file,caption\na,"x" y\n', "line 2 is not CSV (',' expected after '\"')."),
+        ('file,caption\na,"x\n', "line 2 is not CSV (unexpected end of data)."),
+        ("file,caption\na,\n", "line 2 has an empty caption of a."),
+        ("file,caption\n", "has no captions."),
+        ("", "is empty."),
+    ],
+)
+def test_csv_files_that_are_wrong(content: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", content)
+    assert refusal(make_photos(tmp_path, "a.csv").images, "train") == f"{path} {message}"
+
+
+def test_caption_files_of_other_kinds(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "a\tx\n")
+    assert refusal(read_captions, path) == f"{path} must be a .jsonl or .csv file, plain or .gz."
+
+
+def test_lists_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert list(read_list(write(tmp_path / "list", b"\xef\xbb\xbfa.jpg\r\n b.jpg \n"))) == ["a.jpg", "b.jpg"]

@@ -1,0 +1,355 @@
+"""The image store: what it holds is what the live backbone gives, once an image; it is whole or not there."""
+
+import dataclasses
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from seqtool.data import image_digests, image_loading, image_store, workers
+from seqtool.data.batches import Annotations, Pixels
+from seqtool.data.image_digests import ImageDigests
+from seqtool.data.image_store import ImageStore, is_store, prepare_store
+from seqtool.data.images import fit, open_image
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings, make_backbone
+
+CPU = torch.device("cpu")
+FROZEN = EncoderSettings(
+    backbone="small",
+    layer=None,
+    weights=None,
+    size=64,
+    fit="squash",
+    fine_tune_from=None,
+    lr=0.001,
+    augment=False,
+)
+TUNED = dataclasses.replace(FROZEN, fine_tune_from=0)
+
+
+def draw(path: Path, seed: int) -> Path:
+    """A small picture of noise, whose content the seed decides."""
+    values = np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(values).save(path)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    (tmp_path / "album").mkdir()
+    return [draw(tmp_path / "album" / f"{seed}.png", seed) for seed in range(7)]
+
+
+@pytest.fixture
+def prepare(tmp_path: Path) -> Callable[..., ImageStore]:
+    def run(files: list[Path], encoder: EncoderSettings = FROZEN, **others: Any) -> ImageStore:
+        arguments: dict[str, Any] = {"root": tmp_path / "cache", "processes": 1, "device": CPU}
+        return prepare_store(files, encoder, **arguments | others)
+
+    return run
+
+
+Prepare = Callable[..., ImageStore]
+
+
+def pixels(files: list[Path], mode: str = "squash", size: int = 64) -> NDArray[np.uint8]:
+    """What a backbone reads of them."""
+    images = (open_image(file, name=str(file)) for file in files)
+    return np.ascontiguousarray(np.stack([fit(image, size=size, mode=mode) for image in images]).transpose(0, 3, 1, 2))
+
+
+def left_in(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name != "digests.json")
+
+
+def test_the_stored_vectors_are_the_live_ones_rounded(prepare: Prepare, files: list[Path]) -> None:
+    store = prepare(files)
+    backbone = make_backbone(FROZEN, pretrained=True).eval()
+    assert len(store) == 7 and store.locations == backbone.locations and store.dimension == backbone.dimension
+    source = store.source(store.rows)
+    assert isinstance(source, Annotations) and source.values.dtype == torch.float16
+    by_content = np.argsort(store.rows)  # the batch that it was made in
+    with torch.no_grad():
+        live = backbone(torch.from_numpy(pixels([files[i] for i in by_content])))
+        alone = torch.cat([backbone(torch.from_numpy(pixels([file]))) for file in files])
+    assert torch.equal(store.source(range(7)).values, live.half())
+    # In batches of another size a convolution's sums end in other digits, by up to 3e-6 here, which rounds about one
+    # value in 700 to the next number of float16.
+    assert torch.allclose(source.values.float(), alone, rtol=2**-10, atol=1e-5)
+    assert (source.values != alone.half()).float().mean() < 0.01
+
+
+def test_pixels_are_stored_where_the_backbone_is_trained(prepare: Prepare, files: list[Path]) -> None:
+    for mode in ("squash", "crop"):
+        store = prepare(files, dataclasses.replace(TUNED, fit=mode, size=32))
+        source = store.source(store.rows[[4, 0, 4]])
+        assert isinstance(source, Pixels) and store.locations is None and store.dimension is None
+        assert np.array_equal(source.values.numpy(), pixels([files[4], files[0], files[4]], mode, 32))
+        assert store.describe() == f"pixels 32×32 ({mode}): 7 images, 0.0 MB"
+        assert store.directory.name.startswith("images-pixels-")
+
+
+def test_equal_images_share_a_row(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.png"
+    shutil.copy(files[2], copy)
+    store = prepare([*files, copy, files[0]])
+    assert len(store) == 7
+    assert store.rows[7] == store.rows[2] and store.rows[8] == store.rows[0]
+    assert (store.directory / "values.bin").stat().st_size == 7 * 64 * 96 * 2
+
+
+def test_content_and_backbone_name_the_store(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+    first = prepare(files)
+    assert first.directory.name.startswith("images-small-")
+    assert first.describe() == "annotation vectors 8×8×96 (small): 7 images, 0.1 MB"
+    renamed = [file.rename(tmp_path / f"moved-{file.name}") for file in files]
+    again = prepare(renamed[::-1])
+    assert again.directory == first.directory and again.rows.tolist() == first.rows[::-1].tolist()
+    assert prepare(renamed, dataclasses.replace(FROZEN, lr=1.0)).directory == first.directory
+    assert prepare(renamed, dataclasses.replace(FROZEN, fit="crop")).directory != first.directory
+    assert prepare(renamed, dataclasses.replace(TUNED, lr=1.0)).directory == prepare(renamed, TUNED).directory
+    draw(renamed[0], 99)
+    assert prepare(renamed).directory != first.directory
+
+
+def test_a_store_that_is_there_is_not_made_again(
+    prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(files)
+    monkeypatch.setattr(image_store, "_fill", None)
+    prepare(files)
+
+
+def test_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_loading, "CHUNK", 2)
+    alone = prepare(files)
+    monkeypatch.setattr(image_loading, "SMALL", 0)
+    together = prepare(files, processes=2, root=alone.directory.parent / "other")
+    assert torch.equal(alone.source(range(7)).values, together.source(range(7)).values)
+    assert alone.summary == together.summary
+
+
+def test_images_that_cannot_be_read_are_left_out(
+    prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_loading, "CHUNK", 3)
+    bad = [tmp_path / name for name in ("empty.jpg", "text.jpg", "cut.png", "missing.jpg")]
+    bad[0].touch()
+    bad[1].write_text("no image")
+    bad[2].write_bytes(files[0].read_bytes()[:-700])
+    store = prepare([bad[0], files[0], bad[1], *files[1:], bad[2], bad[3], tmp_path])
+    assert len(store) == 7 and np.flatnonzero(store.rows < 0).tolist() == [0, 2, 9, 10, 11]
+    good = store.rows[store.rows >= 0]
+    whole = prepare(files)
+    assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10)
+    reasons = [store.refused[i] for i in (0, 2, 9, 10, 11)]
+    assert reasons[0] == f"{bad[0]} is empty."
+    assert reasons[1].startswith(f"{bad[1]} is no image of a known format")
+    assert reasons[2].startswith(f"{bad[2]} is a damaged image")
+    assert reasons[3] == f"{bad[3]} does not exist."
+    assert reasons[4] == f"{tmp_path} is a directory, not an image."
+    renamed = bad[0].rename(tmp_path / "new name.jpg")
+    assert prepare([renamed, bad[1], *files, bad[2]]).refused[0] == f"{renamed} is empty."
+
+
+def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> None:
+    missing, empty = tmp_path / "missing.png", tmp_path / "empty.png"
+    empty.touch()
+    with pytest.raises(InputError) as error:
+        prepare([missing, missing])
+    assert str(error.value) == f"None of the 2 images can be used; {missing} does not exist."
+    with pytest.raises(InputError) as error:
+        prepare([empty, missing])
+    assert str(error.value) == f"None of the 1 images can be used; {empty} is empty."
+    assert left_in(tmp_path / "cache") == []
+
+
+class Loud(nn.Module):
+    """A backbone with vectors of one value."""
+
+    locations, dimension = (2, 3), 4
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.full((len(pixels), 6, 4), self.value)
+
+
+@pytest.mark.parametrize(("layer", "place"), [(None, "the last layer"), ("features.35", "layer features.35")])
+def test_vectors_that_float16_cannot_hold_are_refused(
+    prepare: Prepare, files: list[Path], layer: str | None, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = dataclasses.replace(FROZEN, layer=layer, backbone="torchvision/vgg19")
+    monkeypatch.setattr(image_store, "backbone_fingerprint", lambda *_: {})
+    for value in (65_505.0, float("inf"), float("nan")):
+        monkeypatch.setattr(image_store, "make_backbone", lambda *_, value=value, **__: Loud(value))
+        with pytest.raises(InputError) as error:
+            prepare(files, encoder)
+        assert str(error.value) == (
+            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, and float16 holds 65,504 at "
+            "most: choose another model.encoder.layer."
+        )
+    monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
+    store = prepare(files, encoder)
+    assert store.describe().startswith("annotation vectors 2×3×4 (torchvision/vgg19")
+    assert (store.source([0]).values == -65_504).all()
+
+
+def test_the_room_is_stated_and_looked_for_first(
+    prepare: Prepare,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "seqtool")
+    store = prepare(files)
+    assert caplog.messages == [f"{store.directory}: 86,016 bytes (0.1 MB) for 7 images"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 2000))  # type: ignore[attr-defined]
+    with pytest.raises(InputError) as error:
+        prepare(files, TUNED)
+    assert str(error.value) == (
+        f"The image store needs 0.1 MB and {tmp_path / 'cache'} has 0.0 MB free: "
+        "set data.cache to a directory on a larger disk."
+    )
+    assert left_in(tmp_path / "cache") == [store.directory.name]
+
+
+def test_a_full_disk_leaves_nothing(
+    prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left on device"):
+            prepare(files)
+    assert left_in(tmp_path / "cache") == []
+    prepare(files)
+
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from seqtool.data import image_loading, image_store
+from seqtool.models.backbone import EncoderSettings
+
+image_loading.CHUNK = 2
+encode, seen = image_store._encoded, []
+def act(*arguments):
+    seen.append(1)
+    if sys.argv[1] == "kill" and len(seen) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[1] == "slow":
+        print("working", flush=True)
+        sys.stdin.readline()
+    return encode(*arguments)
+image_store._encoded = act
+encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
+files = [Path(name) for name in sys.argv[3:]]
+image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
+"""
+
+
+def test_a_killed_process_leaves_nothing_that_is_used(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    command = [sys.executable, "-c", SCRIPT, "kill", str(root), *map(str, files)]
+    assert subprocess.run(command, check=False).returncode == -9
+    left = left_in(root)
+    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
+    assert (root / left[1] / "values.bin").exists() and not is_store(root / left[1])
+    store = prepare(files)
+    assert len(store) == 7 and is_store(store.directory) and left_in(root) == [store.directory.name]
+
+
+def test_two_processes_make_one_store(
+    prepare: Prepare,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "cache"), *map(str, files)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "working\n"
+        monkeypatch.setattr(image_store, "_fill", None)  # the store is not made here
+        monkeypatch.setattr(sys, "stderr", waiting := Waiting(other.stdin))
+        store = prepare(files)
+    assert len(store) == 7 and left_in(tmp_path / "cache") == [store.directory.name]
+    assert waiting.written[0] == f"Waiting for another process that is preparing {store.directory}."
+
+
+class Waiting:
+    """Standard error that lets the other process go on once this one says that it waits."""
+
+    def __init__(self, release: Any) -> None:
+        self.release = release
+        self.written: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.written.append(text)
+        if len(self.written) == 1:
+            self.release.write("\n" * 10)
+            self.release.close()
+
+    def isatty(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def test_an_incomplete_store_is_refused(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+    directory = prepare(files).directory
+    values = directory / "values.bin"
+    values.write_bytes(values.read_bytes()[:-2])
+    with pytest.raises(InputError) as error:
+        prepare(files)
+    assert str(error.value) == (f"{values} has 86,014 bytes instead of 86,016: remove {directory} and prepare again.")
+    with pytest.raises(InputError) as error:
+        ImageStore(tmp_path)
+    assert str(error.value) == f"{tmp_path} is not an image store: seqtool prepare makes them."
+
+
+def test_digests_are_remembered_until_size_or_time_change(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = time.time_ns() - 10**11
+    for file in files[1:]:
+        os.utime(file, ns=(old, old))
+    memory = tmp_path / "digests.json"
+    first = ImageDigests(memory).of([*files, tmp_path / "missing"])
+    assert first[7] is None and len(set(first)) == 8
+    read: list[str] = []
+    digest = image_digests._digest
+    monkeypatch.setattr(image_digests, "_digest", lambda name: read.append(name) or digest(name))
+    again = ImageDigests(memory)
+    assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
+    assert again(files[3]) == first[3]  # the same memory as any file's
+    draw(files[3], 50)
+    assert ImageDigests(memory).of(files[3:4]) != first[3:4]
+
+
+def test_a_worker_that_dies_is_a_sentence() -> None:
+    with pytest.raises(InputError) as error:
+        list(workers.in_order(os._exit, [1, 1], workers=2))
+    assert str(error.value).startswith(
+        "A process that prepared data ended before its work did, perhaps for want of memory: set data.processes=1 "
+    )

@@ -1,0 +1,448 @@
+"""Images of every condition: read as the picture they show, or refused by a sentence that names them."""
+
+import io
+import os
+import pickle
+import re
+import socket
+import struct
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from seqtool.data import images, urls
+from seqtool.data.images import ImageError, find_images, fit, open_image, read_image
+from seqtool.data.urls import DownloadError, download
+from seqtool.errors import InputError
+
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 128, 0), (0, 0, 255), (255, 255, 255)
+
+
+def photograph(width: int = 64, height: int = 48) -> Image.Image:
+    """Smooth, so that JPEG keeps it; its top left is dark and its bottom right is bright."""
+    x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
+    return Image.fromarray((np.stack([x, y, (x + y) / 2], -1) * 255).astype(np.uint8))
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def opened(content: bytes, name: str = "it") -> Image.Image:
+    return open_image(io.BytesIO(content), name=name)
+
+
+def colours(image: Image.Image) -> list[tuple[int, ...]]:
+    return [tuple(colour) for colour in np.asarray(image).reshape(-1, 3).tolist()]
+
+
+def rgba() -> Image.Image:
+    """Opaque red, half transparent blue, transparent green."""
+    return Image.frombytes("RGBA", (3, 1), bytes([255, 0, 0, 255, 0, 0, 255, 128, 0, 128, 0, 0]))
+
+
+def palette(**options: object) -> bytes:
+    image = Image.frombytes("P", (3, 1), bytes([0, 1, 2]))
+    image.putpalette([*RED, *GREEN, *BLUE])
+    return encoded(image, "PNG", **options)
+
+
+def grey16() -> Image.Image:
+    return Image.fromarray(np.array([[0, 257 * 100, 65535]], np.uint16))
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    data = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
+def animation() -> bytes:
+    frames = [Image.new("RGB", (1, 1), colour) for colour in (RED, GREEN, BLUE)]
+    return encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+
+
+BLENDED = (127, 127, 255)
+READ = {
+    "RGB": (encoded(Image.new("RGB", (1, 1), GREEN), "PNG"), [GREEN]),
+    "grey": (encoded(Image.frombytes("L", (2, 1), bytes([0, 200])), "PNG"), [(0, 0, 0), (200, 200, 200)]),
+    "grey JPEG": (encoded(Image.new("L", (1, 1), 77), "JPEG"), [(77, 77, 77)]),
+    "1 bit": (encoded(Image.frombytes("1", (2, 1), b"\x40"), "PNG"), [(0, 0, 0), WHITE]),
+    "RGBA": (encoded(rgba(), "PNG"), [RED, BLENDED, WHITE]),
+    "RGBA WebP": (encoded(rgba(), "WEBP", lossless=True, exact=True), [RED, BLENDED, WHITE]),
+    "grey, alpha": (encoded(Image.frombytes("LA", (2, 1), bytes([9, 255, 9, 0])), "PNG"), [(9, 9, 9), WHITE]),
+    "palette": (palette(), [RED, GREEN, BLUE]),
+    "palette, one transparent": (palette(transparency=1), [RED, WHITE, BLUE]),
+    "palette, alphas": (palette(transparency=b"\xff\x00\x80"), [RED, WHITE, BLENDED]),
+    "RGB, one transparent": (encoded(Image.new("RGB", (1, 1), RED), "PNG", transparency=RED), [WHITE]),
+    "16 bits": (encoded(grey16(), "PNG"), [(0, 0, 0), (100, 100, 100), WHITE]),
+    "16 bits TIFF": (encoded(grey16(), "TIFF"), [(0, 0, 0), (100, 100, 100), WHITE]),
+    "16 bits RGB": (png(1, 1, 16, 2, b"\0" + bytes([255, 255, 100, 100, 0, 0])), [(255, 100, 0)]),
+    "16 bits PGM": (b"P5 2 1 65535\n" + bytes([0, 0, 255, 255]), [(0, 0, 0), WHITE]),
+    "CMYK JPEG": (encoded(Image.new("CMYK", (1, 1), (0, 255, 255, 0)), "JPEG"), [(254, 0, 0)]),
+    "CMYK TIFF": (encoded(Image.new("CMYK", (1, 1), (0, 0, 0, 0)), "TIFF"), [WHITE]),
+    "animation": (animation(), [RED]),
+}
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_pictures_of_every_kind_become_rgb(kind: str) -> None:
+    content, expected = READ[kind]
+    image = opened(content)
+    assert image.mode == "RGB"
+    assert np.abs(np.subtract(colours(image), expected)).max() <= (1 if "JPEG" in kind else 0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_undone(orientation: int, kind: str) -> None:
+    upright = photograph()
+    inverse = {6: 8, 8: 6}.get(orientation, orientation)
+    stored = upright if orientation == 1 else upright.transpose(images.UPRIGHT[inverse])
+    exif = Image.Exif()
+    exif[images.ORIENTATION] = orientation
+    image = opened(encoded(stored, kind, exif=exif))
+    assert image.size == upright.size
+    assert np.abs(np.asarray(image).astype(int) - np.asarray(upright)).max() < 16
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0II*\0\x08\0\0\0\xff\xff", b"Exif\0\0MM\0*\0\0\xff\xff"])
+def test_exif_data_that_cannot_be_read_turn_nothing(exif: bytes) -> None:
+    assert opened(encoded(photograph(), "JPEG", exif=exif)).size == (64, 48)
+
+
+def bomb(width: int, height: int) -> bytes:
+    return png(width, height, 8, 0, b"")
+
+
+PHOTO = encoded(photograph(640, 480), "JPEG")
+REFUSED = {
+    "truncated JPEG": (PHOTO[: len(PHOTO) // 2], r"is a damaged image \(image file is truncated .*\)\."),
+    "header alone": (PHOTO[:30], r"is a damaged image \(.+\)\.|is no image of a known format .*"),
+    "truncated PNG": (encoded(photograph(), "PNG")[:200], r"is a damaged image \(.+\)\."),
+    "zero bytes": (b"", r"is empty\."),
+    "text": (b"A dog is running.\n", r"is no image of a known format \(JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM\)\."),
+    "web page": (b"<!DOCTYPE html><html></html>", r"is no image of a known format \(.*\)\."),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"is no image of a known format \(.*\)\."),
+    "floats": (encoded(Image.new("F", (2, 2)), "TIFF"), r"is a damaged image \(its pixels are floating-point .*\)\."),
+    "bomb": (bomb(10_001, 10_000), r"has more than 100 million pixels: make it smaller\."),
+    "bigger bomb": (bomb(200_000, 200_000), r"has more than 100 million pixels: make it smaller\."),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused_is_named(kind: str, tmp_path: Path) -> None:
+    content, reason = REFUSED[kind]
+    path = tmp_path / "photo (1).jpg"
+    path.write_bytes(content)
+    for attempt in (lambda: open_image(path, name="photo"), lambda: opened(content, "photo")):
+        with pytest.raises(ImageError, match=f"^photo ({reason})$"):
+            attempt()
+    with pytest.raises(InputError) as caught:
+        read_image(str(path))
+    assert str(caught.value).startswith(f"{path} ")
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a").write_bytes(PHOTO)
+    for name, reason in (
+        ("missing.jpg", "does not exist."),
+        ("a/b.jpg", "does not exist."),
+        (".", "is a directory, not an image."),
+        ("pipe", "is not a regular file."),
+        ("x" * 300, "cannot be read (File name too long)."),
+        ("\0", "is not the name of a file (embedded null byte)."),
+    ):
+        name = f"{tmp_path}/{name}"
+        with pytest.raises(ImageError) as caught:
+            read_image(name)
+        assert str(caught.value) == f"{name} {reason}"
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret.png"
+    path.write_bytes(READ["RGB"][0])
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ImageError, match=r"secret\.png cannot be read \(Permission denied\)\.$"):
+        read_image(str(path))
+
+
+def test_a_large_image_is_read_and_nothing_global_is_changed() -> None:
+    """Between Pillow's limit for a warning and ours; warnings are errors here."""
+    before = warnings.filters[:], Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+    image = opened(png(9_500, 9_500, 1, 0, bytes(9_500 * (9_500 // 8 + 2))))
+    assert image.size == (9_500, 9_500)
+    assert before == (warnings.filters[:], Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES)
+
+
+def test_threads_may_read_at_once() -> None:
+    """Pillow warns of each of these; warnings are errors here, in threads as well."""
+    before = warnings.filters[:]
+    warned = encoded(photograph(), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0\x0f\x01\x02\0\xff\0\0\0")
+    with pytest.warns(UserWarning, match="Corrupt EXIF data"):
+        Image.open(io.BytesIO(warned)).getexif()
+    with ThreadPoolExecutor(8) as pool:
+        assert [image.size for image in pool.map(opened, [warned] * 400)] == [(64, 48)] * 400
+    assert warnings.filters[:] == before
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM"])
+def test_damage_of_any_sort_is_read_or_refused(kind: str) -> None:
+    whole = encoded(photograph(24, 16), kind)
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        content = np.frombuffer(whole, np.uint8)[: generator.integers(1, len(whole) + 1)].copy()
+        places = generator.integers(0, len(content), 4)
+        content[places] = generator.integers(0, 256, 4)
+        try:
+            assert opened(content.tobytes(), "photo").mode == "RGB"
+        except ImageError as error:
+            assert str(error).startswith("photo ") and str(error).endswith(".")
+
+
+def test_an_error_comes_back_from_another_process() -> None:
+    error = pickle.loads(pickle.dumps(ImageError("a.jpg", "is empty.")))
+    assert (str(error), error.name, error.reason) == ("a.jpg is empty.", "a.jpg", "is empty.")
+
+
+def test_fitting() -> None:
+    wide = Image.new("RGB", (400, 100), RED)
+    wide.paste(BLUE, (150, 0, 250, 100))
+    crop = fit(wide, size=32, mode="crop")
+    assert crop.shape == (32, 32, 3) and crop.dtype == np.uint8 and crop.flags.writeable
+    assert (crop[:, 1:-1] == BLUE).all()
+    squashed = fit(wide, size=32, mode="squash")
+    assert squashed.shape == (32, 32, 3)
+    assert (squashed[:, :11] == RED).all() and (squashed[:, 13:19] == BLUE).all() and (squashed[:, 21:] == RED).all()
+    same = photograph(32, 32)
+    for mode in images.FITS:
+        assert (fit(same, size=32, mode=mode) == np.asarray(same)).all()
+        assert (fit(Image.new("RGB", (1, 1), GREEN), size=32, mode=mode) == GREEN).all()
+        assert (fit(Image.new("RGB", (1, 3_000_000), GREEN), size=32, mode=mode) == GREEN).all()
+    with pytest.raises(InputError, match=r"^Unknown model\.encoder\.fit 'pad'; choose from crop, squash\.$"):
+        fit(same, size=32, mode="pad")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, with a folder of photos."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.jpg", "a.PNG", "c [1].jpg", ".hidden.jpg", "notes.txt", "inner/d.jpg"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(PHOTO)
+    (tmp_path / "photos" / "folder.jpg").mkdir()
+    return tmp_path
+
+
+def test_finding_images(folder: Path) -> None:
+    inside = ["photos/a.PNG", "photos/b.jpg", "photos/c [1].jpg"]
+    assert find_images(["photos"]) == inside
+    assert find_images(["photos/*"]) == inside
+    assert find_images(["photos/**/*.jpg"]) == ["photos/b.jpg", "photos/c [1].jpg", "photos/inner/d.jpg"]
+    assert find_images(["photos/[ab].*"]) == inside[:2]
+    assert find_images(["photos/c [1].jpg"]) == ["photos/c [1].jpg"]
+    names = ["https://example.org/a.jpg?x=*", "photos/b.jpg", "missing.jpg", "photos/b.jpg", "file:///etc/passwd"]
+    assert find_images(names) == names
+    (folder / "list.txt").write_text("photos/b.jpg\r\n\n  photos/inner \nhttp://localhost/a b.jpg\nmissing.jpg")
+    expected = ["photos/b.jpg", "photos/inner/d.jpg", "http://localhost/a b.jpg", "missing.jpg"]
+    assert find_images(["photos/a.PNG", "list.txt"]) == ["photos/a.PNG", *expected]
+    (folder / "folder[1]").mkdir()
+    (folder / "folder[1]" / "e.gif").write_bytes(b"")
+    assert find_images(["folder[1]"]) == ["folder[1]/e.gif"]
+
+
+def test_names_that_give_no_image(folder: Path) -> None:
+    suffixes = "(.bmp, .gif, .jpeg, .jpg, .pgm, .png, .ppm, .tif, .tiff, .webp)"
+    (folder / "empty").mkdir()
+    (folder / "blank.txt").write_text("\n \n")
+    (folder / "outer.txt").write_text("photos/a.PNG\nblank.txt\n")
+    (folder / "wrong.txt").write_text("photos/a.PNG\nphotos/*.gif\n")
+    for name, message in (
+        ("empty", f"empty is a folder without images {suffixes}."),
+        ("photos/*.gif", f"photos/*.gif matches no image {suffixes}."),
+        ("blank.txt", "blank.txt names no images: write one name on each line."),
+        ("outer.txt", "outer.txt line 2: blank.txt is a list: a list of images cannot name another."),
+        ("wrong.txt", f"wrong.txt line 2: photos/*.gif matches no image {suffixes}."),
+        ("", "The name of an image is empty: write the name of a file, folder or list."),
+    ):
+        with pytest.raises(InputError) as caught:
+            find_images([name])
+        assert str(caught.value) == message
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A server of good and bad manners, by the path that is asked for."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path in ("/photo.jpg", "/K%C3%B6ln%201.jpg"):
+            self.answer(200, PHOTO)
+        elif path == "/empty":
+            self.answer(200, b"")
+        elif path == "/long":
+            self.answer(200, bytes(2_000))
+        elif path == "/undeclared":
+            self.answer(200, bytes(2_000), declare=False)
+        elif path == "/partial":
+            self.answer(206, PHOTO)
+        elif path == "/short":
+            self.answer(200, PHOTO[:3_000], declare=len(PHOTO))
+        elif path == "/nonsense":
+            self.wfile.write(b"nonsense\r\n\r\n")
+        elif path.startswith("/to/"):
+            self.answer(302, b"", location=path.removeprefix("/to/"))
+        elif path == "/loop":
+            self.answer(301, b"", location="/loop")
+        elif path.startswith("/down/"):
+            steps = int(path.removeprefix("/down/"))
+            self.answer(307, b"", location=f"/down/{steps - 1}" if steps else "/photo.jpg")
+        elif path in ("/trickle", "/headers"):
+            self.trickle(path)
+        else:
+            self.answer(404, b"nothing here")
+
+    def answer(self, status: int, content: bytes, *, declare: bool | int = True, location: str | None = None) -> None:
+        self.send_response(status)
+        if location is not None:
+            self.send_header("Location", location)
+        if declare:
+            self.send_header("Content-Length", str(len(content) if declare is True else declare))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def trickle(self, path: str) -> None:
+        try:
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if path == "/trickle" else b"X-Header: "))
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.02)
+        except OSError:
+            return
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_images_from_the_web(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # this machine is asked without it
+    for path in ("photo.jpg", "Köln 1.jpg", "K%C3%B6ln%201.jpg?a=b#c", "to/../photo.jpg", "to//photo.jpg", "down/4"):
+        assert read_image(f"{server}/{path}").size == (640, 480)
+    assert read_image(f"HTTP{server[4:]}/photo.jpg").size == (640, 480)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("missing.jpg", "answers with status 404 (Not Found)."),
+        ("partial", "answers with status 206 (Partial Content)."),
+        ("to/file:///etc/passwd", "redirects to file:///etc/passwd: only http and https addresses are read."),
+        ("to/ftp://localhost/a", "redirects to ftp://localhost/a: only http and https addresses are read."),
+        ("loop", "redirects more than 5 times."),
+        ("down/5", "redirects more than 5 times."),
+        ("empty", "is empty."),
+        ("long", "is no image of a known format (JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM)."),
+        ("nonsense", "cannot be read (nonsense)."),
+    ],
+)
+def test_addresses_without_an_image(server: str, path: str, reason: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        read_image(f"{server}/{path}")
+    assert str(caught.value) == f"{server}/{path} {reason}"
+
+
+def test_an_answer_that_ends_early(server: str) -> None:
+    with pytest.raises(ImageError, match=r"/short is a damaged image \(image file is truncated"):
+        read_image(f"{server}/short")
+
+
+@pytest.mark.parametrize("path", ["long", "undeclared"])
+def test_answers_that_are_too_long(server: str, path: str) -> None:
+    assert len(download(f"{server}/{path}", maximum=2_000)) == 2_000
+    with pytest.raises(DownloadError, match=r"^has more than 0\.001999 MB\.$"):
+        download(f"{server}/{path}", maximum=1_999)
+
+
+@pytest.mark.parametrize("path", ["trickle", "headers"])
+def test_answers_that_never_end(server: str, path: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(ImageError) as caught:
+        read_image(f"{server}/{path}", seconds=0.3)
+    assert str(caught.value) == f"{server}/{path} was not there within 0.3 seconds."
+    assert time.monotonic() - start < 2
+    assert ends(lambda: not [thread for thread in threading.enumerate() if thread.name == "download"])
+
+
+def test_servers_that_do_not_answer() -> None:
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/a.jpg"
+        with pytest.raises(ImageError) as caught:
+            read_image(address)
+        assert str(caught.value) == f"{address} does not answer (Connection refused)."
+        silent.listen()
+        with pytest.raises(ImageError) as caught:
+            read_image(address, seconds=0.2)
+        assert str(caught.value) == f"{address} was not there within 0.2 seconds."
+
+
+def test_a_name_that_takes_too_long_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(urls, "_follow", lambda *_: time.sleep(1))
+    with pytest.raises(DownloadError, match=r"^was not there within 0\.1 seconds\.$"):
+        download("http://example.org", seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("file:///etc/passwd", r"cannot be read: of addresses only http and https are\."),
+        ("ftp://localhost/a.jpg", r"cannot be read: of addresses only http and https are\."),
+        ("http://", r"does not answer \(no host given\)\."),
+        ("http://localhost:port/a.jpg", r"cannot be read \(nonnumeric port: 'port'\)\."),
+        ("http://[::1/a.jpg", r"cannot be read \(Invalid IPv6 URL\)\."),
+        ("http://é" + "x" * 80 + "/a.jpg", r"cannot be read \(.*label.*\)\."),
+    ],
+)
+def test_addresses_that_are_none(address: str, reason: str) -> None:
+    with pytest.raises(ImageError) as caught:
+        read_image(address)
+    assert caught.value.name == address
+    assert re.fullmatch(reason, caught.value.reason)
+
+
+def ends(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a few seconds."""
+    deadline = time.monotonic() + 5
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()

@@ -1,0 +1,223 @@
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqtool.errors import InputError
+from seqtool.metrics.caption_statistics import rouge_l
+from seqtool.metrics.captioning import NAMES, CaptionScores, ValidationScorer, check_images, score, tokenized
+from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.ngrams import ORDERS, NGramIndex
+
+CLOSE = 1e-9
+OTHERS = {  # our names → pycocoevalcap's; the last is vrama91/cider's
+    "bleu1": "Bleu_1",
+    "bleu2": "Bleu_2",
+    "bleu3": "Bleu_3",
+    "bleu4": "Bleu_4",
+    "rouge_l": "ROUGE_L",
+    "cider_d": "CIDEr",
+    "cider": "CIDEr_plain_vrama(no clip, no gaussian)",
+}
+Corpus = tuple[dict[str, str], dict[str, list[str]]]
+
+
+def corpus(images: int = 30, seed: int = 0) -> Corpus:
+    """Captions of random words, some empty, one to five references an image."""
+    generator = np.random.default_rng(seed)
+
+    def caption(shortest: int) -> str:
+        return " ".join(f"w{n}" for n in generator.integers(0, 12, size=generator.integers(shortest, 12)))
+
+    references = {str(i): [caption(1) for _ in range(generator.integers(1, 6))] for i in range(images)}
+    return {image: caption(0) for image in references}, references
+
+
+def golden(shared: Path) -> tuple[CaptionScores, dict[str, Any]]:
+    directory = shared / "golden"
+    results = json.loads((directory / "fakecap_hyps_raw.json").read_text("utf-8"))
+    hypotheses = {str(result["image_id"]): result["caption"] for result in results}
+    references = json.loads((directory / "fakecap_refs_ptb.json").read_text("utf-8"))
+    expected = json.loads((directory / "coco_reference_scores.json").read_text("utf-8"))
+    return score(hypotheses, references, tokenize="none"), expected
+
+
+def test_golden_scores(shared: Path) -> None:
+    """Corpus and per-image scores are those of pycocoevalcap 1.2 with Java, and of vrama91/cider."""
+    scores, expected = golden(shared)
+    for name, other in OTHERS.items():
+        assert getattr(scores, name) == pytest.approx(expected["corpus"][other], abs=CLOSE, rel=0)
+        found = {image: values[name] for image, values in scores.per_image.items()}
+        assert found == pytest.approx(expected["per_image"][other], abs=CLOSE, rel=0)
+    assert scores.signature == "nrefs:5-6|tok:none|bp:closest|df:corpus|sigma:6|version:seqtool-0.1.0"
+
+
+def test_edge_cases(shared: Path) -> None:
+    cases = json.loads((shared / "golden" / "edge_cases.json").read_text("utf-8"))
+    assert len(cases) == 7
+    for case in cases.values():
+        scores = score({image: texts[0] for image, texts in case["res"].items()}, case["gts"], tokenize="none")
+        wanted = {f"bleu{n}": (case["Bleu"][n - 1], case["Bleu_per"][n - 1]) for n in ORDERS}
+        wanted |= {"rouge_l": (case["ROUGE_L"], case["ROUGE_L_per"]), "cider_d": (case["CIDEr"], case["CIDEr_per"])}
+        for name, (whole, each) in wanted.items():
+            assert getattr(scores, name) == pytest.approx(whole, abs=CLOSE, rel=0)
+            assert [scores.per_image[image][name] for image in case["gts"]] == pytest.approx(each, abs=CLOSE, rel=0)
+
+
+def test_bleu4_without_brevity_penalty() -> None:
+    """exp(1 − reference length / length) is all that lies between the two, on short captions."""
+    scores = score({"1": "a b c d e"}, {"1": ["a b c d e f g"]}, tokenize="none")
+    assert scores.bleu4_no_bp == pytest.approx(1, abs=1e-8)
+    assert scores.bleu4 == pytest.approx(scores.bleu4_no_bp * np.exp(1 - 7 / 5), rel=1e-8)
+
+
+def test_order_of_images_and_references_changes_nothing() -> None:
+    hypotheses, references = corpus()
+    scores = score(hypotheses, references, tokenize="none")
+    turned = {image: references[image][::-1] for image in reversed(references)}
+    again = score(hypotheses, turned, tokenize="none")
+    for name in NAMES:
+        assert getattr(again, name) == pytest.approx(getattr(scores, name), abs=1e-12)
+    assert again.per_image["3"] == pytest.approx(scores.per_image["3"], abs=1e-12)
+
+
+def test_corpus_means_are_the_means_of_the_images() -> None:
+    scores = score(*corpus(), tokenize="none")
+    for name in ("rouge_l", "cider_d", "cider"):
+        values = [image[name] for image in scores.per_image.values()]
+        assert getattr(scores, name) == pytest.approx(np.mean(values), abs=1e-12)
+
+
+def test_a_caption_that_is_its_only_reference_is_perfect() -> None:
+    references = {"1": ["a dog runs on grass"], "2": ["two men sit there quietly"]}
+    scores = score({image: captions[0] for image, captions in references.items()}, references, tokenize="none")
+    assert scores.record() == pytest.approx(
+        dict.fromkeys(NAMES[:6], 1) | {"cider_d": 10, "cider": 10, "signature": scores.signature}, abs=1e-8
+    )
+
+
+def test_ptb_tokenising_is_the_default_of_coco_caption() -> None:
+    raw = ({"1": 'A man\'s "dog".', "2": "Two cats!"}, {"1": ["The man's dog."], "2": ["two cats", "Cats, two."]})
+    plain = ({"1": "a man 's dog", "2": "two cats"}, {"1": ["the man 's dog"], "2": ["two cats", "cats two"]})
+    ptb, none = score(*raw, tokenize="ptb"), score(*plain, tokenize="none")
+    assert [getattr(ptb, name) for name in NAMES] == [getattr(none, name) for name in NAMES]
+    assert ptb.signature == "nrefs:1-2|tok:ptb-3.4.1|bp:closest|df:corpus|sigma:6|version:seqtool-0.1.0"
+
+
+def test_one_image_warns(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        scores = score({"1": "a dog"}, {"1": ["a dog"]}, tokenize="none")
+    assert (scores.cider_d, scores.cider) == (0, 0)
+    assert scores.warnings == (
+        "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
+        "score more images or give document frequencies.",
+    )
+    assert caplog.messages == list(scores.warnings)
+    assert scores.warnings[0] in scores.text()
+
+
+def test_document_frequencies_of_the_scored_references_change_nothing(tmp_path: Path) -> None:
+    hypotheses, references = corpus()
+    counted = DocumentFrequencies.count(list(references.values()), tokenize="none", name="mine")
+    counted.save(tmp_path / "mine.json")
+    loaded = DocumentFrequencies.load(tmp_path / "mine.json")
+    assert loaded == counted
+    scores = score(hypotheses, references, tokenize="none", document_frequencies=loaded)
+    assert scores.per_image == score(hypotheses, references, tokenize="none").per_image
+    assert scores.signature == "nrefs:1-5|tok:none|bp:closest|df:mine(30)|sigma:6|version:seqtool-0.1.0"
+
+
+def test_document_frequencies_of_another_corpus_weigh_its_words() -> None:
+    """CIDEr of one image, written out: words of 10 documents of which 10 hold 'a', 2 hold 'dog' and none 'runs'."""
+    frequencies = DocumentFrequencies(10, {"a": 10, "dog": 2, "x y": 5}, "none", "other")
+    scores = score({"1": "a dog"}, {"1": ["dog runs"]}, tokenize="none", document_frequencies=frequencies)
+    dog, runs = np.log(10) - np.log(2), np.log(10)
+    assert scores.cider == pytest.approx(10 / 4 * dog / np.hypot(dog, runs), abs=1e-12)
+    assert scores.cider_d == scores.cider  # nothing to clip, the same length
+    assert scores.warnings == ()
+
+
+def test_document_frequencies_must_be_tokenised_alike() -> None:
+    frequencies = DocumentFrequencies(10, {}, "ptb", "coco")
+    with pytest.raises(
+        InputError, match=r"^The document frequencies coco were counted with tokenize=ptb: they cannot "
+    ):
+        score({"1": "a"}, {"1": ["a"]}, tokenize="none", document_frequencies=frequencies)
+
+
+@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"images": 1, "tokenize": "ptb", "document_frequencies": []}'])
+def test_files_that_hold_no_document_frequencies(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "df.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=r"df\.json holds no document frequencies: expected a JSON object with images"):
+        DocumentFrequencies.load(file)
+    with pytest.raises(InputError, match=r"no\.json does not exist\.$"):
+        DocumentFrequencies.load(tmp_path / "no.json")
+
+
+def test_validation_scores_are_the_scores() -> None:
+    hypotheses, references = corpus()
+    scorer = ValidationScorer(list(references.values()), tokenize="none")
+    for seed in (1, 2):
+        generator = np.random.default_rng(seed)
+        mixed = {image: hypotheses[str(i)] for image, i in zip(references, generator.permutation(30), strict=True)}
+        expected = score(mixed, references, tokenize="none")
+        assert scorer.scores(list(mixed.values())) == (expected.bleu4, expected.cider_d)
+
+
+def test_rouge_l_is_the_table_of_the_textbook() -> None:
+    hypotheses, references = corpus(60, seed=4)
+
+    def common(a: list[str], b: list[str]) -> int:
+        table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+        for i, x in enumerate(a):
+            for j, y in enumerate(b):
+                table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
+        return table[-1][-1]
+
+    for image, hypothesis in hypotheses.items():
+        words = hypothesis.split(" ")
+        pairs = [(common(words, other.split(" ")), len(other.split(" "))) for other in references[image]]
+        precision, recall = max(n for n, _ in pairs) / len(words), max(n / size for n, size in pairs)
+        expected = 2.44 * precision * recall / (recall + 1.44 * precision) if precision else 0
+        assert rouge_l(hypothesis, references[image]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ngrams_are_counted() -> None:
+    captions = [caption.split() for captions in corpus()[1].values() for caption in captions]
+    held, others = captions[:40], captions[40:]
+    for n, own, foreign in zip(ORDERS, *(f() for f in _counters(held, others)), strict=True):
+        for counts, texts in ((own, held), (foreign, others)):
+            found: dict[int, list[int]] = {i: [] for i in range(len(texts))}
+            for caption, count in zip(counts.caption.tolist(), counts.count.tolist(), strict=True):
+                found[caption].append(count)
+            for i, words in enumerate(texts):
+                ngrams = Counter(tuple(words[j : j + n]) for j in range(len(words) - n + 1))
+                assert sorted(found[i]) == sorted(ngrams.values())
+
+
+def _counters(held: list[list[str]], others: list[list[str]]) -> Any:
+    index = NGramIndex(held)
+    return index.counts, lambda: index.counts_of(others)
+
+
+def test_images_must_be_the_same() -> None:
+    with pytest.raises(InputError, match=r"^the references has no image: there is nothing to score\.$"):
+        check_images({}, {})
+    with pytest.raises(InputError, match=r"^r\.json has no caption for image 2: every image needs at least one\.$"):
+        check_images({"1": "a"}, {"1": ["a"], "2": []}, references_name="r.json")
+    with pytest.raises(
+        InputError, match=r"^h has no caption for 2 images, such as 2, of r: every image must have one\.$"
+    ):
+        check_images({"1": "a"}, {"1": ["a"], "2": ["b"], "3": ["c"]}, hypotheses_name="h", references_name="r")
+    with pytest.raises(InputError, match=r"^h has captions for image 9 that r does not have: remove them, or give "):
+        check_images({"1": "a", "9": "b"}, {"1": ["a"]}, hypotheses_name="h", references_name="r")
+
+
+def test_unknown_tokenize() -> None:
+    with pytest.raises(InputError, match=r"^Unknown tokenize '13a'; choose from ptb, none\.$"):
+        tokenized(["a"], "13a")

@@ -1,0 +1,275 @@
+"""Backbones: the right map, nothing behind it, frozen truly frozen, and every way to get weights."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_models import ENCODER
+from torch import nn
+
+from seqtool.errors import InputError
+from seqtool.models import pretrained
+from seqtool.models.backbone import (
+    Backbone,
+    EncoderSettings,
+    augmented,
+    backbone_fingerprint,
+    make_backbone,
+)
+
+SMALL = EncoderSettings(**ENCODER)
+VGG = replace(SMALL, backbone="torchvision/vgg19", layer="features.35", size=224)
+RESNET = replace(SMALL, backbone="torchvision/resnet18", size=64)
+LITE = replace(SMALL, backbone="timm/tf_efficientnet_lite0", layer="3", size=224)
+
+
+def pixels(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+
+
+def make(settings: EncoderSettings, *, pretrained: bool = True) -> Backbone:
+    return make_backbone(settings, pretrained=pretrained)
+
+
+def test_small_has_an_8_by_8_grid() -> None:
+    backbone = make(replace(SMALL, size=64))
+    assert backbone.locations == (8, 8) and backbone(pixels(2, 64)).shape == (2, 64, backbone.dimension)
+
+
+def test_a_cell_of_small_sees_29_pixels_and_its_own_place() -> None:
+    """Rows and columns are in reading order; what is farther away changes nothing."""
+    backbone = make(replace(SMALL, size=64))
+    image = pixels(1, 64)
+    changed = image.clone()
+    changed[:, :, 8, 56] = 255 - changed[:, :, 8, 56]  # row 1, column 7 of the grid
+    differs = (backbone(image) - backbone(changed)).abs().sum(-1).view(8, 8) > 0
+    rows, columns = differs.nonzero().T
+    assert differs[1, 7] and int(rows.max()) <= 2 and int(columns.min()) >= 5
+    grey = torch.full((1, 3, 64, 64), 128, dtype=torch.uint8)
+    inner = backbone(grey).view(8, 8, -1)[2:6, 2:6].flatten(0, 1)
+    assert torch.cdist(inner, inner).fill_diagonal_(1.0).min() > 1e-4, "equal content at other places differs"
+
+
+def test_vggs_layer_is_conv5_4_after_relu() -> None:
+    """The paper's: vgg19().features[:36], 14×14×512 for 224×224."""
+    import torchvision
+
+    backbone = make(VGG)
+    assert backbone.locations == (14, 14) and backbone.dimension == 512
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # the random weights of a frozen backbone
+        vgg = torchvision.models.vgg19(weights=None).eval()
+    image = pixels(1, 224)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    with torch.no_grad():
+        expected = vgg.features[:36]((image / 255 - mean) / std)
+    assert torch.allclose(backbone(image), expected.flatten(2).transpose(1, 2), atol=1e-4)
+    assert sum(one.numel() for one in backbone.parameters()) == sum(
+        one.numel() for one in vgg.features[:36].parameters()
+    )
+    assert not any("classifier" in name for name in backbone.state_dict())
+
+
+def test_resnets_default_is_its_last_map() -> None:
+    backbone = make(RESNET)
+    assert backbone.locations == (2, 2) and backbone.dimension == 512
+    assert make(replace(RESNET, layer="layer3")).locations == (4, 4)
+    assert not any(name.startswith("network.fc") for name in backbone.state_dict())
+
+
+@pytest.mark.parametrize(("layer", "locations", "dimension"), [("3", 14, 112), ("4", 7, 320), (None, 7, 1280)])
+def test_timm_with_weights_from_a_file(shared: Path, layer: str | None, locations: int, dimension: int) -> None:
+    timm = pytest.importorskip("timm")
+    weights = str(shared / "weights" / "tf_efficientnet_lite0.safetensors")
+    backbone = make(replace(LITE, layer=layer, weights=weights))
+    assert backbone.locations == (locations, locations) and backbone.dimension == dimension
+    overlay = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}}
+    image = pixels(2, 224, seed=1)
+    with torch.no_grad():
+        if layer is None:
+            expected = timm.create_model("tf_efficientnet_lite0", **overlay).eval().forward_features(image / 127.5 - 1)
+        else:
+            part = {"features_only": True, "out_indices": (int(layer),)}
+            expected = timm.create_model("tf_efficientnet_lite0", **part, **overlay).eval()(image / 127.5 - 1)[0]
+    assert torch.allclose(backbone(image), expected.flatten(2).transpose(1, 2), atol=1e-3, rtol=1e-3)
+    names = {name.split(".")[1:3][-1] for name in backbone.state_dict() if name.startswith("network.blocks")}
+    assert names == ({"0", "1", "2", "3", "4"} if layer == "3" else {"0", "1", "2", "3", "4", "5", "6"})
+    assert any("conv_head" in name for name in backbone.state_dict()) == (layer is None)
+
+
+@pytest.mark.parametrize("fine_tune_from", [None, 0])
+def test_running_statistics_never_change(fine_tune_from: int | None) -> None:
+    backbone = make(replace(RESNET, fine_tune_from=fine_tune_from)).train()
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    assert not any(one.training for one in backbone.modules() if isinstance(one, nn.BatchNorm2d))
+    annotations = backbone(pixels(2, 64))
+    assert annotations.requires_grad == (fine_tune_from is not None)
+    if fine_tune_from is not None:
+        annotations.square().sum().backward()
+        torch.optim.SGD(backbone.parameters(), lr=1e-3).step()
+    after = backbone.state_dict()
+    trained = {name for name, _ in backbone.named_parameters()} if fine_tune_from is not None else set()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == trained
+    assert torch.equal(backbone(pixels(2, 64)), backbone.eval()(pixels(2, 64)))
+
+
+def test_a_frozen_random_backbone_is_the_same_every_time() -> None:
+    """What was cached from it stays true; one that is trained starts from the run's own seed."""
+    torch.manual_seed(5)
+    one = make(SMALL).state_dict()
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), drawn), "and the run's own chance is left alone"
+    assert all(torch.equal(tensor, one[name]) for name, tensor in make(SMALL).state_dict().items())
+    trained = [make(replace(SMALL, fine_tune_from=0)).state_dict() for _ in range(2)]
+    assert not torch.equal(trained[0]["network.place.weight"], trained[1]["network.place.weight"])
+
+
+def test_augmentation_moves_and_tints_in_training_alone() -> None:
+    backbone = make(replace(SMALL, size=64, fine_tune_from=0, augment=True))
+    image = pixels(3, 64)
+    assert torch.equal(backbone.eval()(image), backbone(image))
+    assert not torch.allclose(backbone.train()(image), backbone(image), atol=1e-3)
+    ramp = torch.arange(64.0).expand(8, 3, 64, 64)
+    moved = augmented(ramp)
+    assert moved.shape == ramp.shape and (moved[:, :, :, 1:] >= moved[:, :, :, :-1]).all(), "never mirrored"
+    assert not torch.equal(moved[0], moved[1])
+    frozen = make(replace(SMALL, augment=True)).train()
+    assert torch.equal(frozen(pixels(1, 24)), frozen(pixels(1, 24)))
+
+
+def test_weights_from_a_file(tmp_path: Path) -> None:
+    source = make(replace(RESNET, fine_tune_from=0))
+    full = {name.removeprefix("network."): tensor for name, tensor in source.state_dict().items() if "." in name}
+    torch.save({"state_dict": {**full, "fc.weight": torch.zeros(3)}}, tmp_path / "resnet.pt")
+    save_file(full, tmp_path / "resnet.safetensors")
+    save_file({f"backbone.{name}": one for name, one in source.state_dict().items()}, tmp_path / "model.safetensors")
+    for name in ("resnet.pt", "resnet.safetensors", "model.safetensors"):
+        loaded = make(replace(RESNET, weights=str(tmp_path / name)))
+        assert torch.equal(loaded(pixels(1, 64)), source.eval()(pixels(1, 64)))
+    other = make(replace(RESNET, weights=str(tmp_path / "resnet.pt")), pretrained=False)
+    assert not torch.equal(other(pixels(1, 64)), source(pixels(1, 64))), "they come from a checkpoint"
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    full = {name.removeprefix("network."): one for name, one in make(RESNET).state_dict().items() if "." in name}
+    file = tmp_path / "weights.safetensors"
+    settings = replace(RESNET, weights=str(file))
+
+    def message() -> str:
+        with pytest.raises(InputError) as error:
+            make(settings)
+        return str(error.value)
+
+    assert message() == f"There is no file {file}: model.encoder.weights is default, a file of weights, or null."
+    file.write_bytes(b"no tensors")
+    unreadable = "cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
+    assert message() == f"{file} {unreadable}"
+    save_file({name: tensor for name, tensor in full.items() if "layer4.1" not in name}, file)
+    assert message() == (
+        f"{file} does not fit torchvision/resnet18: layer4.1.conv1.weight and 9 more of 120 tensors are missing."
+    )
+    save_file({**full, "conv1.weight": torch.zeros(64, 1, 7, 7)}, file)
+    assert message() == f"{file} does not fit torchvision/resnet18: conv1.weight is 64×1×7×7, not 64×3×7×7."
+    settings = replace(RESNET, weights=str(tmp_path / "weights.pt"))
+    (tmp_path / "weights.pt").write_bytes(b"no tensors")
+    assert message() == f"{tmp_path / 'weights.pt'} {unreadable}"
+    torch.save([1, 2], tmp_path / "weights.pt")
+    assert message() == f"{tmp_path / 'weights.pt'} holds no state dict: model.encoder.weights takes names and tensors."
+
+
+def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(InputError) as error:
+        make(replace(RESNET, weights="default"))
+    assert str(error.value) == (
+        "The default weights of torchvision/resnet18 cannot be downloaded (<urlopen error no network>): "
+        "set model.encoder.weights to a file, or to null."
+    )
+    make(replace(RESNET, weights="default"), pretrained=False)
+
+
+def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(InputError, match=r"^This backbone needs timm: pip install 'seqtool\[timm\]'\.$"):
+        make(LITE)
+
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(pretrained, "import_module", broken)
+    with pytest.raises(InputError) as error:
+        make(RESNET)
+    assert str(error.value) == (
+        f"torchvision does not import beside torch {torch.__version__} (operator torchvision::nms does not exist): "
+        "install the torchvision that belongs to this torch, or the newest of both with "
+        "pip install -U torch torchvision."
+    )
+
+
+def test_names_and_sizes_are_refused() -> None:
+    cases = {
+        "Unknown torchvision backbone 'resnet81'; did you mean 'resnet18'?": {"backbone": "torchvision/resnet81"},
+        "Unknown layer of resnet18 'layr4'; did you mean 'layer4'?": {"layer": "layr4"},
+        "model.encoder.layer=fc of torchvision/resnet18 gives 1×1000 numbers, not a map of channels, rows and columns: "
+        "choose another layer.": {"layer": "fc"},
+        "Set model.encoder.layer: which layer of torchvision/shufflenet_v2_x0_5 is its last map is not known.": {
+            "backbone": "torchvision/shufflenet_v2_x0_5"
+        },
+        "Unknown timm backbone 'tf_efficientnet_lite9'; did you mean 'tf_efficientnet_lite0'?": {
+            "backbone": "timm/tf_efficientnet_lite9"
+        },
+        "timm/resnet18 has no layer 9: list index out of range.": {"backbone": "timm/resnet18", "layer": "9"},
+    }
+    for message, settings in cases.items():
+        if str(settings.get("backbone")).startswith("timm"):
+            pytest.importorskip("timm")
+        with pytest.raises(InputError) as error:
+            make(replace(RESNET, **settings))
+        assert str(error.value) == message
+    with pytest.raises(InputError, match=r"^torchvision/vgg19 cannot read images of 8×8 pixels: .*too small\.?"):
+        make(replace(VGG, size=8, layer=None))
+
+
+def test_settings_are_refused_together() -> None:
+    wrong = replace(SMALL, backbone="vgg19", fit="stretch", size=4, fine_tune_from=-1, lr=0.0)
+    with pytest.raises(InputError) as error:
+        wrong.check()
+    assert str(error.value) == (
+        "Unknown model.encoder.backbone 'vgg19'; choose from small, torchvision/NAME, timm/NAME. "
+        "Unknown model.encoder.fit 'stretch'; choose from crop, squash. "
+        "model.encoder.size must be at least 8 pixels, not 4. "
+        "model.encoder.fine_tune_from must be at least 0 or null, not -1. model.encoder.lr must be above 0, not 0.0."
+    )
+    with pytest.raises(
+        InputError, match=r"layer must be null for the backbone small, not 'x'\. .*weights=default is for"
+    ):
+        replace(SMALL, layer="x", weights="default").check()
+    with pytest.raises(
+        InputError, match=r"^model.encoder.layer must be an out index such as 3 for timm, not 'blocks'\.$"
+    ):
+        replace(LITE, layer="blocks").check()
+
+
+def test_fingerprint_tells_what_annotations_depend_on(tmp_path: Path) -> None:
+    def digest(file: Path) -> str:
+        return f"digest of {file.name}"
+
+    base = replace(RESNET, weights="a/w.pt")
+    one = backbone_fingerprint(base, digest)
+    assert one["weights"] == "digest of w.pt" and one["random"] is None
+    assert backbone_fingerprint(replace(RESNET, weights="b/w.pt"), digest) == one, "the same content elsewhere"
+    for changed in ({"layer": "layer3"}, {"size": 96}, {"fit": "crop"}, {"weights": None}, {"weights": "default"}):
+        assert backbone_fingerprint(replace(base, **changed), digest) != one
+    assert backbone_fingerprint(replace(base, lr=1.0, augment=True), digest) == one

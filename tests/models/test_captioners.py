@@ -1,0 +1,350 @@
+"""Laws that every captioner keeps, and what attention over an image must do."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from small_models import (
+    CAPTIONERS,
+    DIMENSION,
+    ENCODER,
+    LOCATIONS,
+    SHOW_ATTEND_TELL,
+    SHOW_TELL,
+    make_captioner,
+    random_images,
+    random_sentences,
+)
+from torch import Tensor, nn
+
+from seqtool.data.batches import Annotations, Batch, Pixels, make_target
+from seqtool.data.vocabulary import BOS, EOS
+from seqtool.decoding import beam_search, length_penalty
+from seqtool.errors import InputError
+from seqtool.losses import TrainingLoss
+from seqtool.models.backbone import EncoderSettings
+from seqtool.models.captioner import Captioner
+from seqtool.models.initialisation import initialise
+from seqtool.models.show_attend_tell import ShowAttendTell, argmax, drawn, expected
+from seqtool.models.show_tell import ShowTell
+
+Model = Captioner[Any]
+ATTENDING = [name for name in CAPTIONERS if name.startswith("show_attend_tell")]
+
+
+@pytest.fixture(params=CAPTIONERS)
+def captioner(request: pytest.FixtureRequest) -> Model:
+    return make_captioner(request.param)
+
+
+def targets(count: int, seed: int) -> Tensor:
+    return make_target(random_sentences(count, seed=seed))
+
+
+def batch(source: Annotations | Pixels, target: Tensor) -> Batch:
+    import numpy as np
+
+    return Batch(source, target, np.arange(len(target)), int((target[:, 1:] != 0).sum()))
+
+
+def test_forward_equals_stepping(captioner: Model) -> None:
+    source, target = random_images(5, seed=1), targets(5, 2)[:, :-1]
+    output = captioner(source, target)
+    logits = captioner.project(output.features)
+    memory, state = captioner.encode(source)
+    for t, token in enumerate(target.T):
+        step = captioner.step(memory, state, token)
+        state = step.state
+        assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
+        if output.attention is not None:
+            assert torch.allclose(step.attention, output.attention[:, t], atol=1e-5, rtol=1e-4)
+    assert len(output.decoder_states) == target.shape[1] and output.sampled is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_drawing_equals_stepping_with_the_same_chances(training: bool) -> None:
+    """M samples an image are that many copies of the image, each with chances of its own."""
+    model = make_captioner("show_attend_tell-hard").train(training)
+    source, target = random_images(4, seed=1), targets(4, 2)[:, :-1]
+    chances = torch.rand(12, target.shape[1])
+    output = model(source, target, chances)
+    logits = model.project(output.features)
+    assert output.sampled is not None and not output.sampled.soft.any()
+    memory, state = model.encode(Annotations(source.values.repeat_interleave(3, 0)))
+    memory = replace(memory, chances=chances)
+    for t, token in enumerate(target.repeat_interleave(3, 0).T):
+        step = model.step(memory, state, token, drawn)
+        state = step.state
+        assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
+        location = drawn(step.attention, chances[:, t]).argmax(-1, keepdim=True)
+        log_p = step.attention.gather(1, location).log().squeeze(1)
+        assert torch.allclose(output.sampled.log_probability[:, t], log_p, atol=1e-4)
+        entropy = -(step.attention * step.attention.log()).sum(1)
+        assert torch.allclose(output.sampled.entropy[:, t], entropy, atol=1e-4)
+
+
+def test_beams_share_their_images_chances() -> None:
+    """K states over one memory row are K copies of that row."""
+    model = make_captioner("show_attend_tell-hard")
+    images = random_images(2, seed=3)
+    memory, state = model.encode(images)
+    memory = replace(memory, chances=torch.tensor([[0.1, 0.9], [0.6, 0.2]]))
+    rows = torch.tensor([0, 0, 0, 1, 1, 1])
+    apart, alone = model.encode(Annotations(images.values[rows]))
+    apart = replace(apart, chances=memory.chances[rows])
+    state = alone
+    for token in (torch.arange(4, 10), torch.arange(5, 11) % 11):
+        shared, single = (model.step(one, state, token, drawn) for one in (memory, apart))
+        assert torch.allclose(shared.logits, single.logits, atol=1e-5)
+        state = shared.state
+
+
+def test_choices() -> None:
+    alpha = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
+    assert expected(alpha, torch.zeros(2)) is alpha
+    assert argmax(alpha, torch.zeros(2)).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert drawn(alpha, torch.tensor([0.19, 0.0])).argmax(1).tolist() == [0, 1]
+    assert drawn(alpha, torch.tensor([0.21, 0.39])).argmax(1).tolist() == [1, 1]
+    assert drawn(alpha, torch.tensor([0.999999, 0.41])).argmax(1).tolist() == [2, 2]
+    many = drawn(alpha[:1].expand(20000, 3), torch.rand(20000, generator=torch.Generator().manual_seed(0)))
+    assert torch.allclose(many.mean(0), alpha[0], atol=0.015)
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+def test_attention_is_a_distribution_that_depends_on_the_state(name: str) -> None:
+    """A score that is linear in h for every location would cancel in the softmax: the maps would never move."""
+    model = make_captioner(name)
+    source, target = random_images(3, seed=4), targets(3, 5)[:, :-1]
+    alpha = model(source, target).attention
+    assert alpha is not None and alpha.shape == (3, target.shape[1], LOCATIONS)
+    assert torch.allclose(alpha.sum(-1), torch.ones(alpha.shape[:2]))
+    memory, state = model.encode(source)
+    token = torch.full((3,), BOS)
+    h, c = state.lstm
+    other = model.step(memory, replace(state, lstm=(h + torch.randn_like(h), c)), token)
+    assert (other.attention - model.step(memory, state, token).attention).abs().max() > 1e-3
+
+
+def test_attention_sees_the_state_before_the_update() -> None:
+    """The first map depends on the image alone, not on the first word."""
+    model, source = make_captioner("show_attend_tell-soft"), random_images(2, seed=6)
+    one, other = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
+    assert torch.equal(model(source, one).attention, model(source, other).attention)
+
+
+def test_the_gate_is_a_scalar_that_closes_and_opens() -> None:
+    """Closed, nothing of the image passes but the first state; open, it is as if there were none."""
+    gated = make_captioner("show_attend_tell-soft")
+    assert isinstance(gated, ShowAttendTell) and gated.gate is not None and gated.gate.weight.shape == (1, 8)
+    images, others, token = random_images(2, seed=7), random_images(2, seed=8), torch.tensor([4, 5])
+    memory, state = gated.encode(images)
+    memory_of_others, _ = gated.encode(others)
+    nn.init.constant_(gated.gate.bias, -1e4)
+    assert torch.equal(gated.step(memory, state, token).logits, gated.step(memory_of_others, state, token).logits)
+    nn.init.constant_(gated.gate.bias, 1e4)
+    opened = gated.step(memory, state, token).logits
+    assert not torch.allclose(opened, gated.step(memory_of_others, state, token).logits, atol=1e-3)
+    gated.gate = None
+    assert torch.allclose(gated.step(memory, state, token).logits, opened, atol=1e-5)
+
+
+def test_context_is_the_gated_mean_of_the_annotations() -> None:
+    """Equations (4)–(6) and (7) by hand, for one step."""
+    model = make_captioner("show_attend_tell-soft")
+    assert isinstance(model, ShowAttendTell) and model.gate is not None
+    a = random_images(1, seed=9).values[0].float()
+    memory, state = model.encode(Annotations(a[None].half()))
+    h, c = (tensor[0] for tensor in state.lstm)
+    first = torch.tanh(model.initial.weight @ a.mean(0) + model.initial.bias)
+    assert torch.allclose(torch.cat([h, c]), first, atol=1e-5)
+    e = torch.stack([model.score.v.weight[0] @ torch.tanh(model.score.U.weight @ a_i + model.score.W(h)) for a_i in a])
+    z = torch.sigmoid(model.gate(h)) * (e.softmax(0)[:, None] * a).sum(0)
+    y = model.target_embedding.weight[5]
+    i, f, g, o = (model.cell_word(y) + model.cell_context(z) + model.cell.recurrent(h)).chunk(4)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    h = torch.sigmoid(o) * torch.tanh(c)
+    logits = model.output(torch.tanh(y + model.deep_state(h) + model.deep_context(z)))
+    step = model.step(memory, state, torch.tensor([5]))
+    assert torch.allclose(step.logits[0], logits, atol=1e-4)
+    assert torch.allclose(step.attention[0], e.softmax(0), atol=1e-5)
+
+
+def test_show_tell_adds_the_image_at_every_step() -> None:
+    """h = tanh(W y + W_ih v + U h + b), as the lecture has it."""
+    model = ShowTell(**SHOW_TELL | {"context": "every_step", "cell": "rnn", "layers": 1})
+    source = random_images(1, seed=10)
+    v = model.image(source.values[0].float().mean(0))
+    memory, state = model.encode(source)
+    h = torch.zeros(8)
+    W_y, W_ih = model.decoder[0].input.weight.split(6, 1)  # noqa: N806
+    for token in (BOS, 4, 7):
+        y = model.target_embedding.weight[token]
+        h = torch.tanh(W_y @ y + W_ih @ v + model.decoder[0].input.bias + model.decoder[0].cell.recurrent(h))  # type: ignore[operator]
+        step = model.step(memory, state, torch.tensor([token]))
+        state = step.state
+        assert torch.allclose(step.logits[0], model.output(h), atol=1e-5)
+
+
+def test_batch_mates_change_nothing(captioner: Model) -> None:
+    """Within one shape not a bit; in another shape nothing beyond rounding."""
+    target = targets(6, 11)[:, :-1]
+    images, others = random_images(6, seed=12).values, random_images(6, seed=13).values
+    chances = torch.rand(6, target.shape[1])
+    mixed = torch.cat([images[:2], others[2:]])
+    for given in [(), (chances,)] if isinstance(captioner, ShowAttendTell) and captioner.hard else [()]:
+        features = captioner(Annotations(images), target, *given).features
+        assert torch.equal(captioner(Annotations(mixed), target, *given).features[:2], features[:2])
+        alone = captioner(Annotations(images[:1]), target[:1], *(one[:1] for one in given)).features
+        assert torch.allclose(alone, features[:1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("choice", [expected, argmax, drawn])
+def test_batch_mates_never_change_a_caption(choice: Any) -> None:
+    model = make_captioner("show_attend_tell-hard", scale=3.0)
+    images, chances = random_images(5, seed=14).values, torch.rand(5, 8)
+
+    def captions(rows: list[int]) -> list[Any]:
+        memory, state = model.encode(Annotations(images[rows]))
+        memory = replace(memory, chances=chances[rows])
+        found = beam_search(
+            partial(model.step, choice=choice),
+            memory,
+            state,
+            beam=3,
+            maximum=[8] * len(rows),
+            n_best=2,
+            penalty=length_penalty("average", 0.0),
+            coverage=0.0,
+            keep_attention=False,
+        )
+        return [[one.tokens for one in n_best] for n_best in found]
+
+    together = captions([0, 1, 2, 3, 4])
+    assert captions([3, 0]) == [together[3], together[0]] and captions([2]) == [together[2]]
+
+
+@pytest.mark.parametrize("name", CAPTIONERS)
+def test_cached_annotations_are_live_ones_rounded(name: str) -> None:
+    model = make_captioner(name)
+    pixels = torch.randint(0, 256, (4, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(15))
+    cached = Annotations(model.backbone(pixels).half())
+    assert cached.values.shape == (4, LOCATIONS, DIMENSION)
+
+    class Rounded(nn.Module):
+        def __init__(self, backbone: nn.Module) -> None:
+            super().__init__()
+            self.backbone = backbone
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            return self.backbone(pixels).half().float()  # type: ignore[no-any-return]
+
+    loss, target = TrainingLoss(model, 0.0), targets(4, 16)
+    from_cache = loss(batch(cached, target))
+    live = loss(batch(Pixels(pixels), target))
+    model.backbone = Rounded(model.backbone)  # type: ignore[assignment]
+    rounded = loss(batch(Pixels(pixels), target))
+    assert torch.equal(from_cache.total, rounded.total) and torch.equal(from_cache.nll, rounded.nll)
+    assert float(live.nll) == pytest.approx(float(rounded.nll), rel=1e-2)
+
+
+def test_every_parameter_gets_a_gradient(captioner: Model) -> None:
+    torch.manual_seed(0)
+    TrainingLoss(captioner.train(), 0.0)(batch(random_images(5, seed=17), targets(5, 18))).total.backward()
+    without = [name for name, one in captioner.named_parameters() if one.requires_grad and one.grad is None]
+    assert not without
+    assert all(one.grad is None for one in captioner.backbone.parameters())
+
+
+def test_a_trained_backbone_gets_gradients_from_pixels() -> None:
+    encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"encoder": encoder}).train()
+    pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8))
+    TrainingLoss(model, 0.0)(batch(pixels, targets(3, 19))).total.backward()
+    assert all(one.grad is not None for one in model.backbone.parameters())
+
+
+def test_no_initialisation_touches_the_backbone() -> None:
+    model = make_captioner("show_attend_tell-soft")
+    before = {name: tensor.clone() for name, tensor in model.backbone.state_dict().items()}
+    for name in ("default", "sutskever2014", "bahdanau2015"):
+        initialise(model, name)
+        assert all(torch.equal(tensor, before[key]) for key, tensor in model.backbone.state_dict().items())
+
+
+def test_hard_attention_mixes_by_image() -> None:
+    """About half of the images take the expected context, all samples of an image alike."""
+    torch.manual_seed(0)
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3, "soft_share": 0.5}).train()
+    source, target = random_images(200, seed=20), torch.full((200, 2), BOS)
+    soft = model(source, target).sampled.soft.view(200, 3)  # type: ignore[union-attr]
+    assert bool((soft == soft[:, :1]).all()) and 70 < int(soft[:, 0].sum()) < 130
+    assert model.eval()(source, target).sampled is None, "outside of training the context is expected"
+
+
+@pytest.mark.parametrize(
+    "name", ["show_attend_tell-soft", "show_attend_tell-hard", "show_tell-first_step", "show_tell-every_step"]
+)
+def test_learns_to_describe_three_images(name: str) -> None:
+    """Objects at locations; a caption names them in an order of its own, of several lengths."""
+    torch.manual_seed(1)
+    model = CAPTIONERS[name]()
+    initialise(model, "default")
+    objects = torch.randn(7, DIMENSION, generator=torch.Generator().manual_seed(0))
+    captions = [[4, 5, 6], [6, 4, 7, 10, 5], [8, 9]]
+    a = torch.zeros(3, LOCATIONS, DIMENSION)
+    for image, caption in enumerate(captions):
+        for n, word in enumerate(caption):
+            a[image, (5 * n + image) % LOCATIONS] = objects[word - 4]
+    examples = batch(Annotations(a.half()), make_target(captions))
+    loss = TrainingLoss(model, 0.0)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    model.train()
+    for _ in range(250):
+        optimiser.zero_grad()
+        made = loss(examples)
+        (made.total / 3).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimiser.step()
+        if made.reward is not None:
+            loss.observe(made.reward)
+    model.eval()
+    memory, state = model.encode(examples.source)
+    found = beam_search(
+        model.step,
+        memory,
+        state,
+        beam=1,
+        maximum=[8] * 3,
+        n_best=1,
+        penalty=length_penalty("none", 0.0),
+        coverage=0.0,
+        keep_attention=False,
+    )
+    assert [hypotheses[0].tokens for hypotheses in found] == captions
+    assert all(hypotheses[0].ended for hypotheses in found) and EOS not in captions[0]
+
+
+def test_settings_are_refused_by_name() -> None:
+    with pytest.raises(
+        InputError, match=r"^Unknown model.context 'last'; choose from first_step, initial_state, every"
+    ):
+        ShowTell(**SHOW_TELL | {"context": "last"})
+    with pytest.raises(InputError, match=r"^Unknown model.tie 'all' of a captioner; choose from none, output\.$"):
+        ShowTell(**SHOW_TELL | {"tie": "all"})
+    with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 8 and 6"):
+        ShowTell(**SHOW_TELL | {"tie": "output"})
+    wrong = {"attention": "firm", "baseline": "none", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0}
+    with pytest.raises(InputError) as error:
+        ShowAttendTell(**SHOW_ATTEND_TELL | wrong)
+    assert str(error.value) == (
+        "Unknown model.attention 'firm'; choose from soft, hard. "
+        "Unknown model.baseline 'none'; choose from moving_average, leave_one_out. "
+        "model.embedding_dropout must be at least 0 and below 1, not 1.0. "
+        "model.soft_share must be between 0 and 1, not 1.5. model.decay must be at least 0 and below 1, not 1.0."
+    )
+    with pytest.raises(InputError, match=r"^model.samples must be at least 1, not 0\.$"):
+        ShowAttendTell(**SHOW_ATTEND_TELL | {"samples": 0})
+    with pytest.raises(InputError, match=r"^model.baseline=leave_one_out needs model.samples of at least 2, not 1\.$"):
+        ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "baseline": "leave_one_out"})

@@ -1,0 +1,210 @@
+"""Captioning by its commands: train, caption, eval, inspect and the Python API, on photos made for this module."""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import seqtool
+from seqtool import checkpoint, cli
+from seqtool.captioner import Captioner
+from seqtool.captioning import image_id
+from seqtool.cli import config_directory
+from seqtool.errors import InputError
+from seqtool.training import Trainer
+
+COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (40, 60, 210), "yellow": (220, 210, 40)}
+DATA = ["data=photos", "data.vocabulary.minimum_count=1", "data.processes=1", "device=cpu", "train.minutes=null"]
+TRAIN = "data.train=data/photos/captions.jsonl"
+SIZES = ["model.embedding=16", "model.hidden=32", "optim.lr=0.005", "train.batch_size=16", "validation.max_length=12"]
+SOFT = ["model=show_attend_tell", "model.alignment=16", "model.dropout=0", *SIZES]
+HARD = [*SOFT, "model.attention=hard"]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with photos of one colour, left or right, and `runs/soft` and `runs/fixed` trained on them."""
+    directory = tmp_path_factory.mktemp("place")
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        photos = directory / "data" / "photos"
+        photos.mkdir(parents=True)
+        rows, generator = [], np.random.default_rng(0)
+        for number in range(96):
+            colour = list(COLOURS)[number % 4]
+            side = ("left", "right")[number // 4 % 2]
+            pixels = generator.integers(90, 130, (64, 64, 3), dtype=np.uint8)
+            columns = slice(4, 28) if side == "left" else slice(36, 60)
+            pixels[20:44, columns] = COLOURS[colour]
+            Image.fromarray(pixels).save(photos / f"{number:03d}.png")
+            captions = [f"A {colour} square on the {side}.", f"a {colour} square is on the {side}"]
+            rows.append({"file": f"{number:03d}.png", "captions": captions})
+        (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        train = ["train", *DATA, TRAIN]
+        assert run(*train, *SOFT, "run=soft", "train.epochs=25", "train.best_by=cider") == 0
+        assert run(*train, "model=show_tell", *SIZES, "run=fixed", "train.epochs=1") == 0
+        yield directory
+    finally:
+        os.chdir(before)
+
+
+def weights(run_name: str) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.newest(Path("runs") / run_name).path / "model.safetensors")
+
+
+def test_learns_to_describe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("caption", "checkpoint=runs/soft", "images=data/photos", "device=cpu") == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [Path(name).name for name, _ in lines] == [f"{number:03d}.png" for number in range(96)]
+    named = [
+        list(COLOURS)[i % 4] in text and ("left", "right")[i // 4 % 2] in text for i, (_, text) in enumerate(lines)
+    ]
+    assert sum(named) >= 94
+
+
+@pytest.mark.parametrize("hard", [["model.soft_share=0.5"], ["model.samples=2", "model.baseline=leave_one_out"]])
+def test_resuming_equals_not_stopping(place: Path, monkeypatch: pytest.MonkeyPatch, hard: list[str]) -> None:
+    """Bit for bit with hard attention and a backbone that is trained from the fifth step: the baseline included."""
+    name = f"hard-{len(hard)}"
+    common = [*DATA, TRAIN, *HARD, *hard, "model.encoder.fine_tune_from=4", "train.epochs=null"]
+    assert run("train", *common, f"run={name}", "train.steps=12") == 0
+    assert run("train", *common, f"run={name}-twice", "train.steps=7") == 0
+    assert run("train", f"run={name}-twice", "train.resume=true", "train.steps=12") == 0
+    once, twice = weights(name), weights(f"{name}-twice")
+    assert once.keys() == twice.keys() and all(torch.equal(once[key], twice[key]) for key in once)
+    stored = checkpoint.newest(Path("runs") / name).training_tensors()["loss.baseline"]
+    assert bool(stored.isfinite())
+
+
+def test_the_backbone_is_trained_from_its_step_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    original = Trainer._update
+
+    def update(self: Trainer, *arguments: Any) -> Any:
+        seen.append({name: p.detach().clone() for name, p in self.model.named_parameters() if "backbone" in name})
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_update", update)
+    settings = [*DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=2", "train.epochs=null"]
+    assert run("train", *settings, "run=from-two", "train.steps=4") == 0
+    moved = [any(not torch.equal(a[k], b[k]) for k in a) for a, b in pairwise(seen)]
+    assert moved == [False, False, True]
+
+
+def test_formats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = "images=data/photos/000.png,data/photos/001.png"
+    assert run("caption", "checkpoint=runs/soft", images, "format=jsonl", "n_best=2", "device=cpu") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(record["image"]).name for record in records] == ["000.png", "001.png"]
+    for record in records:
+        first, second = record["captions"]
+        assert first["score"] >= second["score"]
+        assert len(first["attended"]) == len(first["words"]) == len(first["text"].split())
+        assert all(0 <= row < 8 and 0 <= column < 8 for row, column in first["attended"])
+    assert run("caption", "checkpoint=runs/soft", images, "format=coco", "output=results.json", "device=cpu") == 0
+    results = json.loads(Path("results.json").read_text())
+    assert [result["image_id"] for result in results] == ["000.png", "001.png"]
+    assert results[0]["caption"] == records[0]["captions"][0]["text"]
+
+
+def test_bad_images_are_reported_and_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.jpg").write_bytes(b"\xff\xd8 not a picture")
+    names = "images=data/photos/003.png,bad.jpg,data/photos/004.png"
+    assert run("caption", "checkpoint=runs/soft", names, "device=cpu") == 0
+    captured = capsys.readouterr()
+    assert [line.split("\t")[0][-7:] for line in captured.out.splitlines()] == ["003.png", "004.png"]
+    assert "Left out: bad.jpg" in captured.err and "1 of 3 images were left out." in captured.err
+    assert run("caption", "checkpoint=runs/soft", "images=bad.jpg", "device=cpu") == 2
+    assert "None of the images can be read." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("choice", ["expected", "argmax", "sample"])
+def test_pictures_of_attention(place: Path, choice: str) -> None:
+    settings = [f"plot=pictures-{choice}", f"hard_attention={choice}", "device=cpu"]
+    assert run("caption", "checkpoint=runs/soft", "images=data/photos/000.png", *settings) == 0
+    with Image.open(f"pictures-{choice}/caption-0001-000.png") as picture:
+        assert picture.width > 800 and picture.getextrema()[0][0] < 60 < 250 <= picture.getextrema()[0][1]
+
+
+def test_mates_in_a_batch_change_no_caption(place: Path) -> None:
+    """Nor do they change what hard attention draws."""
+    images = [f"data/photos/{number:03d}.png" for number in range(20)]
+    for settings in ({}, {"hard_attention": "sample"}, {"sample": True}):
+        together = Captioner.load("runs/soft", device="cpu", batch_size=20, **settings).caption(images)
+        apart = Captioner.load("runs/soft", device="cpu", batch_size=3, **settings).caption(images)
+        assert together == apart
+
+
+def test_python(place: Path) -> None:
+    captioner = seqtool.load("runs/soft", device="cpu")
+    assert isinstance(captioner, Captioner)
+    image = Image.open("data/photos/005.png")
+    assert captioner.caption([image]) == captioner.caption(["data/photos/005.png"])
+    (best,) = captioner.describe([image])[0]
+    assert best.attention is not None and best.attention.shape == (len(best.words), 64)
+    assert best.attention.sum(-1) == pytest.approx(np.ones(len(best.words)), abs=1e-5)
+
+
+def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["split=test", "format=json", "device=cpu", "output=written.json"]
+    assert run("eval", "checkpoint=runs/soft", *settings) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["bleu1"] > 0.9 and scores["bleu4"] > 0.8
+    written = [result["image_id"] for result in json.loads(Path("written.json").read_text())]
+    assert 5 < len(written) == len(set(written)) < 20  # a tenth of the photos, chosen by their names
+    assert run("eval", "checkpoint=runs/soft", "split=test", "sources=a.txt", "device=cpu") == 2
+    assert "sources= means nothing for captions." in capsys.readouterr().err
+
+
+def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "runs/soft") == 0
+    text = capsys.readouterr().out
+    assert "ShowAttendTell" in text and "CIDEr-D" in text and "Photos" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["caption", "checkpoint=runs/soft", "images=nowhere.jpg"], "nowhere.jpg"),
+        (["caption", "checkpoint=runs/fixed", "images=data/photos", "plot=p"], "plot=… needs a model with attention"),
+        (["caption", "checkpoint=runs/soft", "images=data/photos", "format=xml"], "Unknown format 'xml'; choose from"),
+        (
+            ["caption", "checkpoint=runs/soft", "images=data/photos", "hard_attention=most"],
+            "Unknown hard_attention 'most'; choose from expected, argmax, sample.",
+        ),
+        (["translate", "checkpoint=runs/soft", "input=x"], "holds a captioner: use seqtool caption."),
+        (["train", "data=photos", "data.train=c.jsonl"], "choose model=show_attend_tell or model=show_tell"),
+        (["train", "data=toy", "model=show_tell"], "data=scenes"),
+        (["train", *DATA, TRAIN, *SOFT, "train.gradient_flow=true"], "train.gradient_flow=true"),
+        (["train", "train.best_by=cider"], "train.best_by=cider is for captions; choose from bleu, loss."),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(*arguments, "device=cpu") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_image_ids() -> None:
+    assert image_id("val2014/COCO_val2014_000000000042.jpg") == 42
+    assert image_id("val2017/000000000139.jpg") == 139
+    assert image_id("photos/000.png") == "000.png"
+
+
+def test_a_single_path_is_not_a_list(place: Path) -> None:
+    with pytest.raises(InputError, match=r"caption takes a list of images: write \[image\] for a single one"):
+        Captioner.load("runs/soft", device="cpu").caption("data/photos/000.png")
