@@ -125,11 +125,11 @@ def _single(draw: Draw) -> list[Item] | None:
 
 
 def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
-    """Kinds one after the other along one axis, clearly, and side by side along the other."""
+    """Kinds of different colours one after the other along one axis, clearly, and side by side along the other."""
     looks: list[tuple[str, str, str]] = []
     while len(looks) < len(counts):
         look = _look(draw)
-        if all(look[:2] != other[:2] for other in looks):
+        if all(look[1] != other[1] for other in looks):
             looks.append(look)
     axis = draw.pick((0, 1))
     groups: list[list[Item]] = []
