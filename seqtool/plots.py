@@ -1,14 +1,8 @@
-"""Pictures of alignments, of training, of gradients and of scores, as PNG files written whole or not at all.
-
-matplotlib is imported when a picture is drawn, without a window system and without its global state.
-"""
+"""Pictures of alignments, of attention over images, of training, of gradients and of scores, as PNG files."""
 
 import json
-import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
+from seqtool.figures import drawable, families, make_figure, save_figure, word_label
 from seqtool.metrics.bleu import Estimate, LengthScore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
-DPI = 150
 CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
 LARGEST = 60.0  # inches of a heat map, however many words: beyond it the cells and letters shrink
 PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
-LONGEST_WORD = 30  # letters shown of a word
-NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 
 
 def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
@@ -42,20 +33,20 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
     cell = min(CELL, LARGEST / max(len(source), len(target)))
-    figure = _figure(cell * len(source), cell * len(target))
+    figure = make_figure(cell * len(source), cell * len(target))
     axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside, the picture grows by what they need
     axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=3)
-    axes.set_xticks(np.arange(len(source)), [_word(word) for word in source], rotation=90)
-    axes.set_yticks(np.arange(len(target)), [_word(word) for word in target])
+    axes.set_xticks(np.arange(len(source)), [word_label(word) for word in source], rotation=90)
+    axes.set_yticks(np.arange(len(target)), [word_label(word) for word in target])
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set(parse_math=False, fontfamily=_families(label.get_text()), fontsize=cell * 72 * 0.62)
+        label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=cell * 72 * 0.62)
     axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
     axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
     axes.grid(which="minor", color="0.35", linewidth=0.4)
     axes.tick_params(which="minor", length=0)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def attention_over_image(
@@ -73,7 +64,7 @@ def attention_over_image(
     side = image.shape[0]
     across = min(PANELS, len(words) + 1)
     down = math.ceil((len(words) + 1) / across)
-    figure = _figure(PANEL * across, (PANEL + 0.28) * down)
+    figure = make_figure(PANEL * across, (PANEL + 0.28) * down)
     panels = figure.subplots(down, across, squeeze=False).flatten()
     for axes in panels:
         axes.axis("off")
@@ -85,13 +76,13 @@ def attention_over_image(
         weights = attention[t] / max(float(attention[t].max()), 1e-12)
         axes.imshow(0.35 * grey + 0.1, extent=extent)
         axes.imshow(image, extent=extent, alpha=_smooth(weights, side))
-        axes.set_title(_word(word), fontsize=9, pad=3, parse_math=False, fontfamily=_families(word))
+        axes.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
         if chosen is not None:
             row, column = divmod(chosen[t], columns)
             height, width = side / rows, side / columns
             axes.add_patch(_frame((column * width, row * height), width, height))
     figure.tight_layout(pad=0.3)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def learning_curves(metrics: Path, path: Path) -> None:
@@ -111,7 +102,7 @@ def learning_curves(metrics: Path, path: Path) -> None:
     panels = [(label, names) for label, names in panels if names]
     if not panels:
         raise InputError(f"{metrics} holds no losses, scores or learning rates to draw.")
-    figure = _figure(7, 2.3 * len(panels) + 0.4)
+    figure = make_figure(7, 2.3 * len(panels) + 0.4)
     plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
     for axes, (label, names) in zip(plots, panels, strict=True):
         for index, (name, legend) in enumerate(names.items()):
@@ -125,7 +116,7 @@ def learning_curves(metrics: Path, path: Path) -> None:
             axes.legend(frameon=False)
     plots[-1].set_xlabel("updates")
     figure.align_ylabels()
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
@@ -133,7 +124,7 @@ def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
 
     One line for each measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
     """
-    figure = _figure(10, 4)
+    figure = make_figure(10, 4)
     panels = figure.subplots(1, 2, sharey=True)
     shades = np.linspace(0.25, 1.0, len(norms))
     for side, (axes, title) in enumerate(zip(panels, ("encoder", "decoder"), strict=True)):
@@ -141,13 +132,13 @@ def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
             shown = np.array(values[side], dtype=float)
             shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
             steps = np.arange(1, len(shown) + 1)
-            axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=_drawable(name))
+            axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=drawable(name))
         axes.set_yscale("log")
         axes.set_xlabel(f"time step t of the {title}")
         _clean(axes)
     panels[0].set_ylabel("‖∂loss/∂h$_t$‖ of the last token's loss")
     _legend(panels[0])
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> None:
@@ -155,7 +146,7 @@ def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> 
 
     Every system has the same bins. Bins without sentences leave a gap.
     """
-    figure = _figure(7, 4)
+    figure = make_figure(7, 4)
     axes = figure.subplots()
     bins = next(iter(systems.values()))
     for index, (name, scores) in enumerate(systems.items()):
@@ -169,7 +160,7 @@ def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> 
             yerr=np.maximum(errors, 0),
             **_look(index),
             capsize=3,
-            label=_drawable(name),
+            label=drawable(name),
         )
     labels = [f"{score.label}\n({score.sentences:,} sentences)" for score in bins]
     axes.set_xticks(np.arange(len(bins)), labels)
@@ -180,7 +171,7 @@ def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> 
     _clean(axes)
     if len(systems) > 1:
         _legend(axes)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -205,27 +196,6 @@ def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
             if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
                 series.setdefault(name, {})[step] = float(value)
     return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
-
-
-def _figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches, drawn without a window system or words about fonts and cache folders."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=DPI)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: "Figure", path: Path) -> None:
-    """Write the PNG beside its place and rename it, so that no half of a picture is ever seen."""
-    temporary = path.with_name(f".{os.getpid()}.png.tmp")
-    try:
-        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _smooth(weights: NDArray[np.floating], side: int) -> NDArray[np.floating]:
@@ -255,47 +225,4 @@ def _clean(axes: "Axes") -> None:
 
 def _legend(axes: "Axes") -> None:
     for text in axes.legend(frameon=False).get_texts():
-        text.set(parse_math=False, fontfamily=_families(text.get_text()))
-
-
-def _word(word: str) -> str:
-    """A word as it stands beside a heat map."""
-    return _drawable(word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…")
-
-
-def _drawable(text: str) -> str:
-    """The text with � for every character that no installed font has."""
-    fonts = [_characters(file) for _, file in _fonts_for(frozenset(text))]
-    return "".join(letter if any(ord(letter) in font for font in fonts) else "\ufffd" for letter in text)
-
-
-def _families(text: str) -> list[str]:
-    return [name for name, _ in _fonts_for(frozenset(text))]
-
-
-@cache
-def _fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
-    """Names and files of the fonts that have these characters: DejaVu Sans, and installed ones as needed."""
-    from matplotlib import font_manager
-
-    chosen: list[tuple[str, str]] = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
-    missing = {ord(letter) for letter in letters} - _characters(chosen[0][1])
-    fonts = font_manager.fontManager.ttflist if missing else []
-    for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
-        suits = font.style == "normal" and not font.name.startswith(NOT_FOR_WORDS)
-        if suits and (found := missing & _characters(font.fname)):
-            chosen.append((font.name, font.fname))
-            missing -= found
-    return chosen
-
-
-@cache
-def _characters(file: str) -> frozenset[int]:
-    """The code points a font has; none for a font that matplotlib cannot open."""
-    from matplotlib.ft2font import FT2Font
-
-    try:
-        charmap: dict[int, Any] = FT2Font(file).get_charmap()
-    except (OSError, RuntimeError):
-        return frozenset()
-    return frozenset(charmap)
+        text.set(parse_math=False, fontfamily=families(text.get_text()))

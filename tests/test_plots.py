@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seqtool import plots
+from seqtool import figures, plots
 from seqtool.errors import InputError
 from seqtool.metrics.bleu import Estimate, LengthScore
 
@@ -22,8 +22,8 @@ def test_alignment_shows_each_weight_in_its_place(tmp_path: Path) -> None:
     attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
     place = tmp_path / "alignment.png"
     plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], place)
-    cell = plots.CELL * plots.DPI
-    margin = 0.1 * plots.DPI
+    cell = plots.CELL * figures.DPI
+    margin = 0.1 * figures.DPI
     picture = grey(place)
     height, width = picture.shape
     for row in range(3):  # the map is the lower right part, inside the margin
@@ -55,29 +55,29 @@ def test_alignment_draws_any_characters_without_warnings(tmp_path: Path, capfd: 
 
 
 def test_characters_that_no_font_has_become_one_sign() -> None:
-    assert plots._drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
-    assert plots._word("W" * 31) == "W" * 29 + "…"
-    assert plots._word("W" * 30) == "W" * 30
+    assert figures.drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
+    assert figures.word_label("W" * 31) == "W" * 29 + "…"
+    assert figures.word_label("W" * 30) == "W" * 30
 
 
 def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
-    first = plots._characters(plots._fonts_for(frozenset())[0][1])
+    first = figures.characters(figures.fonts_for(frozenset())[0][1])
     from matplotlib import font_manager
 
     stix = next(f.fname for f in font_manager.fontManager.ttflist if f.name == "STIXGeneral")
-    letter = chr(min(code for code in plots._characters(stix) - first if code > 0x1000))
-    assert plots._families("a") == ["DejaVu Sans"]
-    assert plots._families(letter)[0] == "DejaVu Sans"
-    assert len(plots._families(letter)) == 2
-    assert plots._drawable(letter) == letter
+    letter = chr(min(code for code in figures.characters(stix) - first if code > 0x1000))
+    assert figures.families("a") == ["DejaVu Sans"]
+    assert figures.families(letter)[0] == "DejaVu Sans"
+    assert len(figures.families(letter)) == 2
+    assert figures.drawable(letter) == letter
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 40), (3, 120)])
 def test_alignment_sizes(tmp_path: Path, rows: int, columns: int) -> None:
     plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
     height, width = grey(tmp_path / "a.png").shape
-    assert width > columns * plots.CELL * plots.DPI
-    assert height > rows * plots.CELL * plots.DPI
+    assert width > columns * plots.CELL * figures.DPI
+    assert height > rows * plots.CELL * figures.DPI
 
 
 def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:

@@ -10,26 +10,26 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 import seqtool
 from seqtool import checkpoint, runs
+from seqtool.assembly import (
+    check_vocabularies,
+    describes_images,
+    first_weights,
+    make_model,
+    make_validator,
+    parameter_groups,
+)
 from seqtool.commands.prepare import prepared
-from seqtool.config import build, escape, plain, resolved, typed
-from seqtool.data import vocabulary
-from seqtool.data.cache import Cache
-from seqtool.data.caption_cache import CaptionCache
-from seqtool.data.embeddings import pretrained
+from seqtool.config import escape, plain, resolved, typed
 from seqtool.data.text_files import write_whole
-from seqtool.data.vocabulary import Vocabulary, load_pair
 from seqtool.devices import check_precision, choose_device, set_threads
 from seqtool.errors import InputError
-from seqtool.models.encoder_decoder import EncoderDecoder
-from seqtool.models.initialisation import initialise
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
 from seqtool.training import Trainer, TrainSettings
-from seqtool.validation import CaptionValidator, TranslationValidator, Validation, ValidationSettings, Validator
+from seqtool.validation import Validation, ValidationSettings
 
 RUNS = Path("runs")
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
@@ -77,12 +77,12 @@ def train(config: DictConfig) -> None:
     _check_task(config, settings)
     cache = prepared(config)
     torch.manual_seed(top.seed)
-    model = _model(config, cache, pretrained=not going_on and config.init_from is None)
+    model = make_model(config, cache, pretrained=not going_on and config.init_from is None)
     if not going_on:
-        _first_weights(model, config, cache)
+        first_weights(model, config, cache)
     model.to(device)
-    optimiser = make_optimiser(optimiser_settings, _parameters(model, config))
-    validator = _validator(cache, validation, device, top.precision)
+    optimiser = make_optimiser(optimiser_settings, parameter_groups(model, config))
+    validator = make_validator(cache, validation, device, top.precision)
     if settings.tensorboard:
         check_tensorboard()
     if going_on:
@@ -122,10 +122,10 @@ def train(config: DictConfig) -> None:
         )
         if going_on:
             found = checkpoint.newest(run)
-            _check_vocabularies(found, cache, f"{run} was started with")
+            check_vocabularies(found, cache, f"{run} was started with")
             trainer.resume(found)
         size = sum(parameter.numel() for parameter in model.parameters())
-        what = f"{len(cache.split('train')):,} {'captions' if _describes_images(config) else 'pairs'}"
+        what = f"{len(cache.split('train')):,} {'captions' if describes_images(config) else 'pairs'}"
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", device, what)
         finished = trainer.train()
     if not finished:
@@ -136,7 +136,7 @@ def train(config: DictConfig) -> None:
     scores = Validation(best["loss"], best["bleu"], best.get("cider")).scores()
     print(f"Best: {scores}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
     path = shlex.quote(str(run))
-    use = f"caption checkpoint={path} images=FILE" if _describes_images(config) else f"translate checkpoint={path}"
+    use = f"caption checkpoint={path} images=FILE" if describes_images(config) else f"translate checkpoint={path}"
     print(f"Run: {run} (seqtool {use}; seqtool eval checkpoint={path})")
 
 
@@ -178,13 +178,9 @@ def _resumed(config: DictConfig) -> DictConfig:
     return changed
 
 
-def _describes_images(config: DictConfig) -> bool:
-    return "encoder" in config.model
-
-
 def _check_task(config: DictConfig, settings: TrainSettings) -> None:
     """Refuse settings that mean nothing for this kind of model."""
-    if not _describes_images(config):
+    if not describes_images(config):
         if settings.best_by == "cider":
             raise InputError("train.best_by=cider is for captions; choose from bleu, loss.")
         return
@@ -192,79 +188,3 @@ def _check_task(config: DictConfig, settings: TrainSettings) -> None:
         raise InputError("train.gradient_flow=true is for translation models: an image is not read step by step.")
     if config.embeddings.source is not None:
         raise InputError("embeddings.source means nothing where the source is an image: use embeddings.target.")
-
-
-def _model(config: DictConfig, cache: Cache | CaptionCache, *, pretrained: bool) -> EncoderDecoder[Any]:
-    """`pretrained`: the image encoder's weights are wanted, not those of a checkpoint."""
-    target = cache.target_vocabulary
-    if isinstance(cache, CaptionCache):
-        captioner: EncoderDecoder[Any] = build(
-            config.model, trusted=True, target_vocabulary=len(target), pretrained=pretrained
-        )
-        return captioner
-    source = cache.source_vocabulary
-    if config.model.get("tie") == "all" and source is not target:
-        raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
-    model: EncoderDecoder[Any] = build(
-        config.model, trusted=True, source_vocabulary=len(source), target_vocabulary=len(target)
-    )
-    return model
-
-
-def _parameters(model: EncoderDecoder[Any], config: DictConfig) -> list[dict[str, Any]]:
-    """What is trained, in groups: the model, and an image encoder that is fine-tuned, from a step and at a rate of
-    its own.
-    """
-    backbone = getattr(model, "backbone", None)
-    apart = [] if backbone is None else list(backbone.parameters())
-    known = {id(parameter) for parameter in apart}
-    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in known], "from_step": 0}]
-    if apart and config.model.encoder.fine_tune_from is not None:
-        encoder = config.model.encoder
-        groups.append({"params": apart, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
-    return groups
-
-
-def _validator(
-    cache: Cache | CaptionCache, settings: ValidationSettings, device: torch.device, precision: str
-) -> Validator:
-    machine: Any = {"settings": settings, "device": device, "precision": precision}
-    if isinstance(cache, CaptionCache):
-        return CaptionValidator(cache.split("valid"), cache.target_vocabulary, **machine)
-    return TranslationValidator(cache.split("valid"), cache.target_vocabulary, **machine)
-
-
-def _first_weights(model: EncoderDecoder[Any], config: DictConfig, cache: Cache | CaptionCache) -> None:
-    """Those of another run (`init_from`), or fresh ones, with word vectors from files where they are named."""
-    vectors = [(config.embeddings.target, model.target_embedding, cache.target_vocabulary)]
-    if isinstance(cache, Cache):
-        vectors.insert(0, (config.embeddings.source, model.source_embedding, cache.source_vocabulary))
-    if config.init_from is not None:
-        if any(file is not None for file, _, _ in vectors):
-            raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-        found = checkpoint.find(config.init_from)
-        _check_vocabularies(found, cache, f"init_from={found.path} was trained with")
-        found.load_weights(model)
-        return
-    initialise(model, config.initialisation)
-    for file, embedding, known in vectors:
-        if file is not None:
-            _load_vectors(Path(file), embedding, known)
-
-
-def _load_vectors(file: Path, embedding: nn.Embedding, known: Vocabulary) -> None:
-    rows, vectors = pretrained(file, known, embedding.embedding_dim)
-    with torch.no_grad():
-        embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
-    log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")
-
-
-def _check_vocabularies(found: checkpoint.Checkpoint, cache: Cache | CaptionCache, what: str) -> None:
-    pairs = [(vocabulary.load(found.path / vocabulary.TARGET), cache.target_vocabulary)]
-    if isinstance(cache, Cache):
-        pairs = list(zip(load_pair(found.path), (cache.source_vocabulary, cache.target_vocabulary), strict=True))
-    if any(theirs.fingerprint != ours.fingerprint for theirs, ours in pairs):
-        raise InputError(
-            f"{what} another vocabulary than this data has: prepare the data with it, "
-            f"data.vocabulary.reuse={found.path}."
-        )
