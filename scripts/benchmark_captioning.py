@@ -47,7 +47,7 @@ def main() -> None:
     files = split.files[: arguments.images]
     ways: dict[str, Callable[[], Any]] = {
         "image files": lambda: captioner.describe(files),
-        "cached annotation vectors": lambda: captioner.describe_pictures(split, len(files)),
+        "cached annotation vectors": lambda: captioner.describe_pictures(split, range(len(files))),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(arguments.repeats):

@@ -28,6 +28,7 @@ NAMES |= {
     "document_frequencies",
     "embeddings.source",
     "embeddings.target",
+    "save_document_frequencies",
     "model.encoder.weights",
 }
 

@@ -23,11 +23,6 @@ from seqtool.validation import CaptionValidator, TranslationValidator, Validatio
 log = logging.getLogger("seqtool")
 
 
-def describes_images(config: DictConfig) -> bool:
-    """Whether the model is a captioner: it has an image encoder."""
-    return "encoder" in config.model
-
-
 def make_model(config: DictConfig, cache: Cache | CaptionCache, *, pretrained: bool) -> EncoderDecoder[Any]:
     """`pretrained`: the image encoder's weights are wanted, not those of a checkpoint."""
     target = cache.target_vocabulary
@@ -70,6 +65,7 @@ def first_weights(model: EncoderDecoder[Any], config: DictConfig, cache: Cache |
         found = checkpoint.find(config.init_from)
         check_vocabularies(found, cache, f"init_from={found.path} was trained with")
         found.load_weights(model)
+        check_backbone(model, config, cache, found.path, going_on=False)
         return
     initialise(model, config.initialisation)
     for file, embedding, known in vectors:
@@ -92,6 +88,22 @@ def check_vocabularies(found: checkpoint.Checkpoint, cache: Cache | CaptionCache
         raise InputError(
             f"{what} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={found.path}."
+        )
+
+
+def check_backbone(
+    model: EncoderDecoder[Any], config: DictConfig, cache: Cache | CaptionCache, path: Path, *, going_on: bool
+) -> None:
+    """Raise InputError where the weights, loaded from the checkpoint at `path`, have another frozen backbone than the
+    one whose annotation vectors are stored: the model would be trained on one and describe images with the other.
+    """
+    backbone: Any = getattr(model, "backbone", None)
+    if isinstance(cache, CaptionCache) and not cache.store.fits(backbone):
+        weights = config.model.encoder.weights
+        added = "++" if going_on else ""  # a run that goes on is named without its model, which has the setting
+        raise InputError(
+            f"{path} has another backbone than model.encoder.weights={'null' if weights is None else weights} gives, "
+            f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."
         )
 
 

@@ -1,13 +1,10 @@
 """`eval task=captioning`: files of captions and of references, scored."""
 
 import json
-import re
-import shutil
-import subprocess
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +16,16 @@ from seqtool.data.captioning import ImageCorpus
 from seqtool.data.preparation import corpus_settings
 from seqtool.data.text_files import check_file, replacing
 from seqtool.errors import InputError
-from seqtool.metrics.captioning import TOKENIZERS, CaptionScores, check_images, score, tokenized
+from seqtool.metrics.captioning import (
+    TOKENIZERS,
+    CaptionScores,
+    check_images,
+    check_references,
+    score,
+    tokenized,
+)
 from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.java import java_scores
 
 if TYPE_CHECKING:
     from seqtool.captioner import Captioner
@@ -29,7 +34,8 @@ SHAPES = (
     'a list of {"image_id": …, "caption": …}, an object {"images": […], "annotations": […]}, '
     "or an object of image id to caption or list of captions"
 )
-LAST_JDK_OF_SPICE = 14  # its libraries reach into classes that JDK 15 and later removed or closed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -40,25 +46,55 @@ class CaptionEvalSettings:
     hypotheses: str | None
     references: list[str]
     tokenize: str
+    java: bool
     document_frequencies: str | None
+    save_document_frequencies: str | None
     format: str
     output: str | None
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise one InputError on what cannot be, before any work is done."""
+        saves = self.save_document_frequencies is not None
+        others = checkpoint or self.java or {self.hypotheses, self.document_frequencies, self.output} != {None}
         rules = {
             f"Unknown format '{self.format}'; choose from table, json.": self.format in ("table", "json"),
             f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}.": self.tokenize in TOKENIZERS,
-            "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": checkpoint
-            == (self.hypotheses is None),
-            "Captions are scored against one file: references=FILE.": len(self.references) == (0 if checkpoint else 1),
-            "output= means nothing with hypotheses=.": checkpoint or self.output is None,
+            "save_document_frequencies=FILE goes with references=FILE alone.": not saves
+            or (len(self.references) == 1 and not others),
+            "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": saves
+            or checkpoint == (self.hypotheses is None),
+            "Captions are scored against one file: references=FILE.": saves
+            or len(self.references) == (0 if checkpoint else 1),
+            "output= means nothing with hypotheses=.": saves or checkpoint or self.output is None,
         }
         if problems := [problem for problem, holds in rules.items() if not holds]:
             raise InputError(" ".join(problems))
         for file in (self.hypotheses, *self.references, self.document_frequencies):
             if file is not None:
                 check_file(Path(file))
+
+
+@dataclass(frozen=True)
+class SavedFrequencies:
+    """What `save_document_frequencies=` wrote."""
+
+    frequencies: DocumentFrequencies
+    file: Path
+
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+        counted = self.frequencies
+        return {
+            "document_frequencies": str(self.file),
+            "images": counted.images,
+            "ngrams": len(counted.counts),
+            "tokenize": counted.tokenize,
+        }
+
+    def text(self) -> str:
+        """A line for people."""
+        counted = self.frequencies
+        return f"{self.file}: {len(counted.counts):,} n-grams in the references of {counted.images:,} images"
 
 
 def evaluate_captioner(
@@ -69,42 +105,53 @@ def evaluate_captioner(
     output: Path | None,
     tokenize: str,
     document_frequencies: Path | None,
+    java: bool,
 ) -> CaptionScores:
     """Describe the images of a split, of the data that the checkpoint names or of `data`, and score the captions
     against all references. Images that cannot be read are reported and left out.
     """
-    frequencies = None if document_frequencies is None else DocumentFrequencies.load(document_frequencies)
+    frequencies = _frequencies(document_frequencies, tokenize)
     corpus = build(corpus_settings(data or captioner.config["data"]), trusted=data is not None)
     if not isinstance(corpus, ImageCorpus):
         raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
-    corpus.fetch()
+    corpus.check() if data is None else corpus.fetch()
     if split not in corpus.splits():
         raise InputError(f"Unknown split '{split}'; this corpus has {', '.join(corpus.splits())}.")
     images = {str(image.file): image for image in corpus.images(split)}
     captions = {}
     with tqdm(total=len(images), unit="image", disable=None, desc="caption") as bar:
-        for name, found in captioner.described(list(images)):
+        for name, _, found in captioner.described(list(images)):
             bar.update()
             if isinstance(found, InputError):
                 tqdm.write(f"Left out: {found}", file=sys.stderr)
             else:
                 captions[images[name].identifier] = found[0].text
     if output is not None:
-        results = [{"image_id": image, "caption": caption} for image, caption in captions.items()]
+        results = [{"image_id": _coco_id(image), "caption": caption} for image, caption in captions.items()]
         with replacing(output) as stream:
             stream.write(json.dumps(results, ensure_ascii=False) + "\n")
     references = {image.identifier: image.captions for image in images.values() if image.identifier in captions}
-    return score(captions, references, tokenize=tokenize, document_frequencies=frequencies)
+    return _scores(captions, references, tokenize=tokenize, frequencies=frequencies, java=java)
 
 
 def evaluate_caption_files(
-    hypotheses: Path, references: Path, *, tokenize: str, document_frequencies: Path | None
+    hypotheses: Path, references: Path, *, tokenize: str, document_frequencies: Path | None, java: bool
 ) -> CaptionScores:
     """Score a file of captions, one an image, against a file of references, in any of the formats of `SHAPES`."""
-    frequencies = None if document_frequencies is None else DocumentFrequencies.load(document_frequencies)
+    frequencies = _frequencies(document_frequencies, tokenize)
     captions, alternatives = read_hypotheses(hypotheses), read_references(references)
     check_images(captions, alternatives, hypotheses_name=str(hypotheses), references_name=str(references))
-    return score(captions, alternatives, tokenize=tokenize, document_frequencies=frequencies)
+    return _scores(captions, alternatives, tokenize=tokenize, frequencies=frequencies, java=java)
+
+
+def save_document_frequencies(references: Path, file: Path, *, tokenize: str) -> SavedFrequencies:
+    """Count the document frequencies of a file of references, for `document_frequencies=`."""
+    alternatives = read_references(references)
+    check_references(alternatives, name=str(references))
+    captions = [tokenized(image, tokenize) for image in alternatives.values()]
+    counted = DocumentFrequencies.count(captions, tokenize=tokenize, name=file.stem)
+    counted.save(file)
+    return SavedFrequencies(counted, file)
 
 
 def read_hypotheses(path: Path) -> dict[str, str]:
@@ -141,38 +188,35 @@ def read_references(path: Path) -> dict[str, list[str]]:
     return captions
 
 
-def java_scores(
-    hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], *, tokenize: str
-) -> tuple[dict[str, float], list[str]]:
-    """METEOR and SPICE (0–1) through pycocoevalcap and Java, and a sentence on each that could not be had."""
-    try:
-        meteor = import_module("pycocoevalcap.meteor.meteor").Meteor
-        spice = import_module("pycocoevalcap.spice.spice").Spice
-    except ImportError:
-        return {}, ["METEOR and SPICE need pycocoevalcap: pip install pycocoevalcap."]
-    if shutil.which("java") is None:
-        return {}, ["METEOR and SPICE need Java, which is not on the PATH."]
-    texts = {image: tokenized([caption], tokenize) for image, caption in hypotheses.items()}
-    alternatives = {image: tokenized(references[image], tokenize) for image in hypotheses}
-    scores: dict[str, float] = {}
-    problems: list[str] = []
-    version = _java_version()
-    for name, scorer in (("meteor", meteor), ("spice", spice)):
-        if name == "spice" and version > LAST_JDK_OF_SPICE:
-            problems.append(f"SPICE does not run on Java {version}: it needs {LAST_JDK_OF_SPICE} or older.")
-            continue
-        try:
-            scores[name] = float(scorer().compute_score(alternatives, texts)[0])
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            problems.append(f"{name.upper()} failed in Java: {error}")
-    return scores, problems
+def _frequencies(path: Path | None, tokenize: str) -> DocumentFrequencies | None:
+    """Those of a file, checked before anything is decoded."""
+    if path is None:
+        return None
+    frequencies = DocumentFrequencies.load(path)
+    frequencies.check(tokenize=tokenize)
+    return frequencies
 
 
-def _java_version() -> int:
-    """The major version: 8 for 1.8.0, 17 for 17.0.15; 0 where it cannot be told."""
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', answer)
-    return int(found[1]) if found else 0
+def _scores(
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    tokenize: str,
+    frequencies: DocumentFrequencies | None,
+    java: bool,
+) -> CaptionScores:
+    scores = score(captions, references, tokenize=tokenize, document_frequencies=frequencies)
+    if not java:
+        return scores
+    found, problems = java_scores(captions, references, tokenize=tokenize)
+    for problem in problems:
+        log.warning(problem)
+    return replace(scores, java=found, warnings=(*scores.warnings, *problems))
+
+
+def _coco_id(identifier: str) -> int | str:
+    """COCO's own tools know images by numbers."""
+    return int(identifier) if identifier.isdecimal() and str(int(identifier)) == identifier else identifier
 
 
 def _read_json(path: Path) -> Any:

@@ -19,7 +19,7 @@ from seqtool.config import build, names, typed
 from seqtool.data import vocabulary
 from seqtool.data.alignment import SPACE
 from seqtool.data.batches import Annotations, Pixels
-from seqtool.data.images import fit, read_image
+from seqtool.data.images import fit, read_image, upright_rgb
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
 from seqtool.devices import MachineSettings, choose_device, set_threads
@@ -30,6 +30,7 @@ from seqtool.models.encoder_decoder import Step
 from seqtool.models.show_attend_tell import CHOICES, Choice, ShowAttendTell
 
 READERS = 8  # threads that open images
+NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class Captioner:
                 raise InputError(f"hard_attention={hard_attention} is for one model with attention.")
             self.choice = CHOICES[hard_attention]
             self.model = Chosen(models[0], self.choice)
-        self._described = 0  # images so far: the number of an image seeds its chance
+        if settings.coverage_penalty and not self.attends:
+            raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")
 
     @classmethod
     def load(cls, checkpoints: str | Sequence[str], **settings: Any) -> "Captioner":
@@ -141,6 +143,8 @@ class Captioner:
         set_threads(machine.threads)
         where = choose_device(machine.device)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
+        if not paths:
+            raise InputError("checkpoint=… names no run or checkpoint.")
         found = [checkpoint.find(path) for path in paths]
         for one in found:
             if not one.describes_images:
@@ -156,8 +160,12 @@ class Captioner:
                 raise InputError(
                     f"{one.path} and {found[0].path} read images of different sizes: an ensemble needs one size."
                 )
+        models = [load_model(one, known).to(where).eval() for one, known in zip(found, words, strict=True)]
+        for one, model in zip(found, models, strict=True):
+            if model.backbone.locations != models[0].backbone.locations:
+                raise InputError(f"{one.path} and {found[0].path} see different grids: an ensemble needs one grid.")
         return cls(
-            [load_model(one, known).to(where).eval() for one, known in zip(found, words, strict=True)],
+            models,
             vocabulary=words[0],
             encoder=encoders[0],
             device=where,
@@ -174,54 +182,65 @@ class Captioner:
         """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
         if isinstance(images, str | Path):
             raise InputError("caption takes a list of images: write [image] for a single one.")
-        with ThreadPoolExecutor(READERS) as pool:
-            loaded = list(pool.map(self.load_image, images))
-        return self.describe_pictures(
-            Loaded(np.stack(loaded)) if loaded else Loaded(np.empty(0, np.uint8)), len(loaded)
-        )
+        result = []
+        for _, _, found in self.described(images):
+            if isinstance(found, InputError):
+                raise found
+            result.append(found)
+        return result
 
-    def described(self, names: Sequence[str]) -> Iterator[tuple[str, list[Caption] | InputError]]:
-        """Each image by its path or URL, in order, with its n best captions or why it cannot be read."""
+    def described(
+        self, images: Sequence[str | Path | Image]
+    ) -> Iterator[tuple[str, NDArray[np.uint8], list[Caption] | InputError]]:
+        """Each image in order: its name, what the model saw of it (size×size×3), and its n best captions, or why it
+        cannot be read. An image's chance depends on its place in the list.
+        """
         window = 4 * self.settings.batch_size
-        for start in range(0, len(names), window):
-            chosen = names[start : start + window]
+        for start in range(0, len(images), window):
+            chosen = list(enumerate(images[start : start + window], start))
             with ThreadPoolExecutor(READERS) as pool:
-                found = list(pool.map(self._load_or_say_why, chosen))
-            loaded = [one for one in found if not isinstance(one, InputError)]
-            captions = iter(self.describe_pictures(Loaded(np.stack(loaded)), len(loaded)) if loaded else ())
-            for name, one in zip(chosen, found, strict=True):
-                yield name, one if isinstance(one, InputError) else next(captions)
+                found = list(pool.map(self._load, (image for _, image in chosen)))
+            seen = {n: one for (n, _), one in zip(chosen, found, strict=True) if not isinstance(one, InputError)}
+            captions: dict[int, list[Caption]] = {}
+            if seen:
+                pictures = Loaded(np.stack(list(seen.values())))
+                captions = dict(zip(seen, self.describe_pictures(pictures, list(seen)), strict=True))
+            for (n, image), one in zip(chosen, found, strict=True):
+                if isinstance(one, InputError):
+                    yield str(image), NOTHING, one
+                else:
+                    yield str(image), one, captions[n]
 
-    def _load_or_say_why(self, name: str) -> NDArray[np.uint8] | InputError:
+    def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
         try:
-            return self.load_image(name)
+            if isinstance(image, Image):
+                opened = upright_rgb(image, name=str(getattr(image, "filename", "") or "the image"))
+            else:
+                opened = read_image(str(image))
         except InputError as error:
             return error
-
-    def load_image(self, image: str | Path | Image) -> NDArray[np.uint8]:
-        """What the model sees of an image: size×size×3."""
-        opened = image if isinstance(image, Image) else read_image(str(image))
         return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
 
-    def describe_pictures(self, pictures: Pictures, count: int) -> list[list[Caption]]:
-        """The same for images that are prepared: pixels, or cached annotation vectors."""
+    def describe_pictures(self, pictures: Pictures, numbers: Sequence[int]) -> list[list[Caption]]:
+        """The same for images that are prepared, pixels or cached annotation vectors: row i takes its chance from
+        `numbers[i]`.
+        """
         settings = self.settings
-        numbers = range(self._described, self._described + count)
-        self._described += count
-        rows = range(count)
         chances: list[NDArray[np.float64]] = []
         if self.choice is not None:
             chances = [np.random.default_rng([settings.seed, n, 1]).random(settings.max_length) for n in numbers]
             pictures = ByChance(pictures, chances)
         decoded = decode(
             self.model,
-            Images(pictures, rows),
+            Images(pictures, range(len(numbers))),
             settings,
             device=self.device,
             draws=[settings.draws(n) for n in numbers] if settings.sample else None,
             keep_attention=self.attends,
         )
-        return [[self._caption(one, chances[i] if chances else None) for one in decoded[i]] for i in rows]
+        return [
+            [self._caption(one, chances[i] if chances else None) for one in n_best] for i, n_best in enumerate(decoded)
+        ]
 
     def _caption(self, hypothesis: Hypothesis, chances: NDArray[np.float64] | None) -> Caption:
         pieces = [self.vocabulary.piece(token) for token in hypothesis.tokens]

@@ -11,16 +11,15 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from seqtool import plots
 from seqtool.captioner import Caption, Captioner
-from seqtool.data.images import fit, read_image
-from seqtool.data.text_files import replacing
+from seqtool.data.text_files import one_line, replacing
 from seqtool.errors import InputError
 
 FORMATS = ("text", "jsonl", "coco")
-SHOWN = 256  # pixels of a side, at least, of the pictures that attention is drawn over
 
 
 @dataclass
@@ -31,10 +30,12 @@ class CaptionSettings:
     output: str | None
     plot: str | None
 
-    def check(self) -> None:
-        """Raise InputError on an unknown format."""
+    def check(self, *, n_best: int) -> None:
+        """Raise InputError on an unknown format, or one that cannot hold what is asked for."""
         if self.format not in FORMATS:
             raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(FORMATS)}.")
+        if self.format == "coco" and n_best > 1:
+            raise InputError("format=coco has one caption an image: leave n_best out, or choose format=jsonl.")
 
 
 class CaptionWriter:
@@ -69,23 +70,29 @@ class CaptionWriter:
 
     def write_all(self, images: Sequence[str]) -> None:
         """Raises InputError where not one of the images can be read."""
+        if self.settings.format == "coco":
+            _check_ids(images)
         with tqdm(total=len(images), unit="image", disable=None, desc="caption") as bar:
-            for name, captions in self.captioner.described(images):
+            for name, seen, captions in self.captioner.described(images):
                 if isinstance(captions, InputError):
                     tqdm.write(f"Left out: {captions}", file=sys.stderr)
                 else:
-                    self._write(name, captions)
+                    self._write(name, seen, captions)
                 bar.update()
         if images and not self.count:
             raise InputError("None of the images can be read.")
         if self.count < len(images):
             print(f"{len(images) - self.count:,} of {len(images):,} images were left out.", file=sys.stderr)
 
-    def _write(self, name: str, captions: Sequence[Caption]) -> None:
+    def _write(self, name: str, seen: NDArray[np.uint8], captions: Sequence[Caption]) -> None:
         self.count += 1
-        self._write_text(name, captions)
-        if self.plot is not None and captions[0].words:
-            self._draw(name, captions[0], self.plot)
+        self._write_text(one_line(name), captions)
+        best = captions[0]
+        if self.plot is not None and best.words and best.attention is not None:
+            stem = re.sub(r"[^\w.-]+", "_", PurePosixPath(one_line(name)).stem)[:80]
+            file = self.plot / f"caption-{self.count:04d}-{stem}.png"
+            maps = best.attention.reshape(-1, *best.grid)
+            plots.attention_over_image(seen, best.words, maps, file, chosen=best.chosen)
         self.out.flush()
 
     def _write_text(self, name: str, captions: Sequence[Caption]) -> None:
@@ -100,18 +107,16 @@ class CaptionWriter:
             for caption in captions:
                 self.out.write(f"{name}\t{caption.text}\t{caption.score:.6f}\n")
 
-    def _draw(self, name: str, caption: Caption, folder: Path) -> None:
-        assert caption.attention is not None
-        encoder = self.captioner.encoder
-        image = fit(read_image(name), size=max(encoder.size, SHOWN), mode=encoder.fit)
-        stem = re.sub(r"[^\w.-]+", "_", PurePosixPath(name).stem)[:80]
-        plots.attention_over_image(
-            image,
-            caption.words,
-            caption.attention.reshape(-1, *caption.grid),
-            folder / f"caption-{self.count:04d}-{stem}.png",
-            chosen=caption.chosen,
-        )
+
+def _check_ids(images: Sequence[str]) -> None:
+    known: dict[int | str, str] = {}
+    for name in images:
+        other = known.setdefault(image_id(name), name)
+        if other != name:
+            raise InputError(
+                f"{other} and {name} would both have the image id {image_id(name)}: describe them in two calls, or "
+                "choose format=jsonl."
+            )
 
 
 def image_id(name: str) -> int | str:

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from seqtool.config import describes_images
 from seqtool.errors import InputError
 
 FORMAT = 1
@@ -52,7 +53,7 @@ class Checkpoint:
     @property
     def describes_images(self) -> bool:
         """Whether the model is a captioner: it has an image encoder."""
-        return "encoder" in self.config["model"]
+        return describes_images(self.config["model"])
 
     def load_weights(self, model: nn.Module) -> None:
         """Fill the model's parameters; InputError names one that is missing, left over or of another shape."""
@@ -128,6 +129,8 @@ def read(path: Path) -> Checkpoint:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record["format"] != FORMAT:
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+        if not isinstance(record["config"]["model"], dict):
+            raise TypeError("model")
         return Checkpoint(path, record["config"], record["progress"], record["versions"])
     except FileNotFoundError as error:
         missing = Path(error.filename).name

@@ -73,6 +73,11 @@ def resolved(config: Config) -> DictConfig:
     return typing.cast(DictConfig, OmegaConf.create(_escaped(plain(config))))
 
 
+def describes_images(model: Mapping[str, Any]) -> bool:
+    """Whether the settings under `model` are a captioner's: it has an image encoder."""
+    return isinstance(model.get("encoder"), Mapping | DictConfig)
+
+
 def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
     """A setting that holds one name, several or null, as a list of names."""
     if value is None:

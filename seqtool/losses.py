@@ -1,7 +1,8 @@
 """What training minimises.
 
 Of a sentence or caption: −log p of its words, summed; with attention over images, the doubly stochastic penalty; with
-hard attention, the terms whose gradient is an unbiased estimate of the bound's (Xu et al. 2015, sections 4.1 and 4.2).
+hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections 4.1 and 4.2), without bias
+where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic penalty, label smoothing, soft rows).
 """
 
 import math
@@ -67,7 +68,8 @@ class TrainingLoss(nn.Module):
     def _of_samples(self, output: Output, logits: Tensor, batch: Batch) -> Loss:
         """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
-        R = Σ_t log p(y_t|s) and b are constants here. A row that took the expected context has −log p(y) alone.
+        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. A row that took the expected context has −log p(y)
+        alone; the doubly stochastic penalty is every row's.
         """
         sampled, penalties = output.sampled, self.model.penalties
         assert sampled is not None

@@ -70,9 +70,9 @@ def attention_over_image(
         axes.axis("off")
     panels[0].imshow(image)
     rows, columns = attention.shape[1:]
+    grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
     extent = (0, side, side, 0)
     for t, (axes, word) in enumerate(zip(panels[1:], words, strict=False)):
-        grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
         weights = attention[t] / max(float(attention[t].max()), 1e-12)
         axes.imshow(0.35 * grey + 0.1, extent=extent)
         axes.imshow(image, extent=extent, alpha=_smooth(weights, side))

@@ -204,13 +204,12 @@ class Trainer:
         """Go on from a checkpoint of this run, exactly as if it had never stopped."""
         checkpoint.remove_all_but_good(self.run, found.path)
         found.load_weights(self.model)
-        state = dict(found.progress)
-        scalars, scaler = state.pop("optimiser"), state.pop("scaler")
+        state, tensors = dict(found.progress), found.training_tensors()
         try:
+            scalars, scaler, baseline = state.pop("optimiser"), state.pop("scaler"), tensors["loss.baseline"]
             self.progress = Progress(**state)
-        except TypeError as error:
+        except (KeyError, TypeError) as error:
             raise InputError(f"{found.path} was made by another version of seqtool ({found.versions}).") from error
-        tensors = found.training_tensors()
         optimiser: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars.items()]:
             if name.startswith("optimiser."):
@@ -219,7 +218,7 @@ class Trainer:
         self.optimiser.load_state_dict(optimiser)
         if scaler:
             self.scaler.load_state_dict(scaler)
-        self.loss.baseline.copy_(tensors["loss.baseline"])
+        self.loss.baseline.copy_(baseline)
         torch.set_rng_state(tensors["random.cpu"])
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)

@@ -90,6 +90,8 @@ class Translator:
         set_threads(machine.threads)
         where = choose_device(machine.device)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
+        if not paths:
+            raise InputError("checkpoint=… names no run or checkpoint.")
         found = [checkpoint.find(path) for path in paths]
         for one in found:
             if one.describes_images:

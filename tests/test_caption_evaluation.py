@@ -1,14 +1,25 @@
 import json
-import subprocess
-import sys
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from omegaconf import OmegaConf
+from PIL import Image
+from pycocotools.coco import COCO
 
-from seqtool import caption_evaluation
-from seqtool.caption_evaluation import evaluate_caption_files, java_scores, read_hypotheses, read_references
+from seqtool import caption_evaluation, checkpoint, cli
+from seqtool.caption_evaluation import (
+    evaluate_caption_files,
+    evaluate_captioner,
+    read_hypotheses,
+    read_references,
+)
+from seqtool.captioner import Captioner
+from seqtool.cli import config_directory
 from seqtool.errors import InputError
 from seqtool.metrics.captioning import NAMES
 from seqtool.metrics.document_frequencies import DocumentFrequencies
@@ -38,7 +49,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
     for i, data in enumerate(hypotheses):
         for j, other in enumerate((ANNOTATIONS, references)):
             files = write(tmp_path / f"h{i}.json", data), write(tmp_path / f"r{j}.json", other)
-            scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=None)
+            scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=None, java=False)
             records.append(scores.record())
     assert all(record == records[0] for record in records)
     assert set(records[0]) == {*NAMES, "signature"}
@@ -48,7 +59,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
 def test_golden_files(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
-    scores = evaluate_caption_files(*files, tokenize="none", document_frequencies=None)
+    scores = evaluate_caption_files(*files, tokenize="none", document_frequencies=None, java=False)
     assert scores.cider_d == pytest.approx(0.5997905185184199, abs=1e-9)
     assert "cider_d      0.5998" in scores.text()
 
@@ -56,7 +67,7 @@ def test_golden_files(shared: Path) -> None:
 def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
-    scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=tmp_path / "coco.json")
+    scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=tmp_path / "coco.json", java=False)
     assert "|df:coco(100)|" in scores.signature
 
 
@@ -99,53 +110,206 @@ def test_two_captions_of_an_image(tmp_path: Path) -> None:
 def test_images_that_are_missing(tmp_path: Path) -> None:
     hypotheses, references = write(tmp_path / "h.json", RESULTS[:1]), write(tmp_path / "r.json", ANNOTATIONS)
     with pytest.raises(InputError, match=r"h\.json has no caption for image 2 of .*r\.json: every image must have one"):
-        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None)
+        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None, java=False)
     write(references, {"images": [{"id": 1}, {"id": 5}, {"id": 6}], "annotations": ANNOTATIONS["annotations"]})
     with pytest.raises(
         InputError, match=r"r\.json has no caption for 2 images, such as 5,: every image needs at least"
     ):
-        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None)
+        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None, java=False)
 
 
-class Scorer:
-    """Stands for pycocoevalcap's scorers."""
-
-    def compute_score(
-        self, references: dict[str, list[str]], results: dict[str, list[str]]
-    ) -> tuple[float, list[float]]:
-        assert (references, results) == ({"1": ["a dog"]}, {"1": ["a cat"]})
-        return 0.25, [0.25]
+def run(*arguments: str) -> int:
+    return cli.run(["eval", *arguments], config_directory())
 
 
-class Broken(Scorer):
+class Describer:
+    """Stands for a captioner; counts the images it was asked for."""
+
     def __init__(self) -> None:
-        raise subprocess.CalledProcessError(1, "java")
+        self.config: dict[str, Any] = {}
+        self.asked = 0
+
+    def described(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
+        for name in names:
+            self.asked += 1
+            yield name, None, [SimpleNamespace(text="A dog runs.")]
 
 
-def scores_with(monkeypatch: pytest.MonkeyPatch, meteor: type, *, java: str, version: str) -> Any:
-    for name, scorer in (("meteor", meteor), ("spice", Scorer)):
-        module = SimpleNamespace(**{name.capitalize(): scorer})
-        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name}.{name}", module)
-    monkeypatch.setattr(caption_evaluation.shutil, "which", lambda _: java or None)
-    answer = SimpleNamespace(stderr=f'openjdk version "{version}" 2025-04-15')
-    monkeypatch.setattr(caption_evaluation.subprocess, "run", lambda *_, **__: answer)
-    return java_scores({"1": "A cat."}, {"1": ["A dog!"]}, tokenize="ptb")
-
-
-def test_java_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = scores_with(monkeypatch, Scorer, java="/usr/bin/java", version="1.8.0_392")
-    assert old == ({"meteor": 0.25, "spice": 0.25}, [])
-    new = scores_with(monkeypatch, Scorer, java="/usr/bin/java", version="17.0.15")
-    assert new == ({"meteor": 0.25}, ["SPICE does not run on Java 17: it needs 14 or older."])
-    broken = scores_with(monkeypatch, Broken, java="/usr/bin/java", version="17.0.15")
-    assert broken[1][0] == "METEOR failed in Java: Command 'java' returned non-zero exit status 1."
-    none = scores_with(monkeypatch, Scorer, java="", version="")
-    assert none == ({}, ["METEOR and SPICE need Java, which is not on the PATH."])
-
-
-def test_without_pycocoevalcap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
-    assert java_scores({"1": "a"}, {"1": ["a"]}, tokenize="ptb") == (
-        {},
-        ["METEOR and SPICE need pycocoevalcap: pip install pycocoevalcap."],
+def coco(directory: Path) -> Any:
+    """Settings of a small corpus as COCO publishes it: its images are 1 and 2, in both splits."""
+    for split in ("train", "val"):
+        (directory / f"{split}2017").mkdir(parents=True)
+        images = [{"id": i, "file_name": f"{i:012d}.jpg"} for i in (1, 2)]
+        annotations = {**ANNOTATIONS, "images": images}
+        (directory / "annotations").mkdir(exist_ok=True)
+        write(directory / "annotations" / f"captions_{split}2017.json", annotations)
+    return OmegaConf.create(
+        {"_target_": "seqtool.data.caption_sources.Coco", "directory": str(directory), "year": 2017}
     )
+
+
+def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = coco(tmp_path / "coco")
+    options: dict[str, Any] = {"tokenize": "ptb", "document_frequencies": None, "java": False}
+    captioner: Any = Describer()
+    evaluate_captioner(captioner, "valid", data, output=tmp_path / "results.json", **options)
+    written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
+    assert sorted(written.getImgIds()) == [1, 2]
+    assert [caption_evaluation._coco_id(name) for name in ("42", "042", "a.jpg", "²")] == [42, "042", "a.jpg", "²"]
+
+
+def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
+    DocumentFrequencies(100, {"a": 90}, "none", "").save(tmp_path / "df.json")
+    captioner: Any = Describer()
+    with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
+        evaluate_captioner(
+            captioner,
+            "valid",
+            coco(tmp_path / "coco"),
+            output=None,
+            tokenize="ptb",
+            document_frequencies=tmp_path / "df.json",
+            java=False,
+        )
+    assert captioner.asked == 0
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with h.json and r.json."""
+    write(tmp_path / "h.json", RESULTS)
+    write(tmp_path / "r.json", ANNOTATIONS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FILES = ("task=captioning", "hypotheses=h.json", "references=r.json", "format=json")
+
+
+def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its scores stand beside the others, and what could not be had is said; otherwise nothing changes."""
+
+    def scores(hypotheses: Any, references: Any, *, tokenize: str) -> tuple[dict[str, float], list[str]]:
+        assert (hypotheses["1"], len(references["1"]), tokenize) == ("A dog runs.", 2, "ptb")
+        return {"meteor": 0.25}, ["SPICE is not there."]
+
+    monkeypatch.setattr(caption_evaluation, "java_scores", scores)
+    assert run(*FILES) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert list(plain) == [*NAMES, "signature"]
+    assert run(*FILES, "java=true") == 0
+    assert json.loads(capsys.readouterr().out) == {**plain, "meteor": 0.25}
+    assert run(*FILES[:3], "java=true") == 0
+    table = capsys.readouterr().out
+    assert "meteor       0.2500\n" in table and "Warning: SPICE is not there." in table
+
+
+def test_document_frequencies_are_made(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the scored references change no score."""
+    assert run(*FILES) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert run("task=captioning", "references=r.json", "save_document_frequencies=df.json", "format=json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"document_frequencies": "df.json", "images": 2, "ngrams": 27, "tokenize": "ptb"}
+    assert run(*FILES, "document_frequencies=df.json") == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores.pop("signature") == expected.pop("signature").replace("df:corpus", "df:df(2)")
+    assert scores == expected
+    assert run("task=captioning", "references=r.json", "save_document_frequencies=df.json", "tokenize=none") == 0
+    assert capsys.readouterr().out == "df.json: 27 n-grams in the references of 2 images\n"
+    assert DocumentFrequencies.load(files / "df.json").tokenize == "none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            "task=captioning hypotheses=h.json references=r.json split=nosuch data=flickr8k beam=3 sample=true",
+            "data=, split=, beam=, sample= can only be given with checkpoint=PATH.",
+        ),
+        (
+            "task=captioning hypotheses=h.json references=r.json hard_attention=argmax",
+            "hard_attention= can only be given with checkpoint=PATH.",
+        ),
+        ("hypotheses=h.json references=h.json data=toy seed=2", "data=, seed= can only be given with checkpoint=PATH."),
+        ("hypotheses=h.json references=h.json java=true", "java= is for captions: say task=captioning."),
+        ("task=captioning hypotheses=h.json references=r.json gold=h.json", "gold= means nothing for captions."),
+        ("task=captioning hypotheses=h.json references=r.json output=x", "output= means nothing with hypotheses=."),
+        ("checkpoint=[]", "checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint."),
+        (
+            "task=captioning hypotheses=h.json references=r.json save_document_frequencies=x",
+            "save_document_frequencies=FILE goes with references=FILE alone.",
+        ),
+        (
+            "task=captioning references=r.json,r.json save_document_frequencies=x",
+            "save_document_frequencies=FILE goes with references=FILE alone.",
+        ),
+        (
+            "task=captioning references=empty.json save_document_frequencies=x",
+            "empty.json has no caption for image 1: every image needs at least one.",
+        ),
+    ],
+)
+def test_refusals(files: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(files / "empty.json", {"1": []})
+    assert run(*settings.split()) == 2
+    assert capsys.readouterr() == ("", f"seqtool: {message}\n")
+    assert not (files / "x").exists()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with photos of noise and `runs/noise`, whose model has learnt almost nothing: it rarely ends."""
+    directory = tmp_path_factory.mktemp("place")
+    before = Path.cwd()
+    os.chdir(directory)
+    try:
+        photos = directory / "photos"
+        photos.mkdir()
+        generator, rows = np.random.default_rng(0), []
+        for i in range(12):
+            Image.fromarray(generator.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(photos / f"{i}.png")
+            rows.append({"file": f"{i}.png", "captions": ["a dog runs", "two cats sit on it", f"the {i}"]})
+        (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = ["data=photos", f"data.directory={photos}", f"data.train={photos}/captions.jsonl", "data.processes=1"]
+        data += ["data.vocabulary.minimum_count=1", "data.valid_share=0.2", "data.test_share=0.4"]
+        sizes = ["model.embedding=8", "model.hidden=8", "model.alignment=8", "train.steps=1", "validation.max_length=5"]
+        train = ["train", "model=show_attend_tell", *data, *sizes, "run=noise", "device=cpu"]
+        assert cli.run(train, config_directory()) == 0
+        yield directory
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], {}),
+        (["max_length=200"], {"max_length": 200}),  # the default of configs/decoding.yaml, but said
+        (["hard_attention=argmax", "beam=1"], {"hard_attention": "argmax", "beam": 1}),
+    ],
+)
+def test_eval_writes_what_caption_writes(
+    place: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: dict[str, Any]
+) -> None:
+    found: list[dict[str, Any]] = []
+    load = Captioner.load
+    monkeypatch.setattr(Captioner, "load", lambda names, **rest: found.append(rest) or load(names, **rest))
+    assert run("checkpoint=runs/noise", "split=test", "output=eval.json", "device=cpu", *given) == 0
+    assert found == [{"device": "cpu", **expected}]
+    captions = {one["image_id"]: one["caption"] for one in json.loads(Path("eval.json").read_text())}
+    assert len(captions) == 5
+    images = ",".join(f"photos/{name}" for name in captions)
+    arguments = ["caption", "checkpoint=runs/noise", f"images={images}", "format=coco", "output=caption.json"]
+    assert cli.run([*arguments, "device=cpu", *given], config_directory()) == 0
+    assert captions == {one["image_id"]: one["caption"] for one in json.loads(Path("caption.json").read_text())}
+
+
+def test_hard_attention_is_for_captions(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
+    assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
+    monkeypatch.setattr(checkpoint, "find", lambda path: SimpleNamespace(describes_images=False))
+    assert run("checkpoint=runs/words", "hard_attention=argmax") == 2
+    assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -148,6 +149,64 @@ def test_mates_in_a_batch_change_no_caption(place: Path) -> None:
         assert together == apart
 
 
+def test_a_bad_image_changes_no_other_caption(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor what it draws: chance goes by the place in the list."""
+    drawn = []
+    for first in ("nowhere.png", "data/photos/009.png"):
+        images = f"images={first},data/photos/010.png,data/photos/011.png"
+        assert run("caption", "checkpoint=runs/soft", images, "sample=true", "temperature=3", "device=cpu") == 0
+        drawn.append(capsys.readouterr().out.splitlines()[-2:])
+    assert drawn[0] == drawn[1]
+    captioner = Captioner.load("runs/soft", device="cpu", sample=True, temperature=3)
+    assert captioner.caption(["data/photos/010.png"]) == captioner.caption(["data/photos/010.png"])
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1", "I;16", "RGBA", "CMYK", "LA"])
+def test_pillow_images_of_every_mode(place: Path, mode: str) -> None:
+    image = Image.new(mode, (70, 40))
+    (caption,) = Captioner.load("runs/soft", device="cpu").caption([image])
+    assert isinstance(caption, str)
+
+
+def test_a_pillow_image_is_turned_upright_as_its_file_is(place: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3  # turned by 180°: left and right change places
+    Image.open("data/photos/000.png").convert("RGB").save("turned.jpg", exif=exif, quality=95)
+    captioner = Captioner.load("runs/soft", device="cpu")
+    assert captioner.caption([Image.open("turned.jpg")]) == captioner.caption(["turned.jpg"])
+    assert "right" in captioner.caption(["turned.jpg"])[0]
+
+
+def test_names_that_are_no_text(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name in another encoding, and one with a tab, are written on one line of UTF-8."""
+    Path("odd").mkdir()
+    for name in (b"odd/\xff.png", b"odd/a\tb.png"):
+        Path(os.fsdecode(name)).write_bytes(Path("data/photos/000.png").read_bytes())
+    for form in ("text", "jsonl", "coco"):
+        assert run("caption", "checkpoint=runs/soft", "images=odd", f"format={form}", "device=cpu", "plot=odd-p") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines[:2]] == ["odd/a b.png", "odd/\\udcff.png"]
+
+
+def test_an_old_checkpoint_is_not_gone_on_with(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = checkpoint.newest(Path("runs/fixed"))
+    tensors = {name: tensor for name, tensor in found.training_tensors().items() if name != "loss.baseline"}
+    shutil.copytree("runs/fixed", "runs/old")
+    for path in Path("runs/old/checkpoints").iterdir():
+        shutil.rmtree(path)
+    checkpoint.save(
+        Path("runs/old/checkpoints") / found.path.name,
+        model=load_file(found.path / "model.safetensors"),
+        training=tensors,
+        config=found.config,
+        progress=found.progress,
+        versions=found.versions,
+        vocabularies=list(found.path.glob("*.vocabulary")),
+    )
+    assert run("train", "run=old", "train.resume=true") == 2
+    assert "was made by another version of seqtool" in capsys.readouterr().err
+
+
 def test_python(place: Path) -> None:
     captioner = seqtool.load("runs/soft", device="cpu")
     assert isinstance(captioner, Captioner)
@@ -186,6 +245,25 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "Unknown hard_attention 'most'; choose from expected, argmax, sample.",
         ),
         (["translate", "checkpoint=runs/soft", "input=x"], "holds a captioner: use seqtool caption."),
+        (["caption", "checkpoint=[]", "images=data/photos"], "checkpoint=… names no run or checkpoint."),
+        (["caption", "checkpoint=runs/soft", "images=[]"], "images=… names no image."),
+        (
+            ["caption", "checkpoint=runs/fixed", "images=data/photos", "coverage_penalty=1"],
+            "needs a model with attention",
+        ),
+        (
+            ["caption", "checkpoint=runs/soft", "images=data/photos", "format=coco", "n_best=2"],
+            "format=coco has one caption an image: leave n_best out, or choose format=jsonl.",
+        ),
+        (
+            ["caption", "checkpoint=runs/soft", "images=data/photos/000.png,other/000.png", "format=coco"],
+            "data/photos/000.png and other/000.png would both have the image id 000.png: describe them in two calls",
+        ),
+        (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),
+        (
+            ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],
+            "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false.",
+        ),
         (["train", "data=photos", "data.train=c.jsonl"], "choose model=show_attend_tell or model=show_tell"),
         (["train", "data=toy", "model=show_tell"], "data=scenes"),
         (["train", *DATA, TRAIN, *SOFT, "train.gradient_flow=true"], "train.gradient_flow=true"),

@@ -51,6 +51,7 @@ gold: null
 alignments: null
 plot: null
 document_frequencies: null
+save_document_frequencies: null
 embeddings: {source: null, target: null}
 model: {encoder: {weights: null}}
 """,

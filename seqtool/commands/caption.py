@@ -6,12 +6,15 @@ from seqtool.captioner import load_captioner
 from seqtool.captioning import CaptionSettings, CaptionWriter
 from seqtool.config import names, typed
 from seqtool.data.images import find_images
+from seqtool.errors import InputError
 
 
 def caption(config: DictConfig) -> None:
     """Describe images; nothing but captions on standard output."""
     settings = typed(CaptionSettings, {name: config[name] for name in ("format", "output", "plot")})
-    settings.check()
+    settings.check(n_best=config.n_best)
     images = find_images(names(config.images))
+    if not images:
+        raise InputError("images=… names no image.")
     with CaptionWriter(settings, load_captioner(config)) as writer:
         writer.write_all(images)

@@ -14,15 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 import seqtool
 from seqtool import checkpoint, runs
 from seqtool.assembly import (
+    check_backbone,
     check_vocabularies,
-    describes_images,
     first_weights,
     make_model,
     make_validator,
     parameter_groups,
 )
 from seqtool.commands.prepare import prepared
-from seqtool.config import escape, plain, resolved, typed
+from seqtool.config import describes_images, escape, plain, resolved, typed
 from seqtool.data.text_files import write_whole
 from seqtool.devices import check_precision, choose_device, set_threads
 from seqtool.errors import InputError
@@ -104,6 +104,11 @@ def train(config: DictConfig) -> None:
         )
 
     with runs.locked(run):
+        if going_on:
+            found = checkpoint.newest(run)
+            check_vocabularies(found, cache, f"{run} was started with")
+            found.load_weights(model)
+            check_backbone(model, config, cache, found.path, going_on=True)
         write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
         trainer = Trainer(
             model,
@@ -121,11 +126,9 @@ def train(config: DictConfig) -> None:
             run=run,
         )
         if going_on:
-            found = checkpoint.newest(run)
-            check_vocabularies(found, cache, f"{run} was started with")
             trainer.resume(found)
         size = sum(parameter.numel() for parameter in model.parameters())
-        what = f"{len(cache.split('train')):,} {'captions' if describes_images(config) else 'pairs'}"
+        what = f"{len(cache.split('train')):,} {'captions' if describes_images(config.model) else 'pairs'}"
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", device, what)
         finished = trainer.train()
     if not finished:
@@ -136,7 +139,7 @@ def train(config: DictConfig) -> None:
     scores = Validation(best["loss"], best["bleu"], best.get("cider")).scores()
     print(f"Best: {scores}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
     path = shlex.quote(str(run))
-    use = f"caption checkpoint={path} images=FILE" if describes_images(config) else f"translate checkpoint={path}"
+    use = f"caption checkpoint={path} images=FILE" if describes_images(config.model) else f"translate checkpoint={path}"
     print(f"Run: {run} (seqtool {use}; seqtool eval checkpoint={path})")
 
 
@@ -166,7 +169,10 @@ def _resumed(config: DictConfig) -> DictConfig:
         else:
             value = OmegaConf.select(config, key)
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
-    for free in ("data.cache", "data.processes"):
+    free_settings = ["data.cache", "data.processes"]
+    if describes_images(stored.model) and describes_images(changed.model):
+        free_settings.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
+    for free in free_settings:
         OmegaConf.update(stored, free, OmegaConf.select(changed, free))
     for key in FIXED:
         before, now = (OmegaConf.select(one, key) for one in (stored, changed))
@@ -180,7 +186,7 @@ def _resumed(config: DictConfig) -> DictConfig:
 
 def _check_task(config: DictConfig, settings: TrainSettings) -> None:
     """Refuse settings that mean nothing for this kind of model."""
-    if not describes_images(config):
+    if not describes_images(config.model):
         if settings.best_by == "cider":
             raise InputError("train.best_by=cider is for captions; choose from bleu, loss.")
         return

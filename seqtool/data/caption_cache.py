@@ -52,11 +52,6 @@ class CaptionSplit:
         """The number of captions."""
         return len(self.image_of)
 
-    @property
-    def images(self) -> int:
-        """The number of images."""
-        return len(self._rows)
-
     def target(self, index: int) -> Ids:
         """The caption's token ids, without BOS and EOS."""
         if not 0 <= index < len(self):
@@ -72,11 +67,6 @@ class CaptionSplit:
     def source_lengths(self) -> NDArray[np.int64]:
         """All 1: images are of one size, and captions are sorted by their own length alone."""
         return np.ones(len(self), np.int64)
-
-    @cached_property
-    def identifiers(self) -> list[str]:
-        """Of all images, as the corpus names them."""
-        return [image["identifier"] for image in self._records()]
 
     @cached_property
     def files(self) -> list[str]:

@@ -25,6 +25,7 @@ from seqtool.data.directories import make_once, place, versions
 from seqtool.data.encoding import LimitSettings, Side, token_type
 from seqtool.data.image_store import prepare_store
 from seqtool.data.preparation import SEED, CacheSettings, cache_settings, corpus_settings, vocabulary_directory
+from seqtool.data.text_files import one_line
 from seqtool.data.vocabulary import TARGET, UNK, Vocabulary
 from seqtool.data.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
@@ -70,7 +71,7 @@ def prepare_captions(
         )
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
-    corpus.fetch()
+    corpus.fetch() if trusted else corpus.check()
     splits = {split: corpus.images(split) for split in corpus.splits()}
     files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
     store = prepare_store(files, encoder, root=root, processes=settings.processes, device=device)
@@ -140,7 +141,9 @@ def _fill(
     vocabulary = _vocabulary(images["train"].used, settings.vocabulary)
     vocabulary.save(directory / TARGET)
     splits = {split: _write_split(directory, split, one, vocabulary, settings.limits) for split, one in images.items()}
-    write_lines(directory / REFUSED, (f"{split}\t{_line(why)}" for split, one in images.items() for why in one.refused))
+    write_lines(
+        directory / REFUSED, (f"{split}\t{one_line(why)}" for split, one in images.items() for why in one.refused)
+    )
     return {
         "corpus": name,
         "vocabulary": {"kind": vocabulary.kind, "size": len(vocabulary)},
@@ -208,11 +211,6 @@ def _write_split(
         "refused": len(images.refused),
         "dropped": dict(sorted(dropped.items())),
     }
-
-
-def _line(text: str) -> str:
-    """Whatever a file may be called, as one line of UTF-8."""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
 
 
 def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:

@@ -31,7 +31,7 @@ class CaptionFiles(ImageCorpus):
     def files(self) -> dict[str, Path]:
         """The annotation files, by what they are."""
 
-    def fetch(self) -> None:
+    def check(self) -> None:
         """Raise InputError where the directory or an annotation file is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
@@ -70,8 +70,8 @@ class Flickr8k(CaptionFiles):
             del named["test"]
         return {"captions": self._directory / "Flickr8k.token.txt", **named}
 
-    def fetch(self) -> None:
-        super().fetch()
+    def check(self) -> None:
+        super().check()
         self._images()
 
     def splits(self) -> tuple[str, ...]:
@@ -163,8 +163,8 @@ class Flickr30k(CaptionFiles):
         csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
         return {"captions": csv if csv.exists() and not tokens.exists() else tokens, "splits": self._split_file}
 
-    def fetch(self) -> None:
-        super().fetch()
+    def check(self) -> None:
+        super().check()
         self._images()
 
     def splits(self) -> tuple[str, ...]:
@@ -210,8 +210,8 @@ class Coco(CaptionFiles):
         folder = self._directory / "annotations"
         return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
 
-    def fetch(self) -> None:
-        super().fetch()
+    def check(self) -> None:
+        super().check()
         for stem in self._stems.values():
             self._folder(stem)
 

@@ -26,8 +26,12 @@ class ImageCorpus(ABC):
 
     name: str
 
-    def fetch(self) -> None:  # noqa: B027 most corpora have nothing to fetch
-        """Make sure that the annotation files are there; may make them. Raises InputError where it cannot."""
+    def fetch(self) -> None:
+        """Make sure that the files are there; may make them. Raises InputError where it cannot."""
+        self.check()
+
+    def check(self) -> None:  # noqa: B027 not every corpus has something to check
+        """Raise InputError where the files are not there. Writes nothing: for settings out of a checkpoint."""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
     cache/images-vgg19-1f2e3d4c5b6a/
         values.bin      float16 annotation vectors N×S×D, or uint8 pixels N×3×size×size (cache/images-pixels-…)
         digests.txt     SHA-256 of each row's image file, sorted: row i is whichever file has the i-th content
-        summary.json    grid, dimension, backbone, which images were refused and why, versions
+        summary.json    grid, dimension, backbone, a hash of its weights, which images were refused and why, versions
 
 It is named by the content of the images and by what the backbone computes from them, not by file names, splits or
 captions: corpora that share their images share the store.
 """
 
+import hashlib
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ import numpy as np
 import PIL
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from tqdm import tqdm
 
 from seqtool.data.batches import Annotations, Pixels
@@ -31,7 +33,7 @@ from seqtool.data.images import ImageError, open_image
 from seqtool.errors import InputError
 from seqtool.models.backbone import Backbone, EncoderSettings, backbone_fingerprint, make_backbone
 
-FORMAT = 1  # of the directory; part of what names it
+FORMAT = 2  # of the directory; part of what names it
 VALUES, DIGESTS = "values.bin", "digests.txt"
 MOST = torch.finfo(torch.float16).max  # 65,504
 log = logging.getLogger("seqtool")
@@ -67,6 +69,10 @@ class ImageStore:
         """What a captioner's encoder reads of the images in these rows; one gather from the mapped file."""
         values = torch.from_numpy(np.asarray(self._values[np.asarray(rows, np.int64)]))
         return Pixels(values) if self.locations is None else Annotations(values)
+
+    def fits(self, backbone: nn.Module) -> bool:
+        """Whether what is stored is what this backbone reads or gives: annotation vectors are those of its weights."""
+        return self.locations is None or self.summary["weights"] == weights_digest(backbone)
 
     def describe(self) -> str:
         """A line: what is stored, of which backbone, how much."""
@@ -122,6 +128,15 @@ def prepare_store(
     return ImageStore(directory, files, digests)
 
 
+def weights_digest(module: nn.Module) -> str:
+    """A hash of all parameters and buffers: names, types, shapes and bytes."""
+    content = hashlib.sha256()
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
+
+
 def is_store(path: Path) -> bool:
     """Whether the directory was made by `prepare_store`."""
     return (path / SUMMARY).is_file() and (path / DIGESTS).is_file()
@@ -153,7 +168,8 @@ def _fill(
         for chunk in chunks:
             if len(chunk.pixels):
                 file.write(_encoded(chunk.pixels, backbone, encoder, device).tobytes())
-            refused |= {digests[done + position]: reason for position, reason in chunk.refused.items()}
+            for one in (digests[done + position] for position in chunk.refused):
+                refused[one] = _reason_in_content(distinct[one], one)
             read = len(chunk.pixels) + len(chunk.refused)
             done += read
             bar.update(read)
@@ -172,10 +188,30 @@ def _fill(
         "dimension": None if backbone is None else backbone.dimension,
         "backbone": None if backbone is None else encoder.backbone,
         "layer": None if backbone is None else encoder.layer,
+        "weights": None if backbone is None else weights_digest(backbone),
         "fit": encoder.fit,
         "refused": refused,
         "versions": versions(torch=torch.__version__, pillow=PIL.__version__),
     }
+
+
+def _reason_in_content(file: Path, digest: str) -> str:
+    """Why the image is refused. This is kept for ever for its content, so it must lie in its content.
+
+    InputError where it does not: where the file has gone or has changed, or its disk fails.
+    """
+    try:
+        with file.open("rb") as stream:
+            same = hashlib.file_digest(stream, "sha256").hexdigest() == digest
+            stream.seek(0)
+            if same:
+                open_image(stream, name=str(file))
+    except ImageError as error:
+        return error.reason
+    except OSError as error:
+        raise InputError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
+    problem = "could not be read and now can" if same else "changed while it was read"
+    raise InputError(f"{file} {problem}: prepare again.")
 
 
 def _encoded(

@@ -108,20 +108,27 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
     with QUIET:
         try:
             image = Image.open(file, formats=FORMATS)
-            if image.width * image.height > MAXIMUM_PIXELS:
-                raise Image.DecompressionBombError
-            image.load()
-            return _upright(_rgb(image), image)
-        except Image.DecompressionBombError as error:  # Pillow's own, where it is still larger
-            limit = f"{MAXIMUM_PIXELS // 1_000_000} million"
-            raise ImageError(name, f"has more than {limit} pixels: make it smaller.") from error
+        except Image.DecompressionBombError as error:
+            raise _too_large(name) from error
         except UnidentifiedImageError as error:
             empty = not file.seek(0) and not file.read(1)
             reason = "is empty." if empty else f"is no image of a known format ({', '.join(FORMATS)})."
             raise ImageError(name, reason) from error
         except DAMAGE as error:
-            detail = str(error).rstrip(".") or type(error).__name__
-            raise ImageError(name, f"is a damaged image ({detail}).") from error
+            raise _damaged(name, error) from error
+        return upright_rgb(image, name=name)
+
+
+def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
+    """An image that Pillow opened, as `open_image` gives it. Raises ImageError."""
+    if image.width * image.height > MAXIMUM_PIXELS:
+        raise _too_large(name)
+    with QUIET:
+        try:
+            image.load()
+            return _upright(_rgb(image), image)
+        except DAMAGE as error:
+            raise _damaged(name, error) from error
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
@@ -145,6 +152,14 @@ def find_images(names: Sequence[str]) -> list[str]:
     gives no image; a file that is missing is for read_image to refuse, so that the others are read.
     """
     return [image for name in names for image in _find(name, in_list=False)]
+
+
+def _too_large(name: str) -> ImageError:
+    return ImageError(name, f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller.")
+
+
+def _damaged(name: str, error: BaseException) -> ImageError:
+    return ImageError(name, f"is a damaged image ({str(error).rstrip('.') or type(error).__name__}).")
 
 
 def _find(name: str, *, in_list: bool) -> Iterator[str]:

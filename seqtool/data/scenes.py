@@ -2,8 +2,7 @@
 
 import contextlib
 import json
-import os
-import shutil
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +20,7 @@ VERSION = 2  # of the pictures and captions: raise it when either changes
 
 CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"
 SPLITS = ("train", "valid", "test")
+COMMAND = "seqtool prepare experiment=scenes_soft"
 
 
 def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[tuple[Scene, list[str]]]]:
@@ -62,8 +62,7 @@ def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
 class Scenes(ImageCorpus):
     """The pictures in `directory`: a folder of PNG files a split, captions.jsonl, and scenes.jsonl with the boxes.
 
-    They are drawn again when the settings differ from those that they were drawn with; a directory that holds
-    anything else is left alone.
+    What is there is never changed: other settings need another directory.
     """
 
     name = "scenes"
@@ -82,41 +81,47 @@ class Scenes(ImageCorpus):
 
     def fetch(self) -> None:
         """Draw the pictures, unless they are there."""
-        if self._is_made():
-            return
-        self._check_ours()
-        self._directory.parent.mkdir(parents=True, exist_ok=True)
         place = self._directory.resolve()  # a link stays a link
-        stale = place.with_name(f".{place.name}.{os.getpid()}.old")
-        with contextlib.suppress(FileNotFoundError):
-            place.rename(stale)
-        shutil.rmtree(stale, ignore_errors=True)
-        make_once(place, self._draw)
+        with contextlib.suppress(OSError):
+            place.rmdir()  # an empty one may be used; of any other nothing is removed
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            make_once(place, self._draw)
+        self.check()  # another process may have drawn others
+
+    def check(self) -> None:
+        """Raise InputError unless the pictures are there, drawn with these settings."""
+        if not self._directory.exists():
+            settings = {"directory": self._directory, "seed": self._seed, **self._sizes}
+            given = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
+            raise InputError(f"{self._directory} does not exist: {COMMAND} {given} draws the built-in images.")
+        if not self._directory.is_dir():
+            raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
+        found = _summary(self._directory)
+        if found.get("corpus") != self.name:
+            raise InputError(
+                f"{self._directory} is not a directory of the built-in images and is not overwritten: "
+                "set data.directory to a new one."
+            )
+        if found.get("version") != VERSION:
+            raise InputError(
+                f"{self._directory} has the built-in images of another version of seqtool: "
+                "remove it, or set data.directory to a new one."
+            )
+        others = [name for name, value in self._record.items() if found.get(name) != value]
+        if others:
+            drawn, wanted = (
+                " ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record)
+            )
+            raise InputError(
+                f"{self._directory} has the built-in images of {drawn}, not {wanted}: set data.directory to a new one."
+            )
 
     def images(self, split: str) -> list[Captioned]:
         return read_captions(self._directory, split)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**self._record, "captions": digest(self._directory / CAPTIONS)}
-
-    def _is_made(self) -> bool:
-        found = _summary(self._directory)
-        return all(found.get(name) == value for name, value in self._record.items())
-
-    def _check_ours(self) -> None:
-        """Raise InputError if the directory has anything but what was drawn into it."""
-        if not self._directory.exists():
-            return
-        if not self._directory.is_dir():
-            raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
-        content = {path.name for path in self._directory.iterdir()}
-        foreign = sorted(content - {SUMMARY, CAPTIONS, SCENES, *SPLITS})
-        if foreign or (content and _summary(self._directory).get("corpus") != self.name):
-            what = foreign[0] if foreign else "no record of the built-in images"
-            raise InputError(
-                f"{self._directory} is not a directory of the built-in images (it has {what}) and is not "
-                "overwritten: set data.directory to a new one."
-            )
 
     def _draw(self, directory: Path) -> dict[str, Any]:
         splits = generate(seed=self._seed, **self._sizes)
@@ -141,7 +146,7 @@ def _read(path: Path, split: str) -> list[dict[str, Any]]:
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path} does not exist: seqtool prepare data=scenes draws the built-in images.") from error
+        raise InputError(f"{path} does not exist: {COMMAND} draws the built-in images.") from error
     except ValueError as error:
         raise InputError(f"{path} is damaged: remove {path.parent} and prepare again.") from error
     found = [record for record in records if record["file"].startswith(f"{split}/")]

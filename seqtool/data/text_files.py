@@ -120,3 +120,8 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def one_line(text: str) -> str:
+    """Whatever a file may be called, as one line of UTF-8 without tabs."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())

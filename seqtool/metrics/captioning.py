@@ -44,17 +44,21 @@ class CaptionScores:
     per_image: dict[str, dict[str, float]]  # image → score → value
     signature: str
     warnings: tuple[str, ...]
+    java: Mapping[str, float]  # meteor and spice (0–1) where they were asked for and could be had
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON: the scores of the corpus and the signature they must be quoted with."""
-        return {name: getattr(self, name) for name in (*NAMES, "signature")}
+        return {**self._scores(), "signature": self.signature}
 
     def text(self) -> str:
         """A table for people."""
         width = max(map(len, NAMES))
         lines = [f"{'score':<{width}}  {len(self.per_image):,} images"]
-        lines += [f"{name:<{width}}  {getattr(self, name):.4f}" for name in NAMES]
+        lines += [f"{name:<{width}}  {value:.4f}" for name, value in self._scores().items()]
         return "\n".join([*lines, "", self.signature, *(f"Warning: {warning}" for warning in self.warnings)])
+
+    def _scores(self) -> dict[str, float]:
+        return {**{name: getattr(self, name) for name in NAMES}, **self.java}
 
 
 def score(
@@ -69,11 +73,8 @@ def score(
     Document frequencies are those of the references unless others are given, which must be tokenised alike.
     """
     check_images(hypotheses, references)
-    if document_frequencies is not None and document_frequencies.tokenize != tokenize:
-        raise InputError(
-            f"The document frequencies {document_frequencies.name} were counted with "
-            f"tokenize={document_frequencies.tokenize}: they cannot serve with tokenize={tokenize}."
-        )
+    if document_frequencies is not None:
+        document_frequencies.check(tokenize=tokenize)
     images = list(references)
     prepared = [tokenized(references[image], tokenize) for image in images]
     texts = tokenized([hypotheses[image] for image in images], tokenize)
@@ -88,6 +89,7 @@ def score(
         per_image={image: dict(zip(NAMES, row, strict=True)) for image, row in zip(images, rows, strict=True)},
         signature=signature(references, tokenize=tokenize, document_frequencies=document_frequencies),
         warnings=tuple(warnings),
+        java={},
     )
 
 
@@ -145,11 +147,7 @@ def check_images(
     references_name: str = "the references",
 ) -> None:
     """Refuse captions and references that are not of the same images, saying how many are not and naming one."""
-    if not references:
-        raise InputError(f"{references_name} has no image: there is nothing to score.")
-    without = [image for image, captions in references.items() if not captions]
-    if without:
-        raise InputError(f"{references_name} has no caption for {_some(without)}: every image needs at least one.")
+    check_references(references, name=references_name)
     if missing := [image for image in references if image not in hypotheses]:
         raise InputError(
             f"{hypotheses_name} has no caption for {_some(missing)} of {references_name}: every image must have one."
@@ -159,6 +157,14 @@ def check_images(
             f"{hypotheses_name} has captions for {_some(unknown)} that {references_name} does not have: "
             "remove them, or give the references of the same images."
         )
+
+
+def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
+    """Refuse references of no image, and an image without any."""
+    if not references:
+        raise InputError(f"{name} has no image: there is nothing to score.")
+    if without := [image for image, captions in references.items() if not captions]:
+        raise InputError(f"{name} has no caption for {_some(without)}: every image needs at least one.")
 
 
 def _some(images: Sequence[str]) -> str:

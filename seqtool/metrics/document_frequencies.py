@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqtool.data.text_files import check_file, write_whole
+from seqtool.data.text_files import check_file, replacing
 from seqtool.errors import InputError
 from seqtool.metrics.ngrams import ORDERS
 
@@ -33,7 +33,8 @@ class DocumentFrequencies:
     def save(self, path: Path) -> None:
         """Write a JSON file that `load` reads."""
         record = {"images": self.images, "tokenize": self.tokenize, "document_frequencies": self.counts}
-        write_whole(path, json.dumps(record, ensure_ascii=False).encode())
+        with replacing(path) as stream:
+            stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "DocumentFrequencies":
@@ -46,5 +47,13 @@ class DocumentFrequencies:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "
-                "document_frequencies, as DocumentFrequencies.save writes it."
+                "document_frequencies, as seqtool eval writes it for save_document_frequencies=FILE."
             ) from error
+
+    def check(self, *, tokenize: str) -> None:
+        """Raise InputError unless captions that are tokenised so can be weighed by these."""
+        if self.tokenize != tokenize:
+            raise InputError(
+                f"The document frequencies {self.name} were counted with tokenize={self.tokenize}: "
+                f"they cannot serve with tokenize={tokenize}."
+            )

@@ -58,6 +58,10 @@ class EncoderSettings:
             problems.append(f"model.encoder.size must be at least 8 pixels, not {self.size}.")
         if self.fine_tune_from is not None and self.fine_tune_from < 0:
             problems.append(f"model.encoder.fine_tune_from must be at least 0 or null, not {self.fine_tune_from}.")
+        if self.augment and self.fine_tune_from is None:
+            problems.append(
+                "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false."
+            )
         if not (math.isfinite(self.lr) and self.lr > 0):
             problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
         if problems:

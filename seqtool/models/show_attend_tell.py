@@ -17,7 +17,7 @@ from seqtool.models.attention import Additive
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.captioner import Captioner, Images
 from seqtool.models.cells import LSTM, State
-from seqtool.models.encoder_decoder import Memory, Output, Penalties, Sampled, Step, check_sizes
+from seqtool.models.encoder_decoder import Memory, Output, Penalties, Sampled, Step, check_sizes, check_weights
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 """How attention weighs the locations: (α N×S, chance N in [0, 1)) → weights N×S, which sum to 1."""
@@ -36,12 +36,13 @@ def argmax(alpha: Tensor, chance: Tensor) -> Tensor:
 def drawn(alpha: Tensor, chance: Tensor) -> Tensor:
     """s ~ Categorical(α): the location where the cumulative distribution passes the chance."""
     cumulative = alpha.detach().cumsum(-1)
-    aimed = chance[:, None].to(alpha.dtype) * cumulative[:, -1:]
+    aimed = chance[:, None].to(alpha.dtype).clamp(max=BELOW_ONE) * cumulative[:, -1:]
     location = torch.searchsorted(cumulative, aimed, right=True).clamp(max=alpha.shape[-1] - 1)
     return torch.zeros_like(cumulative).scatter(-1, location, 1.0)
 
 
 CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
+BELOW_ONE = 1 - 2**-24  # rounding must not make a chance 1: it would pass the last location that has any
 BASELINES = ("moving_average", "leave_one_out")
 
 
@@ -104,6 +105,7 @@ class ShowAttendTell(Captioner[Gaze]):
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         _check(attention, embedding_dropout, samples, soft_share, baseline, decay)
+        check_weights(doubly_stochastic=doubly_stochastic, reward=reward, entropy=entropy)
         super().__init__(
             target_vocabulary=target_vocabulary, pretrained=pretrained, encoder=encoder, embedding=embedding
         )

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from seqtool.data import image_digests, image_loading, image_store, workers
 from seqtool.data.batches import Annotations, Pixels
 from seqtool.data.image_digests import ImageDigests
-from seqtool.data.image_store import ImageStore, is_store, prepare_store
-from seqtool.data.images import fit, open_image
+from seqtool.data.image_store import ImageStore, is_store, prepare_store, weights_digest
+from seqtool.data.images import ImageError, fit, open_image
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 
@@ -154,7 +154,7 @@ def test_images_that_cannot_be_read_are_left_out(
     assert len(store) == 7 and np.flatnonzero(store.rows < 0).tolist() == [0, 2, 9, 10, 11]
     good = store.rows[store.rows >= 0]
     whole = prepare(files)
-    assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10)
+    assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10, atol=1e-5)
     reasons = [store.refused[i] for i in (0, 2, 9, 10, 11)]
     assert reasons[0] == f"{bad[0]} is empty."
     assert reasons[1].startswith(f"{bad[1]} is no image of a known format")
@@ -163,6 +163,75 @@ def test_images_that_cannot_be_read_are_left_out(
     assert reasons[4] == f"{tmp_path} is a directory, not an image."
     renamed = bad[0].rename(tmp_path / "new name.jpg")
     assert prepare([renamed, bad[1], *files, bad[2]]).refused[0] == f"{renamed} is empty."
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_fails_for_a_moment_is_not_kept(
+    prepare: Prepare, files: list[Path], tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reason is kept with the content of an image, so a file that was there and is gone ends the preparation."""
+    damaged = draw(tmp_path / "cut.png", 9)
+    damaged.write_bytes(damaged.read_bytes()[:-700])
+    content = files[3].read_bytes()
+    happens: list[Callable[[], object]] = [files[3].unlink, lambda: files[3].write_bytes(content[:-700])]
+    messages = [
+        f"{files[3]} can no longer be read (No such file or directory): prepare again once it can.",
+        f"{files[3]} changed while it was read: prepare again.",
+    ]
+    monkeypatch.setattr(image_loading, "SMALL", 0)
+    for happen, message in zip(happens, messages, strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(image_store, "load", after(happen))
+            with pytest.raises(InputError) as error:
+                prepare([damaged, *files], processes=processes)
+        assert str(error.value) == message
+        assert left_in(tmp_path / "cache") == []
+        files[3].write_bytes(content)
+    with monkeypatch.context() as patch:
+        patch.setattr(image_loading, "open_image", failing_once(files[3]))
+        with pytest.raises(InputError) as error:
+            prepare([damaged, *files])
+    assert str(error.value) == f"{files[3]} could not be read and now can: prepare again."
+    store = prepare([damaged, *files])
+    assert len(store) == 7 and list(store.refused) == [0]
+    assert store.refused[0].startswith(f"{damaged} is a damaged image")
+
+
+def after(happens: Callable[[], object]) -> Any:
+    """Loading, once something has happened."""
+
+    def load(*arguments: Any, **settings: Any) -> Any:
+        happens()
+        return image_loading.load(*arguments, **settings)
+
+    return load
+
+
+def failing_once(bad: Path) -> Any:
+    """open_image on a disk that fails at this file."""
+
+    def read(file: Path, *, name: str) -> Any:
+        if file == bad:
+            raise ImageError(name, "cannot be read (Input/output error).")
+        return open_image(file, name=name)
+
+    return read
+
+
+def test_vectors_are_those_of_their_backbone_alone(prepare: Prepare, files: list[Path]) -> None:
+    frozen, pixels = prepare(files), prepare(files, TUNED)
+    backbone = make_backbone(FROZEN, pretrained=True)
+    assert frozen.fits(backbone) and frozen.fits(make_backbone(FROZEN, pretrained=False)) and pixels.fits(backbone)
+    for tensor in (backbone.network.place.bias, backbone.mean):
+        before = tensor.detach().clone()
+        with torch.no_grad():
+            tensor[-1] += 1e-6 if tensor is not backbone.mean else 1e-4
+        assert not frozen.fits(backbone) and pixels.fits(backbone)
+        with torch.no_grad():
+            tensor.copy_(before)
+        assert frozen.fits(backbone)
+    flat, square = (weights_digest(nn.ParameterDict({"a": torch.zeros(shape)})) for shape in ((4,), (2, 2)))
+    assert flat != square != weights_digest(nn.ParameterDict({"b": torch.zeros(2, 2)}))
 
 
 def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
 
+from seqtool.caption_evaluation import evaluate_captioner
 from seqtool.config import build
 from seqtool.data.alignment import words
 from seqtool.data.digests import Digests
+from seqtool.data.directories import make_once
 from seqtool.data.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
 from seqtool.data.scene_language import Kind, is_true, named, object_words, parse, recall
 from seqtool.data.scenes import SPLITS, Scenes, generate, read_scenes
@@ -426,12 +428,77 @@ def test_pictures_are_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert content(place) == before
 
 
-def test_other_settings_draw_anew(tmp_path: Path) -> None:
+def test_other_settings_leave_what_is_there(tmp_path: Path) -> None:
     place = tmp_path / "scenes"
     Scenes(directory=str(place), **SETTINGS).fetch()
-    Scenes(directory=str(place), **{**SETTINGS, "train": 3}).fetch()
+    before = content(tmp_path)
+    with pytest.raises(InputError) as error:
+        Scenes(directory=str(place), **{**SETTINGS, "seed": 4, "train": 3}).fetch()
+    assert str(error.value) == (
+        f"{place} has the built-in images of data.seed=3 data.train=12, not data.seed=4 data.train=3: "
+        "set data.directory to a new one."
+    )
+    assert content(tmp_path) == before
+
+
+def test_another_version_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "scenes"
+    with monkeypatch.context() as patch:
+        patch.setattr("seqtool.data.scenes.VERSION", 1)
+        Scenes(directory=str(place), **SETTINGS).fetch()
+    before = content(tmp_path)
+    with pytest.raises(InputError) as error:
+        Scenes(directory=str(place), **SETTINGS).fetch()
+    assert str(error.value) == (
+        f"{place} has the built-in images of another version of seqtool: remove it, or set data.directory to a new one."
+    )
+    assert content(tmp_path) == before
+
+
+def test_pictures_that_another_process_draws_meanwhile_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "scenes"
+
+    def later(directory: Path, fill: Any) -> bool:
+        make_once(directory, Scenes(directory=str(place), **{**SETTINGS, "train": 3})._draw)
+        return make_once(directory, fill)
+
+    monkeypatch.setattr("seqtool.data.scenes.make_once", later)
+    with pytest.raises(InputError, match=r"has the built-in images of data\.train=3, not data\.train=12: set"):
+        Scenes(directory=str(place), **SETTINGS).fetch()
     assert len(list((place / "train").iterdir())) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["scenes"]
+
+
+def test_checking_writes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "my scenes"
+    made = Scenes(directory=str(place), **SETTINGS)
+    with pytest.raises(InputError) as error:
+        made.check()
+    assert str(error.value) == (
+        f"{place} does not exist: seqtool prepare experiment=scenes_soft 'data.directory={place}' data.seed=3 "
+        "data.train=12 data.valid=5 data.test=6 draws the built-in images."
+    )
+    assert list(tmp_path.iterdir()) == []
+    made.fetch()
+    made.check()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty is not a directory of the built-in images"):
+        Scenes(directory=str(tmp_path / "empty"), **SETTINGS).check()
+
+
+def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
+    """Unless they are the user's own, settings of data may name pictures that are there, and have none drawn."""
+    place = tmp_path / "anywhere"
+    config = {"_target_": "seqtool.data.scenes.Scenes", "directory": str(place), **SETTINGS}
+    stranger: Any = SimpleNamespace(config={"data": config})
+    options: dict[str, Any] = {"output": None, "tokenize": "ptb", "document_frequencies": None, "java": False}
+    with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
+        evaluate_captioner(stranger, "valid", None, **options)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match="Unknown split 'dev'"):
+        evaluate_captioner(stranger, "dev", OmegaConf.create(config), **options)
+    assert (place / "captions.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["holiday.jpg", "summary.json", "train", "captions.jsonl"])
@@ -441,10 +508,8 @@ def test_a_directory_of_someone_else_is_not_overwritten(tmp_path: Path, name: st
     (place / name).write_text("mine")
     with pytest.raises(InputError) as error:
         Scenes(directory=str(place), **SETTINGS).fetch()
-    what = "holiday.jpg" if name == "holiday.jpg" else "no record of the built-in images"
     assert str(error.value) == (
-        f"{place} is not a directory of the built-in images (it has {what}) and is not overwritten: "
-        "set data.directory to a new one."
+        f"{place} is not a directory of the built-in images and is not overwritten: set data.directory to a new one."
     )
     assert content(place) == {name: b"mine"}
 
@@ -454,7 +519,7 @@ def test_a_file_put_among_the_pictures_is_not_lost(tmp_path: Path) -> None:
     Scenes(directory=str(place), **SETTINGS).fetch()
     (place / "notes.txt").write_text("mine")
     Scenes(directory=str(place), **SETTINGS).fetch()  # as it was
-    with pytest.raises(InputError, match=r"it has notes\.txt"):
+    with pytest.raises(InputError, match=r"set data\.directory to a new one"):
         Scenes(directory=str(place), **{**SETTINGS, "train": 3}).fetch()
     assert (place / "notes.txt").exists()
 
@@ -465,7 +530,7 @@ def test_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file is a file: set data\.directory to a directory for the built-in images"):
         Scenes(directory=str(tmp_path / "file"), **SETTINGS).fetch()
-    with pytest.raises(InputError, match=r"scenes\.jsonl does not exist: seqtool prepare data=scenes draws"):
+    with pytest.raises(InputError, match=r"scenes\.jsonl does not exist: seqtool prepare experiment=scenes_soft draws"):
         read_scenes(tmp_path, "test")
     made = Scenes(directory=str(tmp_path / "scenes"), **SETTINGS)
     made.fetch()

@@ -141,7 +141,7 @@ def test_augmentation_moves_and_tints_in_training_alone() -> None:
     moved = augmented(ramp)
     assert moved.shape == ramp.shape and (moved[:, :, :, 1:] >= moved[:, :, :, :-1]).all(), "never mirrored"
     assert not torch.equal(moved[0], moved[1])
-    frozen = make(replace(SMALL, augment=True)).train()
+    frozen = make(SMALL).train()
     assert torch.equal(frozen(pixels(1, 24)), frozen(pixels(1, 24)))
 
 
@@ -272,4 +272,4 @@ def test_fingerprint_tells_what_annotations_depend_on(tmp_path: Path) -> None:
     assert backbone_fingerprint(replace(RESNET, weights="b/w.pt"), digest) == one, "the same content elsewhere"
     for changed in ({"layer": "layer3"}, {"size": 96}, {"fit": "crop"}, {"weights": None}, {"weights": "default"}):
         assert backbone_fingerprint(replace(base, **changed), digest) != one
-    assert backbone_fingerprint(replace(base, lr=1.0, augment=True), digest) == one
+    assert backbone_fingerprint(replace(base, lr=1.0), digest) == one

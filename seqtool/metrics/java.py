@@ -1,0 +1,73 @@
+"""METEOR and SPICE, which are Java programs: pycocoevalcap calls them where it and Java are there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+
+from seqtool.metrics.captioning import tokenized
+
+LAST_JDK_OF_SPICE = 14  # its libraries reach into classes that JDK 15 and later removed or closed
+
+
+def java_scores(
+    hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], *, tokenize: str
+) -> tuple[dict[str, float], list[str]]:
+    """`meteor` and `spice` (0–1), and a sentence on each that could not be had."""
+    try:
+        meteor = import_module("pycocoevalcap.meteor.meteor").Meteor
+        spice = import_module("pycocoevalcap.spice.spice").Spice
+    except ImportError:
+        return {}, ["METEOR and SPICE need pycocoevalcap: pip install pycocoevalcap."]
+    if shutil.which("java") is None:
+        return {}, ["METEOR and SPICE need Java, which is not on the PATH."]
+    texts = {image: _lines([caption], tokenize) for image, caption in hypotheses.items()}
+    alternatives = {image: _lines(references[image], tokenize) for image in hypotheses}
+    scores: dict[str, float] = {}
+    problems: list[str] = []
+    version = _java_version()
+    for name, make in (("meteor", meteor), ("spice", spice)):
+        if name == "spice" and version > LAST_JDK_OF_SPICE:
+            problems.append(f"SPICE does not run on Java {version}: it needs {LAST_JDK_OF_SPICE} or older.")
+            continue
+        scorer = None
+        try:
+            with _output_to_stderr():
+                scorer = make()
+                scores[name] = float(scorer.compute_score(alternatives, texts)[0])
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            problems.append(f"{name.upper()} failed in Java: {str(error).rstrip('.')}.")
+            lock = getattr(scorer, "lock", None)
+            if lock is not None and lock.locked():  # METEOR's end would wait for it for ever
+                lock.release()
+    return scores, problems
+
+
+def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
+    """Tokenised captions without what means something to METEOR's program: line ends, and ||| between texts."""
+    return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
+
+
+def _java_version() -> int:
+    """The major version: 8 for 1.8.0, 17 for 17.0.15; 0 where it cannot be told."""
+    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', answer)
+    return int(found[1]) if found else 0
+
+
+@contextmanager
+def _output_to_stderr() -> Iterator[None]:
+    """What the Java programs print goes to standard error: standard output is for results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,56 @@
+"""The commands of the documentation: each is one that seqtool takes."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool import arguments
+from seqtool.cli import COMMANDS, config_directory
+from seqtool.data.captioning import ImageCorpus
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "data/README.md")
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """The words after each `seqtool` in the indented lines of a page, also in a pipe."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        if not line.startswith("    "):
+            continue
+        for part in line.split(" | "):
+            if part.split()[:1] == ["seqtool"]:
+                yield shlex.split(part, comments=True)[1:]
+
+
+ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(page)]
+
+
+def configuration(words: list[str]) -> DictConfig:
+    """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
+    _, settings = arguments.split(words[1:])
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        return compose(words[0], [arguments.quoted(setting) for setting in settings])
+
+
+def test_commands_are_found() -> None:
+    assert sum(page == "README.md" for page, _, _ in ALL) >= 15
+    assert sum(page == "data/README.md" for page, _, _ in ALL) >= 15
+
+
+@pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
+def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
+    """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
+    assert words[0] in COMMANDS
+    if words[0] == "inspect":
+        assert len(words) == 2
+        return
+    config = configuration(words)
+    assert not OmegaConf.missing_keys(config)
+    if words[0] in ("prepare", "train"):
+        assert ("encoder" in config.model) == issubclass(get_class(config.data._target_), ImageCorpus)
