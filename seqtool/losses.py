@@ -68,31 +68,35 @@ class TrainingLoss(nn.Module):
     def _of_samples(self, output: Output, logits: Tensor, batch: Batch) -> Loss:
         """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
-        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. A row that took the expected context has −log p(y)
-        alone; the doubly stochastic penalty is every row's.
+        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
+        own, of y_t and the words after it: what came before does not depend on it, so the mean is the same. A row that
+        took the expected context has −log p(y) alone; the doubly stochastic penalty is every row's.
         """
         sampled, penalties = output.sampled, self.model.penalties
         assert sampled is not None
         M = len(sampled.soft) // len(batch.labels)  # noqa: N806
         labels = batch.labels.repeat_interleave(M, 0)
         real = labels != PAD
-        smoothed, nll = row_cross_entropy(logits, labels, self.smoothing)
-        reward = -nll.detach()
-        advantage = (reward - self._baseline(reward, sampled.soft, M)).masked_fill(sampled.soft, 0.0)
-        log_p = (sampled.log_probability * real).sum(1)
+        smoothed, nll = each_cross_entropy(logits, labels, self.smoothing)
+        reward = -nll.detach().sum(1)
+        earned = -nll.detach().flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
+        advantage = earned - self._baseline(earned, sampled.soft, M)
+        score = (advantage * sampled.log_probability * real).sum(1).masked_fill(sampled.soft, 0.0)
         entropy = (sampled.entropy * real).sum(1).masked_fill(sampled.soft, 0.0)
-        total = smoothed - penalties.reward * advantage * log_p - penalties.entropy * entropy
+        total = smoothed.sum(1) - penalties.reward * score - penalties.entropy * entropy
         if penalties.doubly_stochastic and output.attention is not None:
             total = total + penalties.doubly_stochastic * doubly_stochastic(output.attention, labels)
-        return Loss(total.sum() / M, nll.detach().sum() / M, _mean_of_drawn(reward, sampled.soft))
+        return Loss(total.sum() / M, -reward.sum() / M, _mean_of_drawn(reward, sampled.soft))
 
-    def _baseline(self, reward: Tensor, soft: Tensor, samples: int) -> Tensor:
-        """b for each row: the moving average as it was before these samples, or the mean of the image's others."""
+    def _baseline(self, earned: Tensor, soft: Tensor, samples: int) -> Tensor:
+        """b for what each row earned (N×1 or N×T): the moving average as it was before these samples, or the mean of
+        the image's others.
+        """
         if self.model.penalties.baseline == "leave_one_out":
-            rewards = reward.view(-1, samples)
-            others = (rewards.sum(1, keepdim=True) - rewards) / (samples - 1)
-            return others.flatten()
-        return torch.where(self.baseline.isnan(), _mean_of_drawn(reward, soft), self.baseline)
+            each = earned.view(-1, samples, earned.shape[1])
+            others = (each.sum(1, keepdim=True) - each) / (samples - 1)
+            return others.flatten(0, 1)
+        return torch.where(self.baseline.isnan(), _mean_of_drawn(earned[:, 0], soft), self.baseline)
 
 
 def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
@@ -118,13 +122,13 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Los
     return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach())
 
 
-def row_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The same for each row: smoothed, and −log p of its tokens; N each."""
+def each_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The same for each token, 0 at padding: smoothed, and −log p; N×T each."""
     log_p = _log_softmax(logits)
-    nll = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels).sum(1)
+    nll = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
     if not smoothing:
         return nll, nll
-    spread = -(log_p.mean(-1) * (labels != PAD)).sum(1)
+    spread = -log_p.mean(-1) * (labels != PAD)
     return (1 - smoothing) * nll + smoothing * spread, nll
 
 

@@ -102,6 +102,7 @@ SHOW_ATTEND_TELL: dict[str, Any] = {
     "entropy": 0.1,
     "baseline": "moving_average",
     "decay": 0.9,
+    "credit": "caption",
 }
 CAPTIONERS: dict[str, Callable[[], Captioner[Any]]] = {
     **{

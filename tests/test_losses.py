@@ -227,12 +227,14 @@ def farthest(exact: Tensor, estimates: Tensor) -> float:
     return float(max((away[varies] / error[varies]).max(), math.inf if (away[~varies] > 1e-9).any() else 0.0))
 
 
-@pytest.mark.parametrize("baseline", ["moving_average", "leave_one_out"])
-def test_hard_attentions_gradient_is_the_enumerated_one_on_average(baseline: str) -> None:
+@pytest.mark.parametrize(
+    ("baseline", "credit"), [("moving_average", "caption"), ("leave_one_out", "caption"), ("leave_one_out", "future")]
+)
+def test_hard_attentions_gradient_is_the_enumerated_one_on_average(baseline: str, credit: str) -> None:
     """20,000 samples, in 200 means of 100: each coordinate within 4 standard errors. With the term's sign turned
     round, or without the term, it is not so.
     """
-    case = Enumerable.make(samples=100, baseline=baseline)
+    case = Enumerable.make(samples=100, baseline=baseline, credit=credit)
     exact = case.exact()
     torch.manual_seed(12)
     estimates = case.estimates(200, baseline=-2.0)
@@ -256,9 +258,13 @@ def test_the_baseline_and_more_samples_lower_the_variance() -> None:
         "M = 1, baseline": one.estimates(250, baseline=float(reward)),
         "M = 8, baseline": many.estimates(250, baseline=float(reward)),
         "M = 8, leave one out": Enumerable.make(samples=8, baseline="leave_one_out").estimates(250, baseline=None),
+        "M = 8, leave one out, credit for the future": Enumerable.make(
+            samples=8, baseline="leave_one_out", credit="future"
+        ).estimates(250, baseline=None),
     }
     spread = {name: float(estimates.var(0).sum()) for name, estimates in variance.items()}
     print(", ".join(f"{name}: {value:.3f}" for name, value in spread.items()))
     assert spread["M = 1, baseline"] < 0.7 * spread["M = 1, no baseline"]
     assert spread["M = 8, baseline"] < 0.2 * spread["M = 1, baseline"]
     assert spread["M = 8, leave one out"] < 0.2 * spread["M = 1, baseline"]
+    assert spread["M = 8, leave one out, credit for the future"] < spread["M = 8, leave one out"]

@@ -70,7 +70,8 @@ class Penalties:
     """What a model's loss has besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
 
     doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)²; of hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t),
-    R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out.
+    R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out, credit
+    caption (R for every draw) or future (of each draw its own word and those after it).
     """
 
     doubly_stochastic: float = 0.0
@@ -78,6 +79,7 @@ class Penalties:
     entropy: float = 0.0
     baseline: str = "moving_average"
     decay: float = 0.9
+    credit: str = "caption"
 
 
 class EncoderDecoder(nn.Module, ABC, Generic[S]):

@@ -44,6 +44,7 @@ def drawn(alpha: Tensor, chance: Tensor) -> Tensor:
 CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
 BELOW_ONE = 1 - 2**-24  # rounding must not make a chance 1: it would pass the last location that has any
 BASELINES = ("moving_average", "leave_one_out")
+CREDITS = ("caption", "future")
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ class ShowAttendTell(Captioner[Gaze]):
         entropy: float,
         baseline: str,
         decay: float,
+        credit: str,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
-        _check(attention, embedding_dropout, samples, soft_share, baseline, decay)
+        _check(attention, embedding_dropout, samples, soft_share, baseline, decay, credit)
         check_weights(doubly_stochastic=doubly_stochastic, reward=reward, entropy=entropy)
         super().__init__(
             target_vocabulary=target_vocabulary, pretrained=pretrained, encoder=encoder, embedding=embedding
@@ -113,7 +115,7 @@ class ShowAttendTell(Captioner[Gaze]):
         self.hard = attention == "hard"
         self.samples = samples
         self.soft_share = soft_share
-        self.penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay)
+        self.penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.initial = nn.Linear(D, 2 * hidden)
@@ -206,13 +208,17 @@ def _sampled(alpha: Tensor, weights: Tensor, soft: Tensor) -> Sampled:
 
 
 def _check(
-    attention: str, embedding_dropout: float, samples: int, soft_share: float, baseline: str, decay: float
+    attention: str, embedding_dropout: float, samples: int, soft_share: float, baseline: str, decay: float, credit: str
 ) -> None:
     problems = []
     if attention not in ("soft", "hard"):
         problems.append(f"Unknown model.attention '{attention}'; choose from soft, hard.")
     if baseline not in BASELINES:
         problems.append(f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.")
+    if credit not in CREDITS:
+        problems.append(f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.")
+    if credit == "future" and baseline != "leave_one_out":
+        problems.append("model.credit=future needs model.baseline=leave_one_out.")
     if attention == "hard" and baseline == "leave_one_out" and samples < 2:
         problems.append(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
     if not 0 <= embedding_dropout < 1:

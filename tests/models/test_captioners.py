@@ -335,7 +335,7 @@ def test_settings_are_refused_by_name() -> None:
         ShowTell(**SHOW_TELL | {"tie": "all"})
     with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 8 and 6"):
         ShowTell(**SHOW_TELL | {"tie": "output"})
-    wrong = {"attention": "firm", "baseline": "none", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0}
+    wrong = {"attention": "firm", "baseline": "none", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0, "credit": "all"}
     with pytest.raises(InputError) as error:
         ShowAttendTell(**SHOW_ATTEND_TELL | wrong)
     assert str(error.value) == (
