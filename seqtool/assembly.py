@@ -81,6 +81,7 @@ def _load_vectors(file: Path, embedding: nn.Embedding, known: Vocabulary) -> Non
 
 
 def check_vocabularies(found: checkpoint.Checkpoint, cache: Cache | CaptionCache, what: str) -> None:
+    """Raise InputError where the checkpoint's vocabularies are not the cache's; `what` begins the sentence."""
     pairs = [(vocabulary.load(found.path / vocabulary.TARGET), cache.target_vocabulary)]
     if isinstance(cache, Cache):
         pairs = list(zip(load_pair(found.path), (cache.source_vocabulary, cache.target_vocabulary), strict=True))
@@ -110,6 +111,7 @@ def check_backbone(
 def make_validator(
     cache: Cache | CaptionCache, settings: ValidationSettings, device: torch.device, precision: str
 ) -> Validator:
+    """What scores the validation split, for translations or captions."""
     machine: Any = {"settings": settings, "device": device, "precision": precision}
     if isinstance(cache, CaptionCache):
         return CaptionValidator(cache.split("valid"), cache.target_vocabulary, **machine)

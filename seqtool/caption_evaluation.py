@@ -114,7 +114,10 @@ def evaluate_captioner(
     corpus = build(corpus_settings(data or captioner.config["data"]), trusted=data is not None)
     if not isinstance(corpus, ImageCorpus):
         raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
-    corpus.check() if data is None else corpus.fetch()
+    if data is None:
+        corpus.check()  # a checkpoint does not say what is written where
+    else:
+        corpus.fetch()
     if split not in corpus.splits():
         raise InputError(f"Unknown split '{split}'; this corpus has {', '.join(corpus.splits())}.")
     images = {str(image.file): image for image in corpus.images(split)}
