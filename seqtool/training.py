@@ -201,9 +201,8 @@ class Trainer:
         return not stopped
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
-        """Go on from a checkpoint of this run, exactly as if it had never stopped."""
+        """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
         checkpoint.remove_all_but_good(self.run, found.path)
-        found.load_weights(self.model)
         state, tensors = dict(found.progress), found.training_tensors()
         try:
             scalars, scaler, baseline = state.pop("optimiser"), state.pop("scaler"), tensors["loss.baseline"]
