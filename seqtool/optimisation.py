@@ -55,6 +55,15 @@ def _inverse_square_root(*, warmup: int) -> Schedule:
     return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
 
 
+def _cosine(*, warmup: int, epochs: float | None) -> Schedule:
+    """Half a cosine, from 1 at the start to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
+    if epochs is None:
+        raise InputError("schedule=cosine needs an end; set train.epochs, or schedule.epochs.")
+    if epochs <= 0:
+        raise InputError(f"schedule.epochs must be above 0, not {epochs:g}.")
+    return lambda step, epoch, plateaus: _warm(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
+
+
 def _halve_by_epoch(*, start: float, every: float) -> Schedule:
     """Sutskever et al. 2014, section 3.4: constant for 5 epochs, then halved every half epoch."""
     if every <= 0:
@@ -71,6 +80,7 @@ def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": _constant,
+    "cosine": _cosine,
     "halve_by_epoch": _halve_by_epoch,
     "halve_on_plateau": _halve_on_plateau,
     "inverse_square_root": _inverse_square_root,

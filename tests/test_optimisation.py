@@ -20,6 +20,17 @@ def test_inverse_square_root() -> None:
     assert schedule(400, 0, 0) == pytest.approx(0.5)
 
 
+def test_cosine() -> None:
+    schedule = make_schedule({"name": "cosine", "warmup": 10, "epochs": 4})
+    rates = [schedule(99, epoch, 0) for epoch in (0, 1, 2, 4, 5)]
+    assert rates == pytest.approx([1, 0.5 + 2**-1.5, 0.5, 0, 0])
+    assert schedule(5, 2, 0) == pytest.approx(0.25)
+    with pytest.raises(InputError, match=r"^schedule=cosine needs an end; set train\.epochs, or schedule\.epochs\.$"):
+        make_schedule({"name": "cosine", "warmup": 10, "epochs": None})
+    with pytest.raises(InputError, match=r"^schedule\.epochs must be above 0, not 0\.$"):
+        make_schedule({"name": "cosine", "warmup": 10, "epochs": 0})
+
+
 def test_sutskevers_halving() -> None:
     """Section 3.4: after 5 epochs halved every half epoch; 7.5 epochs in all."""
     schedule = make_schedule({"name": "halve_by_epoch", "start": 5.0, "every": 0.5})
