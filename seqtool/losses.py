@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from seqtool.cross_entropy import cross_entropy
 from seqtool.data.batches import Batch
 from seqtool.data.vocabulary import PAD
 from seqtool.models.encoder_decoder import EncoderDecoder, Output
+from seqtool.models.sharing import one_gradient
 
 
 class Loss(NamedTuple):
@@ -45,15 +46,15 @@ class TrainingLoss(nn.Module):
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch) -> Loss:
-        output = self.model(batch.source, batch.inputs)
-        logits = self.model.project(output.features)
+        with one_gradient(self.model):
+            output = self.model(batch.source, batch.inputs)
         if output.sampled is not None:
-            return self._of_samples(output, logits, batch)
-        total, nll, _ = token_cross_entropy(logits, batch.labels, self.smoothing)
+            return self._of_samples(output, batch)
+        total, nll = cross_entropy(output.features, self.model.output, batch.labels, self.smoothing)
         penalty = self.model.penalties.doubly_stochastic
         if penalty and output.attention is not None:
             total = total + penalty * doubly_stochastic(output.attention, batch.labels).sum()
-        return Loss(total, nll)
+        return Loss(total, nll.sum())
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:
@@ -65,7 +66,7 @@ class TrainingLoss(nn.Module):
         moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
         self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
 
-    def _of_samples(self, output: Output, logits: Tensor, batch: Batch) -> Loss:
+    def _of_samples(self, output: Output, batch: Batch) -> Loss:
         """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
         R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
@@ -77,16 +78,16 @@ class TrainingLoss(nn.Module):
         M = len(sampled.soft) // len(batch.labels)  # noqa: N806
         labels = batch.labels.repeat_interleave(M, 0)
         real = labels != PAD
-        smoothed, nll = each_cross_entropy(logits, labels, self.smoothing)
-        reward = -nll.detach().sum(1)
-        earned = -nll.detach().flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
+        smoothed, nll = cross_entropy(output.features, self.model.output, labels, self.smoothing)
+        reward = -nll.sum(1)
+        earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
         advantage = earned - self._baseline(earned, sampled.soft, M)
         score = (advantage * sampled.log_probability * real).sum(1).masked_fill(sampled.soft, 0.0)
         entropy = (sampled.entropy * real).sum(1).masked_fill(sampled.soft, 0.0)
-        total = smoothed.sum(1) - penalties.reward * score - penalties.entropy * entropy
+        total = smoothed - penalties.reward * score.sum() - penalties.entropy * entropy.sum()
         if penalties.doubly_stochastic and output.attention is not None:
-            total = total + penalties.doubly_stochastic * doubly_stochastic(output.attention, labels)
-        return Loss(total.sum() / M, -reward.sum() / M, _mean_of_drawn(reward, sampled.soft))
+            total = total + penalties.doubly_stochastic * doubly_stochastic(output.attention, labels).sum()
+        return Loss(total / M, -reward.sum() / M, _mean_of_drawn(reward, sampled.soft))
 
     def _baseline(self, earned: Tensor, soft: Tensor, samples: int) -> Tensor:
         """b for what each row earned (N×1 or N×T): the moving average as it was before these samples, or the mean of
@@ -106,35 +107,6 @@ def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
     """
     seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
     return (1 - seen).square().sum(1)
-
-
-def token_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Loss:
-    """Cross-entropy summed over the real tokens; padding adds nothing.
-
-    logits B×T×V, labels B×T. With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over
-    the whole vocabulary (Szegedy et al. 2016).
-    """
-    log_p = _log_softmax(logits).flatten(0, 1)
-    nll = F.nll_loss(log_p, labels.flatten(), ignore_index=PAD, reduction="sum")
-    if not smoothing:
-        return Loss(nll, nll.detach())
-    spread = -(log_p.mean(-1) * (labels.flatten() != PAD)).sum()
-    return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach())
-
-
-def each_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The same for each token, 0 at padding: smoothed, and −log p; N×T each."""
-    log_p = _log_softmax(logits)
-    nll = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
-    if not smoothing:
-        return nll, nll
-    spread = -log_p.mean(-1) * (labels != PAD)
-    return (1 - smoothing) * nll + smoothing * spread, nll
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    """In single precision at least."""
-    return F.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _mean_of_drawn(reward: Tensor, soft: Tensor) -> Tensor:

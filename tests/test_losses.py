@@ -19,9 +19,10 @@ from small_models import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seqtool.cross_entropy import cross_entropy
 from seqtool.data.batches import Annotations, Batch, make_source, make_target
 from seqtool.decoding import select
-from seqtool.losses import TrainingLoss, token_cross_entropy
+from seqtool.losses import TrainingLoss
 from seqtool.models.encoder_decoder import Output, Penalties, Sampled
 from seqtool.models.show_attend_tell import ShowAttendTell
 
@@ -31,12 +32,19 @@ def test_equals_torchs(smoothing: float) -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(3, 5, 7), torch.randint(1, 7, (3, 5))
     labels[1, 3:] = 0
-    loss = token_cross_entropy(logits, labels, smoothing)
+    loss = cross_entropy(logits, identity(7), labels, smoothing)
     flat, targets = logits.flatten(0, 1), labels.flatten()
     expected = F.cross_entropy(flat, targets, ignore_index=0, reduction="sum", label_smoothing=smoothing)
-    assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
-    plain = F.cross_entropy(flat, targets, ignore_index=0, reduction="sum")
-    assert float(loss.nll) == pytest.approx(float(plain), rel=1e-5)
+    assert loss.total.item() == pytest.approx(float(expected), rel=1e-5)
+    plain = F.cross_entropy(flat, targets, ignore_index=0, reduction="none").view_as(labels)
+    assert torch.allclose(loss.nll, plain)
+
+
+def identity(size: int) -> nn.Linear:
+    """A projection that returns its features as logits."""
+    linear = nn.Linear(size, size).requires_grad_(False)
+    linear.load_state_dict({"weight": torch.eye(size), "bias": torch.zeros(size)})
+    return linear
 
 
 def test_a_batchs_loss_is_the_sum_of_its_sentences() -> None:
@@ -61,14 +69,12 @@ class Given(nn.Module):
 
     def __init__(self, output: Output, penalties: Penalties) -> None:
         super().__init__()
-        self.output = output
+        self.given = output
         self.penalties = penalties
+        self.output = identity(output.features.shape[-1])
 
     def forward(self, source: Any, target: Any) -> Output:
-        return self.output
-
-    def project(self, features: Tensor) -> Tensor:
-        return features
+        return self.given
 
 
 def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sampled: Tensor) -> tuple[Any, Batch]:
@@ -87,7 +93,7 @@ def test_doubly_stochastic_penalty_by_hand() -> None:
     labels = torch.tensor([[5, 6, 2], [4, 2, 0]])
     plain, batch = given_rows(2, 3, labels, Penalties())
     loss, _ = given_rows(2, 3, labels, Penalties(doubly_stochastic=2.0))
-    alpha = loss.model.output.attention
+    alpha = loss.model.given.attention
     expected = 0.0
     for row, steps in enumerate([3, 2]):
         for i in range(4):
@@ -107,7 +113,7 @@ def test_hard_attentions_loss_by_hand(baseline: str) -> None:
     loss, batch = given_rows(4, 3, labels, penalties, log_probability=log_p, entropy=entropy, soft=soft)
     loss.baseline.fill_(-3.0)
     nll = F.cross_entropy(
-        loss.model.output.features.flatten(0, 1),
+        loss.model.given.features.flatten(0, 1),
         labels.repeat_interleave(2, 0).flatten(),
         ignore_index=0,
         reduction="none",

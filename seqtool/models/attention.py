@@ -6,13 +6,18 @@ vectors once per sentence. K queries (the beams of one sentence) share its keys 
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from seqtool.errors import InputError
+from seqtool.models import sharing
 from seqtool.models.encoder_decoder import Memory
+from seqtool.models.sharing import Ledger, StepLinear, ledger_of, product
+
+IN_CACHE = 2**18  # numbers that a core's cache holds
 
 
 class Score(nn.Module, ABC):
@@ -66,21 +71,96 @@ class General(Score):
 
 
 class Additive(Score):
-    """v_aᵀ tanh(W_a s + U_a h_j) (Bahdanau et al. 2015, A.1.2); U_a h_j is the key."""
+    """v_aᵀ tanh(W_a s + U_a h_j) (Bahdanau et al. 2015, A.1.2).
+
+    Taken as tanh(q + k) = 1 − 2 / (1 + e^2q e^2k): a key is e^2k, k = U_a h_j, made once a sentence, and each of the
+    B·K·S·A tanh of a step becomes a multiplication and a division. `sharing.plain` has the equation as printed.
+    """
 
     def __init__(self, query: int, value: int, size: int) -> None:
         super().__init__()
-        self.W = nn.Linear(query, size)
+        self.W = StepLinear(query, size)
         self.U = nn.Linear(value, size, bias=False)
         self.v = nn.Linear(size, 1, bias=False)
 
     def keys(self, values: Tensor) -> Tensor:
-        keys: Tensor = self.U(values)
-        return keys
+        k: Tensor = self.U(values)
+        return k if sharing.is_plain() else _share_exponential(k)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        e: Tensor = self.v(torch.tanh(self.W(query)[:, :, None] + keys[:, None]))
-        return e.squeeze(-1)
+        q = self.W(query)
+        if sharing.is_plain():
+            e: Tensor = self.v(torch.tanh(q[:, :, None] + keys[:, None])).squeeze(-1)
+        else:
+            e = _AdditiveScore.apply(q, keys, self.v.weight.squeeze(0), ledger_of(keys))
+        return e
+
+
+def _share_exponential(k: Tensor) -> Tensor:
+    """e^2k, shared; its ledger adds up the gradients of k itself, which cannot overflow."""
+    ledger = Ledger()
+    keys: Tensor = _Exponential.apply(k, ledger)
+    if sharing.is_on():
+        keys.ledger = ledger  # type: ignore[attr-defined]
+    return keys
+
+
+def _exponential(x: Tensor) -> Tensor:
+    """e^2x in single precision at least; ±30 is far beyond where a tanh is 1, and no product is 0 · ∞."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).clamp(-30, 30).mul_(2).exp_()
+
+
+class _Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, ledger: Ledger) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.ledger, ctx.dtype = ledger, k.dtype
+        return _exponential(k)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: None) -> tuple[Tensor | None, None]:
+        gradient = ctx.ledger.close()
+        return (None if gradient is None else gradient.to(ctx.dtype)), None
+
+
+class _AdditiveScore(torch.autograd.Function):
+    """Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k), whose backward pass takes r again instead of keeping B·K·S·A numbers
+    of every step. q B×K×A, keys e^2k B×S×A, v A.
+
+    On a CPU the rows are taken a few at a time, so that what is made of them stays in its cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
+        ctx.ledger, ctx.dtype = ledger, q.dtype
+        q, v = _exponential(q), v.to(keys.dtype)
+        ctx.save_for_backward(q, keys, v)
+        with torch.autocast(q.device.type, enabled=False):
+            return v.sum() - 2 * torch.cat([_r(q[rows], keys[rows]) @ v for rows in _few_rows(q, keys)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        q, keys, v = ctx.saved_tensors
+        k_gradient = ctx.ledger.sum_for(keys)
+        q_gradient, v_gradient = torch.empty_like(q), gradient.sum().expand(len(v)).clone()
+        for rows in _few_rows(q, keys):
+            r, e = _r(q[rows], keys[rows]), gradient[rows]
+            v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
+            inner = torch.addcmul(r, r, r, value=-1).mul_(e[..., None]).mul_(4 * v)  # tanh′(q + k) = 4 r (1 − r)
+            q_gradient[rows] = inner.sum(2)
+            k_gradient[rows] += inner.sum(1) if inner.shape[1] > 1 else inner.squeeze(1)
+        return q_gradient.to(ctx.dtype), None, v_gradient, None
+
+
+def _r(q: Tensor, keys: Tensor) -> Tensor:
+    return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None]).reciprocal_()
+
+
+def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
+    rows = max(1, IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
+    return [slice(start, start + rows) for start in range(0, len(k), rows)]
 
 
 SCORES: dict[str, type[Dot] | type[General] | type[Additive]] = {
@@ -112,5 +192,5 @@ class Attention(nn.Module):
         rows = memory.mask.shape[0]
         e = self.score(query.view(rows, -1, query.shape[-1]), memory.keys)
         alpha = e.masked_fill(~memory.mask[:, None], -math.inf).softmax(-1)
-        context = alpha.to(memory.values.dtype) @ memory.values
+        context = product(alpha.to(memory.values.dtype), memory.values)
         return Attended(context.flatten(0, 1), alpha.flatten(0, 1))

@@ -144,9 +144,9 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *(nn.Conv2d(3, 32, 5, stride=2, padding=2), CellNorm(32), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 3, stride=2, padding=1), CellNorm(64), nn.ReLU()),
-            *(nn.Conv2d(64, 128, 3, stride=2, padding=1), CellNorm(128), nn.ReLU()),
+            *(nn.Conv2d(3, 16, 5, stride=2, padding=2), CellNorm(16), nn.ReLU()),
+            *(nn.Conv2d(16, 48, 3, stride=2, padding=1), CellNorm(48), nn.ReLU()),
+            *(nn.Conv2d(48, 128, 3, stride=2, padding=1), CellNorm(128), nn.ReLU()),
             *(nn.Conv2d(128, 128, 3, padding=1), CellNorm(128), nn.ReLU()),
         )
         self.place = nn.Conv2d(128 + 2, 96, 1)
@@ -157,7 +157,7 @@ class Small(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x)
+        x = self.layers(x.contiguous(memory_format=torch.channels_last))  # CellNorm's layout
         rows, columns = (torch.linspace(-1, 1, size, dtype=x.dtype, device=x.device) for size in x.shape[2:])
         grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(x), -1, -1, -1)
         return torch.relu(self.place(torch.cat([x, grid], 1)))

@@ -13,6 +13,7 @@ from seqtool.models.attention import Attention
 from seqtool.models.cells import Recurrence, Stack, State, make_cell
 from seqtool.models.encoder import Encoder
 from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
+from seqtool.models.sharing import StepLinear
 
 
 class Advanced(NamedTuple):
@@ -73,7 +74,7 @@ class Bahdanau(EncoderDecoder[Layers]):
         self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment)
         self.cell = make_cell(cell, decoder_hidden)
         self.cell_word = nn.Linear(embedding, self.cell.gates * decoder_hidden)
-        self.cell_context = nn.Linear(self.encoder.size, self.cell.gates * decoder_hidden, bias=False)
+        self.cell_context = StepLinear(self.encoder.size, self.cell.gates * decoder_hidden, bias=False)
         self.upper = Stack(Recurrence(cell, decoder_hidden, decoder_hidden) for _ in range(decoder_layers - 1))
         self.initial = nn.Linear(encoder_hidden, decoder_layers * self.cell.tensors * decoder_hidden)
         self.deep_state = nn.Linear(decoder_hidden, 2 * maxout)
@@ -96,6 +97,7 @@ class Bahdanau(EncoderDecoder[Layers]):
         all time steps at once.
         """
         memory, state, encoder_states = self._read(source)
+        memory = memory.shared()
         y = self.dropout(self.target_embedding(target))
         states, contexts, alphas = [], [], []
         for word in self.cell_word(y.transpose(0, 1)).unbind(0):

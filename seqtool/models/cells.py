@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
+from seqtool.models.sharing import StepLinear
 
 State = tuple[Tensor, ...]
 """The tensors a cell carries from step to step, each N×H; the first is its output h."""
@@ -43,7 +44,7 @@ class RNN(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, hidden)
+        self.recurrent = StepLinear(hidden, hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
@@ -58,7 +59,7 @@ class LSTM(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 4 * hidden)
+        self.recurrent = StepLinear(hidden, 4 * hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
@@ -74,14 +75,14 @@ class GRU(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 3 * hidden)
+        self.recurrent = StepLinear(hidden, 3 * hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
-        H = self.hidden  # noqa: N806
-        u = self.recurrent(h)
-        r, z = torch.sigmoid(x[:, : 2 * H] + u[:, : 2 * H]).chunk(2, -1)
-        n = torch.tanh(x[:, 2 * H :] + r * u[:, 2 * H :])
+        sizes = [2 * self.hidden, self.hidden]
+        (x_rz, x_n), (u_rz, u_n) = x.split_with_sizes(sizes, -1), self.recurrent(h).split_with_sizes(sizes, -1)
+        r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
+        n = torch.tanh(x_n + r * u_n)
         return (n + z * (h - n),)
 
 
@@ -92,14 +93,14 @@ class GRUCho(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.candidate = nn.Linear(hidden, hidden, bias=False)
+        self.recurrent = StepLinear(hidden, 2 * hidden, bias=False)
+        self.candidate = StepLinear(hidden, hidden, bias=False)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
-        H = self.hidden  # noqa: N806
-        r, z = torch.sigmoid(x[:, : 2 * H] + self.recurrent(h)).chunk(2, -1)
-        candidate = torch.tanh(x[:, 2 * H :] + self.candidate(r * h))
+        x_rz, x_n = x.split_with_sizes([2 * self.hidden, self.hidden], -1)
+        r, z = torch.sigmoid(x_rz + self.recurrent(h)).chunk(2, -1)
+        candidate = torch.tanh(x_n + self.candidate(r * h))
         return (h + z * (candidate - h),)
 
 
@@ -118,7 +119,7 @@ class Recurrence(nn.Module):
     def __init__(self, cell: str, inputs: int, hidden: int) -> None:
         super().__init__()
         self.cell = make_cell(cell, hidden)
-        self.input = nn.Linear(inputs, self.cell.gates * hidden)
+        self.input = StepLinear(inputs, self.cell.gates * hidden)
 
     def forward(self, x: Tensor, state: State | None = None) -> list[State]:
         """The state after every step of `x` (N×T×inputs), from `state` or from zero."""

@@ -4,13 +4,14 @@ Only `encode` knows what a source is: words (`Source`), or an image (`Annotation
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.cells import State
+from seqtool.models.sharing import share
 
 S = TypeVar("S")
 
@@ -26,6 +27,10 @@ class Memory:
     values: Tensor
     keys: Tensor
     mask: Tensor
+
+    def shared(self) -> Self:
+        """For the steps of teacher forcing (`sharing.share`)."""
+        return replace(self, values=share(self.values), keys=share(self.keys))
 
 
 class Step(NamedTuple, Generic[S]):

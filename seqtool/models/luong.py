@@ -14,6 +14,7 @@ from seqtool.models.attention import Attention
 from seqtool.models.cells import Recurrence, Stack, State
 from seqtool.models.encoder import Encoder
 from seqtool.models.encoder_decoder import EncoderDecoder, Memory, Output, Step, check_sizes, tie_embeddings
+from seqtool.models.sharing import StepLinear
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Luong(EncoderDecoder[Fed]):
         sizes = [embedding + hidden] + [hidden] * (layers - 1)
         self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment)
-        self.combine = nn.Linear(self.encoder.size + hidden, hidden, bias=False)
+        self.combine = StepLinear(self.encoder.size + hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_embeddings(self, tie)
 
@@ -80,6 +81,7 @@ class Luong(EncoderDecoder[Fed]):
 
     def forward(self, source: Source, target: Tensor) -> Output:
         memory, state, encoder_states = self._read(source)
+        memory = memory.shared()
         y = self.dropout(self.target_embedding(target))
         attentional, alphas, states = [], [], []
         for word in y.unbind(1):

@@ -18,6 +18,7 @@ from seqtool.models.backbone import EncoderSettings
 from seqtool.models.captioner import Captioner, Images
 from seqtool.models.cells import LSTM, State
 from seqtool.models.encoder_decoder import Memory, Output, Penalties, Sampled, Step, check_sizes, check_weights
+from seqtool.models.sharing import StepLinear, product
 
 Choice = Callable[[Tensor, Tensor], Tensor]
 """How attention weighs the locations: (α N×S, chance N in [0, 1)) → weights N×S, which sum to 1."""
@@ -120,10 +121,10 @@ class ShowAttendTell(Captioner[Gaze]):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.initial = nn.Linear(D, 2 * hidden)
         self.score = Additive(query=hidden, value=D, size=alignment)
-        self.gate = nn.Linear(hidden, 1) if gate else None
+        self.gate = StepLinear(hidden, 1) if gate else None
         self.cell = LSTM(hidden)
         self.cell_word = nn.Linear(embedding, 4 * hidden)
-        self.cell_context = nn.Linear(D, 4 * hidden, bias=False)
+        self.cell_context = StepLinear(D, 4 * hidden, bias=False)
         self.deep_state = nn.Linear(hidden, embedding)
         self.deep_context = nn.Linear(D, embedding, bias=False)
         self.output = nn.Linear(embedding, target_vocabulary)
@@ -155,6 +156,7 @@ class ShowAttendTell(Captioner[Gaze]):
         side by side).
         """
         memory, state = self.encode(source)
+        memory = memory.shared()
         B, T = target.shape  # noqa: N806
         if chances is None and self.hard and self.training:
             chances = torch.rand(B * self.samples, T, device=target.device)
@@ -187,7 +189,7 @@ class ShowAttendTell(Captioner[Gaze]):
         e = self.score(h.view(len(memory.keys), -1, h.shape[-1]), memory.keys)  # f_att(a_i, h_{t−1}), (4)
         alpha = e.flatten(0, 1).softmax(-1, dtype=torch.promote_types(e.dtype, torch.float32))  # (5)
         weights = choose(alpha)
-        context = weights.to(memory.values.dtype).view_as(e) @ memory.values  # φ({a_i}, {α_i}), (6)
+        context = product(weights.to(memory.values.dtype).view_as(e), memory.values)  # φ({a_i}, {α_i}), (6)
         context = context.flatten(0, 1)
         if self.gate is not None:
             context = torch.sigmoid(self.gate(h)) * context  # β_t = σ(f_β(h_{t−1})), section 4.2.1

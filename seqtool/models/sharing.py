@@ -1,0 +1,152 @@
+"""One gradient for all time steps: the fast path of every recurrence.
+
+A matrix that a recurrence multiplies by at each of T steps gets T gradients from autograd: T products as thin as the
+batch, and T sums of whole matrices. Of an operand that is shared, each step's backward pass only notes what went in and
+what came back; when the last one is through, one product over all steps is the gradient. Forward nothing changes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+_on = True
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Leave all gradients to autograd: what the fast path is compared with."""
+    global _on
+    before, _on = _on, False
+    try:
+        yield
+    finally:
+        _on = before
+
+
+def is_plain() -> bool:
+    return not _on
+
+
+def is_on() -> bool:
+    """Whether there will be a backward pass to make faster."""
+    return _on and torch.is_grad_enabled()
+
+
+class Ledger:
+    """What the steps' backward passes have left of an operand's gradient."""
+
+    def __init__(self) -> None:
+        self.products: list[tuple[Tensor, Tensor]] = []
+        self.sum: Tensor | None = None
+
+    def sum_for(self, operand: Tensor) -> Tensor:
+        """To add to, in place: the gradients of steps that are no products. In single precision at least."""
+        if self.sum is None:
+            self.sum = torch.zeros_like(operand, dtype=torch.promote_types(operand.dtype, torch.float32))
+        return self.sum
+
+    def close(self) -> Tensor | None:
+        """Σ_t x_tᵀ g_t, the sum being part of one product, and what was added."""
+        total, self.sum = self.sum, None
+        if self.products:
+            x, g = (torch.cat(one, -2) for one in zip(*self.products, strict=True))
+            self.products.clear()
+            outer = x.transpose(-2, -1) @ g
+            total = outer if total is None else total + outer
+        return total
+
+
+def share(operand: Tensor) -> Tensor:
+    """The operand, K×J or B×K×J, for `product` at every step; itself where there will be no backward pass, or where it
+    is shared already.
+    """
+    if not is_on() or ledger_of(operand) is not None:
+        return operand
+    ledger = Ledger()
+    shared: Tensor = _Share.apply(operand, ledger)
+    shared.ledger = ledger  # type: ignore[attr-defined]
+    return shared
+
+
+def ledger_of(operand: Tensor) -> Ledger | None:
+    """None where the operand is not shared."""
+    return getattr(operand, "ledger", None)
+
+
+def product(x: Tensor, operand: Tensor) -> Tensor:
+    """x @ operand; `x` …×K."""
+    ledger = ledger_of(operand)
+    if ledger is None:
+        return x @ operand
+    y: Tensor = _Product.apply(x, operand, ledger)
+    return y
+
+
+class StepLinear(nn.Linear):
+    """A linear map inside a recurrence."""
+
+    shared: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.shared is None:
+            return super().forward(x)
+        y = product(x, self.shared)
+        return y if self.bias is None else y + self.bias
+
+
+@contextmanager
+def one_gradient(module: nn.Module) -> Iterator[None]:
+    """Share the weights of all of a module's `StepLinear` for one pass forward."""
+    found = [one for one in module.modules() if isinstance(one, StepLinear)]
+    for one in found:
+        weight = share(one.weight.t())
+        one.shared = weight if ledger_of(weight) else None
+    try:
+        yield
+    finally:
+        for one in found:
+            one.shared = None
+
+
+class _Share(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operand: Tensor, ledger: Ledger) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.ledger, ctx.dtype = ledger, operand.dtype
+        return operand.view_as(operand).to(_product_dtype(operand))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        """Autograd calls this after every step's."""
+        total = ctx.ledger.close()
+        if total is not None:
+            gradient = total if gradient is None else total + gradient
+        return (None if gradient is None else gradient.to(ctx.dtype)), None
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, operand: Tensor, ledger: Ledger) -> Tensor:
+        x = x.to(operand.dtype)
+        ctx.ledger = ledger
+        ctx.save_for_backward(x, operand)
+        return x @ operand
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+        x, operand = ctx.saved_tensors
+        pair = (x.detach(), gradient)
+        ctx.ledger.products.append(pair if operand.dim() == 3 else tuple(one.flatten(0, -2) for one in pair))
+        return (gradient @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None
+
+
+def _product_dtype(operand: Tensor) -> torch.dtype:
+    """What autocast takes matrix products in."""
+    device = operand.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
