@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import benchmarking
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -37,7 +38,7 @@ def main() -> None:
         arguments.checkpoint, beam=arguments.beam, batch_size=arguments.batch_size, threads=arguments.threads
     )
     sentences = list(read_lines(arguments.input))
-    rate = matrix_rate(translator.device)
+    rate = benchmarking.matrix_rate(device=translator.device)
     counter = FlopCounterMode(display=False)
     with counter:
         translations = translator.translate(sentences)
@@ -67,22 +68,6 @@ def main() -> None:
         print(f"{name:<30}{value}")
     if arguments.output is not None:
         arguments.output.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def matrix_rate(device: torch.device) -> float:
-    """The best fp32 rate of square matrix products in GFLOP/s."""
-    best = 0.0
-    for size in (1024, 2048, 4096):
-        a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
-        for _ in range(4):
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            a @ b
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            best = max(best, 2 * size**3 / (time.perf_counter() - start) / 1e9)
-    return best
 
 
 if __name__ == "__main__":

@@ -31,9 +31,7 @@ def cross_entropy(features: Tensor, output: nn.Linear, labels: Tensor, smoothing
     """
     if not sharing.is_on():
         return of_logits(output(features), labels, smoothing)
-    total, nll = _Projected.apply(
-        features.flatten(0, -2), output.weight, output.bias, labels.flatten(), smoothing
-    )
+    total, nll = _Projected.apply(features.flatten(0, -2), output.weight, output.bias, labels.flatten(), smoothing)
     return CrossEntropy(total, nll.view_as(labels))
 
 

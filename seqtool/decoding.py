@@ -91,6 +91,7 @@ def beam_search(
     *,
     beam: int,
     maximum: Sequence[int],
+    minimum: int = 1,
     n_best: int,
     penalty: LengthPenalty,
     coverage: float,
@@ -101,7 +102,7 @@ def beam_search(
     At every step the 2·beam best continuations of a sentence are taken. Those among the first `beam` that end are set
     aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have ended, when no
     live one can enter its n best any more, or at its `maximum` length (tokens, EOS included); it then leaves the
-    batch. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1).
+    batch. None ends before its `minimum` length. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1).
     """
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     active = list(range(len(maximum)))
@@ -116,7 +117,7 @@ def beam_search(
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, live.tokens[:, -1])
         vocabulary = logits.shape[-1]
-        log_p = _log_softmax(logits) + live.log_p[:, None]
+        log_p = _log_softmax(logits, may_end=length >= minimum) + live.log_p[:, None]
         best, index = log_p.view(n, -1).topk(min(2 * beam, beam * vocabulary), -1)
         width = best.shape[1]
         parents = (index // vocabulary + torch.arange(n, device=device)[:, None] * beam).flatten()
@@ -167,6 +168,7 @@ def sample(
     *,
     uniforms: Tensor,
     maximum: Sequence[int],
+    minimum: int = 1,
     temperature: float,
     top_k: int,
     top_p: float,
@@ -191,7 +193,7 @@ def sample(
     over = torch.zeros(rows, dtype=torch.bool, device=device)
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, live.tokens[:, -1])
-        log_p = _log_softmax(logits)
+        log_p = _log_softmax(logits, may_end=length >= minimum)
         p = _truncated(log_p / temperature, top_k, top_p)
         cumulative = p.cumsum(-1)
         aimed = uniforms[:, length - 1, None] * cumulative[:, -1:]
@@ -242,10 +244,10 @@ class Ensemble:
         return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    """N×V log-probabilities of what may be written: neither padding nor a second beginning."""
+def _log_softmax(logits: Tensor, *, may_end: bool) -> Tensor:
+    """N×V log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early."""
     log_p = logits.float().log_softmax(-1)
-    log_p[:, [PAD, BOS]] = -math.inf
+    log_p[:, [PAD, BOS] if may_end else [PAD, BOS, EOS]] = -math.inf
     return log_p
 
 

@@ -31,12 +31,13 @@ class DecodeSettings:
     top_p: float
     seed: int
     max_length: int
+    min_length: int
     batch_size: int
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be at least 1, not {getattr(self, name)}"
-            for name in ("beam", "n_best", "max_length", "batch_size")
+            for name in ("beam", "n_best", "max_length", "min_length", "batch_size")
             if getattr(self, name) < 1
         ]
         if not self.sample and self.n_best > self.beam:
@@ -46,6 +47,8 @@ class DecodeSettings:
             for name, least in LEAST.items()
             if getattr(self, name) < least
         ]
+        if self.min_length > self.max_length:
+            problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
         if not 0 < self.top_p <= 1:
             problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if problems:
@@ -148,6 +151,7 @@ def decode(
                     state,
                     uniforms=torch.from_numpy(np.stack([draws[i] for i in rows])).float(),
                     maximum=maximum,
+                    minimum=settings.min_length,
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
@@ -160,6 +164,7 @@ def decode(
                     state,
                     beam=settings.beam,
                     maximum=maximum,
+                    minimum=settings.min_length,
                     n_best=settings.n_best,
                     penalty=penalty,
                     coverage=settings.coverage_penalty,

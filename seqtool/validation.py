@@ -93,6 +93,7 @@ class Validator(ABC):
             top_p=1.0,
             seed=0,
             max_length=settings.max_length,
+            min_length=1,
             batch_size=BATCH,
         )
         self.device = device

@@ -130,6 +130,14 @@ def test_maximum_is_each_sentences_own() -> None:
     assert [len(n_best[0].tokens) for n_best in found] == [2, 5, 9]
 
 
+def test_none_ends_before_its_minimum() -> None:
+    model = make_model("bahdanau-gru")
+    with torch.no_grad():
+        model.output.bias[EOS] = 50.0
+    for n_best in [*search(model, SENTENCES[:3], minimum=4), *draw(model, SENTENCES[:3], minimum=4)]:
+        assert n_best[0].ended and len(n_best[0].tokens) == 3
+
+
 def test_ensemble_of_one_model_with_itself_is_the_model() -> None:
     model = make_model("bahdanau-gru")
     alone, together = search(model, SENTENCES), search(Ensemble([model, model]), SENTENCES)

@@ -15,6 +15,7 @@ from seqtool.losses import Loss, TrainingLoss
 from seqtool.models import attention, sharing
 from seqtool.models.encoder_decoder import EncoderDecoder
 
+
 def make(name: str) -> tuple[EncoderDecoder[Any], Batch]:
     """A model and a batch of sentences or captions of different lengths."""
     target = make_target(random_sentences(5, seed=2))

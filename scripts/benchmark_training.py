@@ -1,0 +1,207 @@
+#!/usr/bin/env python
+"""Target tokens a second in training, beside JoeyNMT and OpenNMT-py and beside the machine's matrix rate.
+
+    python scripts/benchmark_training.py --threads 2 --peers joeynmt,opennmt --output results/training.json
+
+Every system trains on the same generated text with its own training command, one after the other, again and again; a
+run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
+are installed into environments of their own under --environments (once). `plain` is seqtool with every gradient left to
+autograd. The share is of the best square matrix product in the same run, where a token costs three times the operations
+of its pass forward, as torch counts them.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import benchmarking
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from torch.utils.flop_counter import FlopCounterMode
+
+from seqtool.cli import config_directory
+from seqtool.data.batches import make_source, make_target
+
+VOCABULARY = 8000  # with four special symbols
+PAIRS = 20_000
+PEERS = {
+    "joeynmt": [["torch==2.13.0", "joeynmt==2.3.0", "importlib_metadata"]],
+    "opennmt": [
+        ["torch==2.13.0"],
+        ["--no-deps", "OpenNMT-py==3.5.1"],
+        [
+            *("numpy<2", "configargparse", "pyyaml", "sacrebleu", "rapidfuzz", "six", "flask", "waitress"),
+            *("pyonmttok", "ctranslate2", "tensorboard", "pyahocorasick", "spacy", "fasttext-wheel"),
+        ],
+    ],
+}
+RNNSEARCH = (
+    "model=bahdanau model.embedding=256 model.cell=gru model.encoder_hidden=256 model.decoder_hidden=512 "
+    "model.alignment=512 model.dropout=0"
+)
+MODELS = {
+    "RNNsearch, readout 512": f"{RNNSEARCH} model.maxout=512",
+    "RNNsearch, maxout 256": f"{RNNSEARCH} model.maxout=256",
+    "Sutskever, 2×512": "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0",
+}
+WAYS = {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peers", default="", help=f"any of {','.join(PEERS)}, separated by commas")
+    parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    peers = [name for name in arguments.peers.split(",") if name]
+    for name in peers:
+        install(name, arguments.environments)
+
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        data, even = Path(place, "data"), Path(place, "even")
+        write_data(data, length=None)
+        write_data(even, length=23)  # and <eos>: the 24 tokens of the fixed-context row
+        systems = {
+            f"{model}: {way}": partial(
+                train, Path(place), even if "Sutskever" in model else data, settings, way, arguments
+            )
+            for model, settings in MODELS.items()
+            for way in WAYS
+        }
+        for name in peers:
+            systems[name] = partial(train_peer, name, Path(place), data, arguments)
+        found = benchmarking.in_turn(systems, arguments.repeats)
+    torch.set_num_threads(arguments.threads)
+    limits = {
+        name: benchmarking.matrix_rate(dtype) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+    }
+    record = report(found, limits, arguments)
+    benchmarking.write(record, arguments.output)
+
+
+def report(found: dict[str, list[float]], limits: dict[str, float], arguments: argparse.Namespace) -> dict[str, Any]:
+    medians = benchmarking.medians(found)
+    rows = {}
+    print(
+        f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}"
+        + "".join(f"{peer:>12}" for peer in found if peer in PEERS)
+    )
+    for name, rate in medians.items():
+        row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(one) for one in found[name]]}
+        if name not in PEERS:
+            model, way = name.split(": ")
+            flop = operations(MODELS[model], 24 if "Sutskever" in model else 21)
+            row |= {
+                "mflop_per_token": round(flop / 1e6, 1),
+                "gflop_per_second": round(rate * flop / 1e9, 1),
+                "share_of_matrix_rate": round(rate * flop / 1e9 / limits[WAYS[way][0]], 3),
+            }
+            if "RNNsearch" in model:
+                row |= {f"times_{peer}": round(rate / medians[peer], 2) for peer in medians if peer in PEERS}
+        rows[name] = row
+        shown = f"{name:<38}{rate:>10,.0f}{row.get('gflop_per_second', ''):>10}{row.get('share_of_matrix_rate', ''):>8}"
+        print(shown + "".join(f"{row.get(f'times_{peer}', ''):>12}" for peer in found if peer in PEERS))
+    print(f"matrix rate: {limits['fp32']:.0f} GFLOP/s in fp32, {limits['bf16']:.0f} in bf16")
+    return {
+        "machine": benchmarking.machine(arguments.threads),
+        "steps": arguments.steps,
+        "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
+        "rows": rows,
+    }
+
+
+def write_data(directory: Path, length: int | None) -> None:
+    """Text, and the vocabularies as each peer wants them; the first words of either side are the frequent ones."""
+    directory.mkdir()
+    for split, pairs in (("train", PAIRS), ("valid", 100)):
+        files = directory / f"{split}.source", directory / f"{split}.target"
+        benchmarking.generate(*files, pairs, vocabulary=VOCABULARY - 4, length=length)
+    for side in ("source", "target"):
+        words = [f"{side[0]}{rank}" for rank in range(VOCABULARY - 4)]
+        special = ["<unk>", "<pad>", "<s>", "</s>"]
+        (directory / f"joeynmt.{side}").write_text("\n".join([*special, *words]) + "\n")
+        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t{1}\n" for word in words))
+
+
+def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
+    """Tokens a second of `seqtool train`."""
+    precision, plain = WAYS[way]
+    run = "run"
+    command = "from seqtool.cli import main; main()"
+    if plain:
+        command = f"from seqtool.models import sharing; sharing.plain().__enter__(); {command}"
+    overrides = [
+        *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
+        *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),
+        *("data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}", "data.vocabulary.joint=false"),
+        *(f"train.steps={arguments.steps}", "train.minutes=null", "train.best_by=loss", "validation.sentences=10"),
+        *("train.log_every=5", "validation.max_length=2", f"precision={precision}", f"threads={arguments.threads}"),
+        *settings.split(),
+    ]
+    place = Path(tempfile.mkdtemp(dir=place))
+    subprocess.run(
+        [sys.executable, "-c", command, "train", f"run={run}", *overrides], cwd=place, check=True, capture_output=True
+    )
+    records = [json.loads(line) for line in (place / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+    rates = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
+    return float(statistics.median(rates[len(rates) // 5 :]))
+
+
+def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
+    """Tokens a second as a peer reports them."""
+    run = Path(tempfile.mkdtemp(dir=place))
+    every = max(1, arguments.steps // 10)
+    template = Template((Path(__file__).parent / "peers" / f"{name}.yaml").read_text())
+    config = run / "config.yaml"
+    config.write_text(template.substitute(DATA=data, RUN=run, STEPS=arguments.steps, EVERY=every))
+    binaries = arguments.environments.absolute() / name / "bin"
+    if name == "joeynmt":
+        command, pattern = (
+            [binaries / "python", "-m", "joeynmt", "train", config, "--skip-test"],
+            r"Tokens per Sec:\s+(\d+)",
+        )
+    else:
+        command, pattern = [binaries / "onmt_train", "-config", config], r"\d+/ ?(\d+) tok/s"
+    threads = str(arguments.threads)
+    environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PATH": f"{binaries}:/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True)
+    rates = [float(rate) for rate in re.findall(pattern, done.stdout + done.stderr)]
+    if not rates:
+        sys.exit(f"{name} printed no speed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return float(statistics.median(rates[len(rates) // 5 :]))
+
+
+def install(name: str, environments: Path) -> None:
+    python = environments / name / "bin" / "python"
+    if python.exists():
+        return
+    subprocess.run([sys.executable, "-m", "venv", environments / name], check=True)
+    for packages in PEERS[name]:
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+
+
+def operations(settings: str, length: int) -> float:
+    """Floating-point operations of training a token: three times those of a pass forward, matrix products alone."""
+    with initialize_config_dir(str(config_directory()), version_base=None):
+        config = compose("train", settings.split())
+    model = instantiate(config.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    sentence = [[4] * (length - 1)] * 64
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.project(model(make_source(sentence), make_target(sentence)[:, :-1]).features)
+    return 3 * counter.get_total_flops() / (64 * length)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What the benchmarks share: generated text, the machine's matrix rate, runs in turn, and the record they keep."""
+
+import json
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length: int | None = None) -> None:
+    """Parallel text of `vocabulary` words a side, frequent and rare ones, a target being its source word for word with
+    neighbours swapped here and there; about 20 words a sentence, log-normal, or all of one length.
+    """
+    random.seed(1)
+    weights = [1 / (rank + 10) for rank in range(vocabulary)]
+    with source.open("w", encoding="utf-8") as sources, target.open("w", encoding="utf-8") as targets:
+        for _ in range(pairs):
+            size = length or min(50, max(4, round(random.lognormvariate(3.0, 0.45))))
+            words = random.choices(range(vocabulary), weights, k=size)
+            order = sorted(range(size), key=lambda i: i + random.choice((0.0, 0.0, 1.5)))
+            sources.write(" ".join(f"s{word}" for word in words) + "\n")
+            targets.write(" ".join(f"t{words[i]}" for i in order) + "\n")
+
+
+def matrix_rate(dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> float:
+    """The best rate of square products of 1024, 2048 and 4096 in GFLOP/s: the limit, on the threads that torch has."""
+    device = torch.device(device)
+    best = 0.0
+    for size in (1024, 2048, 4096):
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        for _ in range(4):
+            synchronise(device)
+            start = time.perf_counter()
+            a @ b
+            synchronise(device)
+            best = max(best, 2 * size**3 / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """What each measures, A B A B …, so that a machine that grows slower is slower for all."""
+    found: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(repeats):
+        for name, system in systems.items():
+            found[name].append(system())
+    return found
+
+
+def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def machine(threads: int) -> dict[str, Any]:
+    names = [line.split(":")[1].strip() for line in _cpu_information() if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("seqtool", "torch")},
+        },
+    }
+
+
+def write(record: Mapping[str, Any], output: Path | None) -> None:
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _cpu_information() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
