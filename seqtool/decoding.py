@@ -102,7 +102,8 @@ def beam_search(
     At every step the 2·beam best continuations of a sentence are taken. Those among the first `beam` that end are set
     aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have ended, when no
     live one can enter its n best any more, or at its `maximum` length (tokens, EOS included); it then leaves the
-    batch. None ends before its `minimum` length. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1).
+    batch. None ends before its `minimum` length. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that
+    ended gets β Σ_j log min(Σ_i α_ij, 1).
     """
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     active = list(range(len(maximum)))

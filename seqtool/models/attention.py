@@ -125,10 +125,10 @@ class _Exponential(torch.autograd.Function):
 
 
 class _AdditiveScore(torch.autograd.Function):
-    """Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k), whose backward pass takes r again instead of keeping B·K·S·A numbers
-    of every step. q B×K×A, keys e^2k B×S×A, v A.
+    """Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k); q B×K×A, keys e^2k B×S×A, v A.
 
-    On a CPU the rows are taken a few at a time, so that what is made of them stays in its cache.
+    The backward pass takes r again instead of keeping B·K·S·A numbers of every step. On a CPU the rows are
+    taken a few at a time, so that what is made of them stays in its cache.
     """
 
     @staticmethod

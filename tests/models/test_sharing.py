@@ -81,7 +81,7 @@ def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
 
 
 def test_nothing_is_shared_without_a_backward_pass() -> None:
-    model, batch = make("bahdanau-gru")
+    model, _ = make("bahdanau-gru")
     with torch.no_grad(), sharing.one_gradient(model):
         assert all(one.shared is None for one in model.modules() if isinstance(one, sharing.StepLinear))
     assert sharing.ledger_of(sharing.share(torch.zeros(2, 2))) is not None
