@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seqtool.cross_entropy import cross_entropy
 from seqtool.data.batches import Batch
 from seqtool.data.vocabulary import PAD
-from seqtool.models.encoder_decoder import EncoderDecoder, Output
+from seqtool.models.encoder_decoder import EncoderDecoder, Output, Sampled
 from seqtool.models.sharing import one_gradient
 
 
@@ -49,12 +49,8 @@ class TrainingLoss(nn.Module):
         with one_gradient(self.model):
             output = self.model(batch.source, batch.inputs)
         if output.sampled is not None:
-            return self._of_samples(output, batch)
-        total, nll = cross_entropy(output.features, self.model.output, batch.labels, self.smoothing)
-        penalty = self.model.penalties.doubly_stochastic
-        if penalty and output.attention is not None:
-            total = total + penalty * doubly_stochastic(output.attention, batch.labels).sum()
-        return Loss(total, nll.sum())
+            return self._of_samples(output, output.sampled, batch.labels)
+        return self._of_expected(output.features, output.attention, batch.labels)
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:
@@ -66,38 +62,45 @@ class TrainingLoss(nn.Module):
         moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
         self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
 
-    def _of_samples(self, output: Output, batch: Batch) -> Loss:
+    def _of_expected(self, features: Tensor, attention: Tensor | None, labels: Tensor) -> Loss:
+        """−log p and the doubly stochastic penalty."""
+        total, nll = cross_entropy(features, self.model.output, labels, self.smoothing)
+        penalty = self.model.penalties.doubly_stochastic
+        if penalty and attention is not None:
+            total = total + penalty * doubly_stochastic(attention, labels).sum()
+        return Loss(total, nll.sum())
+
+    def _of_samples(self, output: Output, sampled: Sampled, labels: Tensor) -> Loss:
         """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
         R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
         own, of y_t and the words after it: what came before does not depend on it, so the mean is the same. A row that
         took the expected context has −log p(y) alone; the doubly stochastic penalty is every row's.
         """
-        sampled, penalties = output.sampled, self.model.penalties
-        assert sampled is not None
-        M = len(sampled.soft) // len(batch.labels)  # noqa: N806
-        labels = batch.labels.repeat_interleave(M, 0)
-        real = labels != PAD
-        smoothed, nll = cross_entropy(output.features, self.model.output, labels, self.smoothing)
+        penalties, M = self.model.penalties, sampled.samples  # noqa: N806
+        assert output.attention is not None
+        labels = labels[sampled.image]
+        first, drew = slice(sampled.expected), slice(sampled.expected, None)
+        expected = self._of_expected(output.features[first], output.attention[first], labels[first])
+        loss, nll = cross_entropy(output.features[drew], self.model.output, labels[drew], self.smoothing)
+        real = labels[drew] != PAD
         reward = -nll.sum(1)
         earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
-        advantage = earned - self._baseline(earned, sampled.soft, M)
-        score = (advantage * sampled.log_probability * real).sum(1).masked_fill(sampled.soft, 0.0)
-        entropy = (sampled.entropy * real).sum(1).masked_fill(sampled.soft, 0.0)
-        total = smoothed - penalties.reward * score.sum() - penalties.entropy * entropy.sum()
-        if penalties.doubly_stochastic and output.attention is not None:
-            total = total + penalties.doubly_stochastic * doubly_stochastic(output.attention, labels).sum()
-        return Loss(total / M, -reward.sum() / M, _mean_of_drawn(reward, sampled.soft))
+        score = ((earned - self._baseline(earned, M)) * sampled.log_probability * real).sum()
+        loss = loss - penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
+        if penalties.doubly_stochastic:
+            loss = loss + penalties.doubly_stochastic * doubly_stochastic(output.attention[drew], labels[drew]).sum()
+        return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, reward.mean())
 
-    def _baseline(self, earned: Tensor, soft: Tensor, samples: int) -> Tensor:
-        """b for what each row earned (N×1 or N×T): the moving average as it was before these samples, or the mean of
+    def _baseline(self, earned: Tensor, samples: int) -> Tensor:
+        """b for what each row earned (n×1 or n×T): the moving average as it was before these samples, or the mean of
         the image's others.
         """
         if self.model.penalties.baseline == "leave_one_out":
             each = earned.view(-1, samples, earned.shape[1])
             others = (each.sum(1, keepdim=True) - each) / (samples - 1)
             return others.flatten(0, 1)
-        return torch.where(self.baseline.isnan(), _mean_of_drawn(earned[:, 0], soft), self.baseline)
+        return torch.where(self.baseline.isnan(), earned[:, 0].mean(), self.baseline)
 
 
 def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
@@ -107,8 +110,3 @@ def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
     """
     seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
     return (1 - seen).square().sum(1)
-
-
-def _mean_of_drawn(reward: Tensor, soft: Tensor) -> Tensor:
-    """The mean over the rows that drew; NaN where none did."""
-    return reward.masked_fill(soft, math.nan).nanmean()

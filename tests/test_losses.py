@@ -77,7 +77,7 @@ class Given(nn.Module):
         return self.given
 
 
-def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sampled: Tensor) -> tuple[Any, Batch]:
+def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sampled: Any) -> tuple[Any, Batch]:
     """A loss over random logits and attention, N = `rows`."""
     torch.manual_seed(3)
     logits = torch.randn(rows, steps, 7)
@@ -104,28 +104,26 @@ def test_doubly_stochastic_penalty_by_hand() -> None:
 
 @pytest.mark.parametrize("baseline", ["moving_average", "leave_one_out"])
 def test_hard_attentions_loss_by_hand(baseline: str) -> None:
-    """Two images, two samples each, the second image soft; a padded step counts nowhere."""
+    """Two images, the second takes the expected context, the first draws twice; a padded step counts nowhere."""
     labels = torch.tensor([[5, 2, 0], [4, 3, 2]])
     penalties = Penalties(doubly_stochastic=0.0, reward=0.5, entropy=0.1, baseline=baseline)
-    log_p = torch.tensor([[-1.0, -2.0, -50.0], [-0.5, -0.25, -70.0], [-9.0, -9.0, -9.0], [-8.0, -8.0, -8.0]])
-    entropy = torch.tensor([[1.0, 0.5, 30.0], [0.75, 0.25, 40.0], [9.0, 9.0, 9.0], [8.0, 8.0, 8.0]])
-    soft = torch.tensor([False, False, True, True])
-    loss, batch = given_rows(4, 3, labels, penalties, log_probability=log_p, entropy=entropy, soft=soft)
+    log_p = torch.tensor([[-1.0, -2.0, -50.0], [-0.5, -0.25, -70.0]])
+    entropy = torch.tensor([[1.0, 0.5, 30.0], [0.75, 0.25, 40.0]])
+    image = torch.tensor([1, 0, 0])
+    rows = {"image": image, "expected": 1, "samples": 2, "log_probability": log_p, "entropy": entropy}
+    loss, batch = given_rows(3, 3, labels, penalties, **rows)
     loss.baseline.fill_(-3.0)
     nll = F.cross_entropy(
-        loss.model.given.features.flatten(0, 1),
-        labels.repeat_interleave(2, 0).flatten(),
-        ignore_index=0,
-        reduction="none",
+        loss.model.given.features.flatten(0, 1), labels[image].flatten(), ignore_index=0, reduction="none"
     )
-    R = -nll.view(4, 3).sum(1)  # noqa: N806
-    b = [-3.0, -3.0] if baseline == "moving_average" else [float(R[1]), float(R[0])]
-    first = -R[0] - 0.5 * (R[0] - b[0]) * -3.0 - 0.1 * 1.5
-    second = -R[1] - 0.5 * (R[1] - b[1]) * -0.75 - 0.1 * 1.0
+    R = -nll.view(3, 3).sum(1)  # noqa: N806
+    b = [-3.0, -3.0] if baseline == "moving_average" else [float(R[2]), float(R[1])]
+    first = -R[1] - 0.5 * (R[1] - b[0]) * -3.0 - 0.1 * 1.5
+    second = -R[2] - 0.5 * (R[2] - b[1]) * -0.75 - 0.1 * 1.0
     made = loss(batch)
-    assert float(made.total) == pytest.approx(float((first + second - R[2] - R[3]) / 2), rel=1e-5)
-    assert float(made.nll) == pytest.approx(float(-R.sum() / 2), rel=1e-5)
-    assert made.reward is not None and float(made.reward) == pytest.approx(float(R[:2].mean()), rel=1e-5)
+    assert float(made.total) == pytest.approx(float(-R[0] + (first + second) / 2), rel=1e-5)
+    assert float(made.nll) == pytest.approx(float(-R[0] - (R[1] + R[2]) / 2), rel=1e-5)
+    assert made.reward is not None and float(made.reward) == pytest.approx(float(R[1:].mean()), rel=1e-5)
 
 
 def test_the_baseline_starts_at_the_first_reward_and_moves() -> None:
@@ -138,8 +136,9 @@ def test_the_baseline_starts_at_the_first_reward_and_moves() -> None:
 
 def test_a_first_batchs_baseline_is_its_own_mean() -> None:
     labels, log_p = torch.tensor([[5, 2], [4, 2]]), torch.tensor([[-1.0, -2.0], [-3.0, -0.5]])
-    sampled = {"log_probability": log_p, "entropy": torch.zeros(2, 2), "soft": torch.tensor([False, False])}
-    loss, batch = given_rows(2, 2, labels, Penalties(reward=1.0), **sampled)
+    rows = {"image": torch.arange(2), "expected": 0, "samples": 1}
+    sampled = {"log_probability": log_p, "entropy": torch.zeros(2, 2)}
+    loss, batch = given_rows(2, 2, labels, Penalties(reward=1.0), **rows, **sampled)
     first = loss(batch)
     assert bool(loss.baseline.isnan()), "the loss itself moves nothing"
     loss.baseline.copy_(first.reward)
@@ -147,8 +146,10 @@ def test_a_first_batchs_baseline_is_its_own_mean() -> None:
 
 
 def test_a_batch_without_a_draw_has_no_reward() -> None:
-    sampled = {"log_probability": torch.zeros(2, 2), "entropy": torch.ones(2, 2), "soft": torch.ones(2).bool()}
-    loss, batch = given_rows(2, 2, torch.tensor([[5, 2], [4, 2]]), Penalties(reward=1.0, entropy=1.0), **sampled)
+    rows = {"image": torch.arange(2), "expected": 2, "samples": 3}
+    sampled = {"log_probability": torch.zeros(0, 2), "entropy": torch.zeros(0, 2)}
+    penalties = Penalties(reward=1.0, entropy=1.0, doubly_stochastic=0.0)
+    loss, batch = given_rows(2, 2, torch.tensor([[5, 2], [4, 2]]), penalties, **rows, **sampled)
     made = loss(batch)
     assert made.reward is not None and bool(made.reward.isnan()) and torch.equal(made.total, made.nll)
 
@@ -162,7 +163,7 @@ def test_padded_steps_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch)
     images = random_images(4, seed=6)
     chances = torch.rand(12, target.shape[1] + 4)
     monkeypatch.setattr(
-        torch, "rand", lambda *shape, **_: chances[:, : shape[1]] if len(shape) == 2 else torch.ones(shape)
+        torch, "rand", lambda *shape, **_: chances[:, : shape[1]] if len(shape) == 2 else torch.zeros(shape)
     )
     wider = torch.cat([target, torch.zeros(4, 4, dtype=torch.int64)], 1)
     with torch.no_grad():

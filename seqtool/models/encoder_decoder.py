@@ -43,15 +43,17 @@ class Step(NamedTuple, Generic[S]):
 
 @dataclass(frozen=True)
 class Sampled:
-    """What hard attention drew, N = B·M rows, the M samples of an image side by side.
+    """What hard attention drew, of the N rows of an output: `image` N, the row of the batch that each is of.
 
-    log_probability N×T, log α of each drawn location; entropy N×T of α, in nats; soft N, true where the context was
-    expected after all, so that nothing was drawn.
+    The first `expected` rows took the expected context. The others, n of them, drew theirs, `samples` rows an image
+    side by side: log_probability n×T, log α of each drawn location; entropy n×T of α, in nats.
     """
 
+    image: Tensor
+    expected: int
+    samples: int
     log_probability: Tensor
     entropy: Tensor
-    soft: Tensor
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Output:
 
     features B×T×R, to be projected to logits; attention B×T×S, or None; the hidden states, one B×H tensor for each
     time step as it stands in the graph (so that gradients by time step can be asked for): the encoder's in the order
-    in which it read, then the decoder's. Where hard attention drew M samples a sentence, B stands for B·M rows.
+    in which it read, then the decoder's. Where hard attention drew, B stands for `sampled`'s N rows.
     """
 
     features: Tensor

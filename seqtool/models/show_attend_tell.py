@@ -4,6 +4,7 @@ Letters of the paper: a_i annotation vector, ā their mean, E y embedded word, h
 attention, s_t the location that hard attention draws, β gate, ẑ context.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -131,7 +132,9 @@ class ShowAttendTell(Captioner[Gaze]):
         self.tie(tie)
 
     def encode(self, source: Images) -> tuple[View, Gaze]:
-        a = self.annotations(source)
+        return self._begin(self.annotations(source))
+
+    def _begin(self, a: Tensor) -> tuple[View, Gaze]:
         lstm = torch.tanh(self.initial(a.mean(1))).chunk(2, -1)  # h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā))
         keys = self.score.keys(a)  # W_a a_i, once an image
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
@@ -152,26 +155,33 @@ class ShowAttendTell(Captioner[Gaze]):
         """What does not depend on the recurrence, the words' share of the gates and the deep output, is computed for
         all time steps at once.
 
-        Hard attention draws while training, and wherever it is given its `chances` (B·M×T, the M samples of an image
-        side by side).
+        Hard attention draws while training, for all images but a share of `soft_share`, which are one row each and take
+        the expected context; and for all images where it is given its `chances` (B·M×T, the M samples of an image side
+        by side).
         """
-        memory, state = self.encode(source)
-        memory = memory.shared()
+        a = self.annotations(source)
         B, T = target.shape  # noqa: N806
-        if chances is None and self.hard and self.training:
-            chances = torch.rand(B * self.samples, T, device=target.device)
-        M = 1 if chances is None else len(chances) // B  # noqa: N806
-        soft = torch.ones(B * M, dtype=torch.bool, device=target.device)
-        if chances is not None:
-            share = self.soft_share if self.training else 0.0
-            soft = (torch.rand(B, device=target.device) < share).repeat_interleave(M)
-        lstm = tuple(tensor.repeat_interleave(M, 0) for tensor in state.lstm)
-        y = self.embedding_dropout(self.target_embedding(target.repeat_interleave(M, 0)))
+        M = self.samples if chances is None else len(chances) // B  # noqa: N806
+        draws = chances is not None or (self.hard and self.training)
+        expected, image = B, torch.arange(B, device=target.device)
+        if draws:
+            share = self.soft_share if chances is None else 0.0
+            expected = math.floor(share * B + float(torch.rand(1)))  # rounded by chance: right on average
+            image = torch.randperm(B, device=target.device) if expected else image
+            image = torch.cat([image[:expected], image[expected:].repeat_interleave(M)])
+            a, target = a[image], target[image]
+            if chances is None:
+                chances = torch.rand(len(image) - expected, T, device=target.device)
+        memory, state = self._begin(a)
+        memory, lstm = memory.shared(), state.lstm
+        y = self.embedding_dropout(self.target_embedding(target))
         steps: list[Advanced] = []
         for t, word in enumerate(self.cell_word(y.transpose(0, 1)).unbind(0)):
 
             def choose(alpha: Tensor, t: int = t) -> Tensor:
-                return alpha if chances is None else torch.where(soft[:, None], alpha, drawn(alpha, chances[:, t]))
+                if chances is None:
+                    return alpha
+                return torch.cat([alpha[:expected], drawn(alpha[expected:], chances[:, t])])
 
             steps.append(self._advance(memory, lstm, word, choose))
             lstm = steps[-1].lstm
@@ -179,8 +189,9 @@ class ShowAttendTell(Captioner[Gaze]):
         features = self._deep_output(torch.stack(states, 1), y, torch.stack([one.context for one in steps], 1))
         alpha = torch.stack([one.alpha for one in steps], 1)
         sampled = None
-        if chances is not None:
-            sampled = _sampled(alpha, torch.stack([one.weights for one in steps], 1), soft)
+        if draws:
+            weights = torch.stack([one.weights[expected:] for one in steps], 1)
+            sampled = Sampled(image, expected, M, *_log_probability_and_entropy(alpha[expected:], weights))
         return Output(features, alpha, (), states, sampled)
 
     def _advance(self, memory: View, lstm: State, word: Tensor, choose: Callable[[Tensor], Tensor]) -> Advanced:
@@ -202,11 +213,11 @@ class ShowAttendTell(Captioner[Gaze]):
         return features
 
 
-def _sampled(alpha: Tensor, weights: Tensor, soft: Tensor) -> Sampled:
+def _log_probability_and_entropy(alpha: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """log α of the drawn locations and the entropy of α, for all steps at once."""
     log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
     location = weights.argmax(-1, keepdim=True)
-    return Sampled(log_alpha.gather(-1, location).squeeze(-1), -(alpha * log_alpha).sum(-1), soft)
+    return log_alpha.gather(-1, location).squeeze(-1), -(alpha * log_alpha).sum(-1)
 
 
 def _check(

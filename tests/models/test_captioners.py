@@ -71,7 +71,8 @@ def test_drawing_equals_stepping_with_the_same_chances(training: bool) -> None:
     chances = torch.rand(12, target.shape[1])
     output = model(source, target, chances)
     logits = model.project(output.features)
-    assert output.sampled is not None and not output.sampled.soft.any()
+    assert output.sampled is not None and output.sampled.expected == 0 and output.sampled.samples == 3
+    assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
     memory, state = model.encode(Annotations(source.values.repeat_interleave(3, 0)))
     memory = replace(memory, chances=chances)
     for t, token in enumerate(target.repeat_interleave(3, 0).T):
@@ -274,12 +275,26 @@ def test_no_initialisation_touches_the_backbone() -> None:
 
 
 def test_hard_attention_mixes_by_image() -> None:
-    """About half of the images take the expected context, all samples of an image alike."""
+    """A share of the images takes the expected context, a row each; the others draw, M rows each."""
     torch.manual_seed(0)
-    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3, "soft_share": 0.5}).train()
-    source, target = random_images(200, seed=20), torch.full((200, 2), BOS)
-    soft = model(source, target).sampled.soft.view(200, 3)  # type: ignore[union-attr]
-    assert bool((soft == soft[:, :1]).all()) and 70 < int(soft[:, 0].sum()) < 130
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3, "soft_share": 0.3}).train()
+    source, target = random_images(5, seed=20), targets(5, 21)[:, :-1]
+    expected = []
+    for _ in range(60):
+        output = model(source, target)
+        sampled = output.sampled
+        assert sampled is not None and sampled.expected in (1, 2)
+        image = sampled.image.tolist()
+        assert sorted(set(image)) == list(range(5)) and len(image) == len(output.features) == sampled.expected + 3 * (
+            5 - sampled.expected
+        )
+        assert all(len(set(image[i : i + 3])) == 1 for i in range(sampled.expected, len(image), 3))
+        expected += image[: sampled.expected]
+        with torch.no_grad():
+            alone = model.eval()(Annotations(source.values[image[:1]]), target[image[:1]])
+        model.train()
+        assert torch.allclose(output.features[:1], alone.features, atol=1e-5)
+    assert 70 < len(expected) < 110 and set(expected) == set(range(5)), "30 % of 300, whichever they are"
     assert model.eval()(source, target).sampled is None, "outside of training the context is expected"
 
 
