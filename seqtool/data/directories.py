@@ -106,4 +106,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _is_file(path: Path, file: BinaryIO) -> bool:
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
