@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from seqtool.errors import InputError
 from seqtool.figures import drawable, families, make_figure, save_figure, word_label
-from seqtool.metrics.bleu import Estimate, LengthScore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from seqtool.metrics.bleu import LengthScore
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
@@ -141,7 +142,7 @@ def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
     save_figure(figure, path)
 
 
-def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> None:
+def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -> None:
     """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
 
     Every system has the same bins. Bins without sentences leave a gap.
@@ -151,13 +152,12 @@ def bleu_by_length(systems: Mapping[str, Sequence[LengthScore]], path: Path) -> 
     bins = next(iter(systems.values()))
     for index, (name, scores) in enumerate(systems.items()):
         shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
-        points = [score.bleu or Estimate(np.nan, np.nan, np.nan) for score in scores]
-        values = np.array([point.value for point in points])
-        errors = np.array([[p.value - p.low for p in points], [p.high - p.value for p in points]])
+        points = [(one.value, one.low, one.high) if (one := score.bleu) else (np.nan,) * 3 for score in scores]
+        values, low, high = np.array(points).T
         axes.errorbar(
             np.arange(len(points)) + shift,
             values,
-            yerr=np.maximum(errors, 0),
+            yerr=np.maximum([values - low, high - values], 0),
             **_look(index),
             capsize=3,
             label=drawable(name),
