@@ -1,73 +1,186 @@
 #!/usr/bin/env python
-"""How fast a checkpoint translates a file, and what share of the machine's matrix rate that is.
+"""How fast translations are written: beside JoeyNMT and OpenNMT-py, or of a checkpoint.
 
-    python scripts/benchmark_decoding.py --checkpoint runs/multi30k-bahdanau --input test.en --threads 2
+    python scripts/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-The operations are counted by torch (matrix products only, a multiplication and an addition each); the matrix rate is
-the best of square products of 1024, 2048 and 4096 in the same run.
+has every system translate the sentences with its own command, after a few updates of training at the sizes of
+benchmark_training.py. What such models write is never done, so every translation is forced to one length. The time of
+a second run over eight sentences is taken off, and with it starting and loading; the rate is in hypothesis-steps a
+second.
+
+    python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
+
+translates with a trained model, and states the share of the machine's matrix rate: operations as torch counts them
+(matrix products only), the limit being the best of square products of 1024, 2048 and 4096 in the same run.
 """
 
 import argparse
 import json
-import platform
-import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import benchmarking
 import torch
+from benchmark_training import MODELS, VOCABULARY
+from peers import toolkits
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqtool
 from seqtool.data.text_files import read_lines
+from seqtool.errors import InputError
+from seqtool.translator import Translator
+
+LENGTH = 25  # words of every translation
+FEW = 8
+STEPS = 5  # updates of training
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--input", required=True, type=Path, help="sentences, a line each; may be .gz")
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--checkpoint", help="a trained model; without one, systems are compared")
+    parser.add_argument("--beams", default="5,1", help="of the comparison")
+    parser.add_argument("--beam", type=int, default=5, help="of a checkpoint")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peers", default="", help="joeynmt, opennmt, or both with a comma")
+    parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    record = translate(arguments) if arguments.checkpoint else compare(arguments)
+    record = {"machine": benchmarking.machine(arguments.threads), **record}
+    print(json.dumps(record, indent=1))
+    benchmarking.write(record, arguments.output)
 
-    translator = seqtool.load(
-        arguments.checkpoint, beam=arguments.beam, batch_size=arguments.batch_size, threads=arguments.threads
-    )
+
+def translate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Sentences a second of a checkpoint."""
+    translator = seqtool.load(arguments.checkpoint, beam=arguments.beam, threads=arguments.threads)
+    if not isinstance(translator, Translator):
+        raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    rate = benchmarking.matrix_rate(device=translator.device)
-    counter = FlopCounterMode(display=False)
-    with counter:
+    limit = benchmarking.matrix_rate(device=translator.device)
+    with FlopCounterMode(display=False) as counter:
         translations = translator.translate(sentences)
-    seconds = []
-    for _ in range(arguments.repeats):
+
+    def rate() -> float:
         start = time.perf_counter()
         assert translator.translate(sentences) == translations
-        seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
-    reached = counter.get_total_flops() / median / 1e9
-    record: dict[str, Any] = {
+        return len(sentences) / (time.perf_counter() - start)
+
+    found = benchmarking.in_turn({"sentences": rate}, arguments.repeats)
+    median = benchmarking.medians(found)["sentences"]
+    reached = counter.get_total_flops() / len(sentences) * median / 1e9
+    return {
         "checkpoint": arguments.checkpoint,
         "sentences": len(sentences),
         "beam": arguments.beam,
-        "batch_size": arguments.batch_size,
-        "threads": torch.get_num_threads(),
         "device": str(translator.device),
-        "seconds": [round(one, 2) for one in seconds],
-        "sentences_per_second": round(len(sentences) / median, 1),
+        "sentences_per_second": round(median, 1),
+        "all": [round(one, 1) for one in found["sentences"]],
         "gflop_per_sentence": round(counter.get_total_flops() / len(sentences) / 1e9, 3),
         "gflop_per_second": round(reached, 1),
-        "matrix_rate_gflop_per_second": round(rate, 1),
-        "share_of_matrix_rate": round(reached / rate, 3),
-        "versions": {"seqtool": seqtool.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "matrix_rate_gflop_per_second": round(limit, 1),
+        "share_of_matrix_rate": round(reached / limit, 3),
     }
-    for name, value in record.items():
-        print(f"{name:<30}{value}")
-    if arguments.output is not None:
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, Any]:
+    peers = toolkits.chosen(arguments.peers)
+    for name in peers:
+        toolkits.install(name, arguments.environments)
+    sentences = [line.strip().lower() for line in read_lines(arguments.input)]
+    sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        data = Path(place)
+        write_data(data, sentences)
+        for beam in map(int, arguments.beams.split(",")):
+            ways: dict[str, Callable[[], float]] = {}
+            for name in ("seqtool", *peers):
+                run = Path(tempfile.mkdtemp(dir=data))
+                make = prepare_seqtool if name == "seqtool" else partial(prepare_peer, name)
+                ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(sentences), beam)
+            found = benchmarking.in_turn(ways, arguments.repeats)
+            medians = benchmarking.medians(found)
+            rows[f"beam {beam}"] = {
+                name: {
+                    "hypothesis_steps_per_second": round(median),
+                    "sentences_per_second": round(median / beam / LENGTH, 1),
+                    "all": [round(one) for one in found[name]],
+                    **{f"times_{peer}": round(median / medians[peer], 2) for peer in peers if name == "seqtool"},
+                }
+                for name, median in medians.items()
+            }
+    return {"sentences": len(sentences), "words of each translation": LENGTH, "rows": rows}
+
+
+def write_data(data: Path, sentences: list[str]) -> None:
+    """The sentences as a corpus and as input; their words and made-up ones are the vocabulary of either side."""
+    words = [word for word, _ in Counter(" ".join(sentences).split()).most_common(VOCABULARY - 4)]
+    words += [f"word{rank}" for rank in range(VOCABULARY - 4 - len(words))]
+    toolkits.write_vocabularies(data, {"source": words, "target": words})
+    whole = "\n".join(sentences) + "\n"
+    vocabulary = "\n".join(" ".join(words[i : i + 20]) for i in range(0, len(words), 20)) + "\n"
+    for side in ("source", "target"):
+        for split, text in (("train", vocabulary + whole), ("valid", whole)):
+            (data / f"{split}.{side}").write_text(text, encoding="utf-8")
+    (data / "input").write_text(whole, encoding="utf-8")
+    (data / "few").write_text("\n".join(sentences[:FEW]) + "\n", encoding="utf-8")
+
+
+Translate = Callable[[Path], Any]
+
+
+def prepare_seqtool(run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
+    overrides = [
+        *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
+        *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
+        *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
+        *(f"threads={arguments.threads}", *MODELS["RNNsearch, readout 512"].split()),
+    ]
+    seqtool_command = [sys.executable, "-m", "seqtool"]
+    toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
+    length = LENGTH + 1  # with <eos>
+    settings = [f"beam={beam}", f"min_length={length}", f"max_length={length}", f"threads={arguments.threads}"]
+    command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
+
+    def translate(source: Path) -> None:
+        subprocess.run([*command, f"input={source}", f"output={run}/output"], cwd=run, check=True, capture_output=True)
+
+    return translate
+
+
+def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
+    lengths = {"BEAM": beam, "SHORTEST": LENGTH, "LONGEST": LENGTH}
+    config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **lengths)
+    train = toolkits.train_command(name, arguments.environments, config)
+    toolkits.run(train, directory=run, threads=arguments.threads)
+
+    def translate(source: Path) -> None:
+        command = toolkits.translate_command(
+            name, arguments.environments, config, run, source, beam=beam, length=LENGTH
+        )
+        toolkits.run(command, directory=run, threads=arguments.threads, source=source)
+
+    return translate
+
+
+def rate_of(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:
+    seconds = []
+    for name in ("few", "input"):
+        start = time.perf_counter()
+        translate(data / name)
+        seconds.append(time.perf_counter() - start)
+    return (sentences - FEW) * beam * LENGTH / (seconds[1] - seconds[0])
 
 
 if __name__ == "__main__":

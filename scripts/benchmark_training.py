@@ -19,13 +19,14 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import benchmarking
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from peers import toolkits
+from peers.toolkits import PEERS
 from torch.utils.flop_counter import FlopCounterMode
 
 from seqtool.cli import config_directory
@@ -33,17 +34,6 @@ from seqtool.data.batches import make_source, make_target
 
 VOCABULARY = 8000  # with four special symbols
 PAIRS = 20_000
-PEERS = {
-    "joeynmt": [["torch==2.13.0", "joeynmt==2.3.0", "importlib_metadata"]],
-    "opennmt": [
-        ["torch==2.13.0"],
-        ["--no-deps", "OpenNMT-py==3.5.1"],
-        [
-            *("numpy<2", "configargparse", "pyyaml", "sacrebleu", "rapidfuzz", "six", "flask", "waitress"),
-            *("pyonmttok", "ctranslate2", "tensorboard", "pyahocorasick", "spacy", "fasttext-wheel"),
-        ],
-    ],
-}
 RNNSEARCH = (
     "model=bahdanau model.embedding=256 model.cell=gru model.encoder_hidden=256 model.decoder_hidden=512 "
     "model.alignment=512 model.dropout=0"
@@ -65,9 +55,9 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    peers = [name for name in arguments.peers.split(",") if name]
+    peers = toolkits.chosen(arguments.peers)
     for name in peers:
-        install(name, arguments.environments)
+        toolkits.install(name, arguments.environments)
 
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data, even = Path(place, "data"), Path(place, "even")
@@ -128,11 +118,8 @@ def write_data(directory: Path, length: int | None) -> None:
     for split, pairs in (("train", PAIRS), ("valid", 100)):
         files = directory / f"{split}.source", directory / f"{split}.target"
         benchmarking.generate(*files, pairs, vocabulary=VOCABULARY - 4, length=length)
-    for side in ("source", "target"):
-        words = [f"{side[0]}{rank}" for rank in range(VOCABULARY - 4)]
-        special = ["<unk>", "<pad>", "<s>", "</s>"]
-        (directory / f"joeynmt.{side}").write_text("\n".join([*special, *words]) + "\n")
-        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t{1}\n" for word in words))
+    words = {side: [f"{side[0]}{rank}" for rank in range(VOCABULARY - 4)] for side in ("source", "target")}
+    toolkits.write_vocabularies(directory, words)
 
 
 def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
@@ -162,34 +149,14 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
 def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
     """Tokens a second as a peer reports them."""
     run = Path(tempfile.mkdtemp(dir=place))
-    every = max(1, arguments.steps // 10)
-    template = Template((Path(__file__).parent / "peers" / f"{name}.yaml").read_text())
-    config = run / "config.yaml"
-    config.write_text(template.substitute(DATA=data, RUN=run, STEPS=arguments.steps, EVERY=every))
-    binaries = arguments.environments.absolute() / name / "bin"
-    if name == "joeynmt":
-        command, pattern = (
-            [binaries / "python", "-m", "joeynmt", "train", config, "--skip-test"],
-            r"Tokens per Sec:\s+(\d+)",
-        )
-    else:
-        command, pattern = [binaries / "onmt_train", "-config", config], r"\d+/ ?(\d+) tok/s"
-    threads = str(arguments.threads)
-    environment = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PATH": f"{binaries}:/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True)
-    rates = [float(rate) for rate in re.findall(pattern, done.stdout + done.stderr)]
+    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=max(1, arguments.steps // 10))
+    command = toolkits.train_command(name, arguments.environments, config)
+    printed = toolkits.run(command, directory=run, threads=arguments.threads)
+    pattern = {"joeynmt": r"Tokens per Sec:\s+(\d+)", "opennmt": r"\d+/ ?(\d+) tok/s"}[name]
+    rates = [float(rate) for rate in re.findall(pattern, printed)]
     if not rates:
-        sys.exit(f"{name} printed no speed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        sys.exit(f"{name} printed no speed:\n{printed[-2000:]}")
     return float(statistics.median(rates[len(rates) // 5 :]))
-
-
-def install(name: str, environments: Path) -> None:
-    python = environments / name / "bin" / "python"
-    if python.exists():
-        return
-    subprocess.run([sys.executable, "-m", "venv", environments / name], check=True)
-    for packages in PEERS[name]:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
 
 
 def operations(settings: str, length: int) -> float:

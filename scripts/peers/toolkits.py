@@ -1,0 +1,93 @@
+"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in an environment of its own, the config beside this file.
+
+What each needs to run at all on current versions is in its config and in the functions here.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+PEERS: dict[str, list[list[str]]] = {
+    "joeynmt": [["torch==2.13.0", "joeynmt==2.3.0", "importlib_metadata"]],
+    "opennmt": [
+        ["torch==2.13.0"],
+        ["--no-deps", "OpenNMT-py==3.5.1"],
+        [
+            *("numpy<2", "configargparse", "pyyaml", "sacrebleu", "rapidfuzz", "six", "flask", "waitress"),
+            *("pyonmttok", "ctranslate2", "tensorboard", "pyahocorasick", "spacy", "fasttext-wheel"),
+        ],
+    ],
+}
+SPECIAL = ["<unk>", "<pad>", "<s>", "</s>"]
+
+
+def chosen(names: str) -> list[str]:
+    """The peers of a list with commas."""
+    peers = [name for name in names.split(",") if name]
+    if unknown := set(peers) - set(PEERS):
+        sys.exit(f"Unknown peers {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}.")
+    return peers
+
+
+def install(name: str, environments: Path) -> None:
+    """Once."""
+    python = environments / name / "bin" / "python"
+    if python.exists():
+        return
+    subprocess.run([sys.executable, "-m", "venv", environments / name], check=True)
+    for packages in PEERS[name]:
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+
+
+def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
+    """As each peer wants them, the words of `source` and `target` in their order."""
+    for side, one in words.items():
+        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL, *one]) + "\n", encoding="utf-8")
+        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in one), encoding="utf-8")
+
+
+def configure(name: str, run: Path, **values: object) -> Path:
+    """The peer's config with its values filled in: DATA, STEPS, EVERY, of decoding BEAM, SHORTEST and LONGEST."""
+    values = {"VALIDATE": 1_000_000, "BEAM": 1, "SHORTEST": 1, "LONGEST": 60, **values}
+    template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
+    path = run / "config.yaml"
+    path.write_text(template.substitute(RUN=run, **values), encoding="utf-8")
+    return path
+
+
+def train_command(name: str, environments: Path, config: Path) -> list[object]:
+    binaries = environments.absolute() / name / "bin"
+    if name == "joeynmt":
+        return [binaries / "python", "-m", "joeynmt", "train", config, "--skip-test"]
+    return [binaries / "onmt_train", "-config", config]
+
+
+def translate_command(
+    name: str, environments: Path, config: Path, run: Path, source: Path, *, beam: int, length: int
+) -> list[object]:
+    """Translations of exactly `length` words; JoeyNMT reads standard input and has all that in its config."""
+    binaries = environments.absolute() / name / "bin"
+    if name == "joeynmt":
+        return [binaries / "python", "-m", "joeynmt", "translate", config]
+    model = sorted(run.glob("model_step_*.pt"))[-1]
+    sizes = ["-beam_size", beam, "-batch_size", 64, "-min_length", length, "-max_length", length]
+    return [binaries / "onmt_translate", "-model", model, "-src", source, "-output", run / "output", *sizes]
+
+
+def run(command: Sequence[object], *, directory: Path, threads: int, source: Path | None = None) -> str:
+    """What it printed; the script ends where it fails."""
+    words = [str(word) for word in command]
+    environment = {
+        **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
+        "PATH": f"{Path(words[0]).parent}:/usr/bin:/bin",
+        "HOME": str(directory),
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # OpenNMT-py reads its own checkpoints no other way
+    }
+    with (source or Path("/dev/null")).open() as stream:
+        done = subprocess.run(words, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
+    printed = done.stdout + done.stderr
+    if done.returncode:
+        sys.exit(f"{' '.join(words)} failed:\n{printed[-3000:]}")
+    return printed
