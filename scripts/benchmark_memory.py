@@ -1,0 +1,87 @@
+#!/usr/bin/env python
+"""How much memory a training step of RNNsearch takes as the source grows, beside the plain path.
+
+    python scripts/benchmark_memory.py --output results/memory.json
+
+Each figure is the peak resident memory of a fresh process that takes three steps (sizes of benchmark_training.py,
+batches of 64, T target tokens). Additive attention by the book keeps B·T·S·A numbers, the tanh of every step: what
+doubling the source from S adds is stated as a share of them.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+import numpy as np
+import torch
+from benchmark_training import MODELS, VOCABULARY
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from seqtool.cli import config_directory
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.losses import TrainingLoss
+from seqtool.models import sharing
+
+BATCH, ALIGNMENT = 64, 512
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=int, default=100, help="tokens; and twice as many")
+    parser.add_argument("--target", type=int, default=100, help="tokens")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    parser.add_argument("--way", choices=["seqtool", "plain"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.way:
+        print(peak(arguments.source, arguments.target, arguments.way))
+        return
+    S, T = arguments.source, arguments.target  # noqa: N806
+    by_the_book = BATCH * T * S * ALIGNMENT * 4
+    rows: dict[str, Any] = {}
+    for way in ("seqtool", "plain"):
+        short, long = (measured(size, T, way) for size in (S, 2 * S))
+        rows[way] = {
+            f"peak at {S} (MB)": round(short / 1e6),
+            f"peak at {2 * S} (MB)": round(long / 1e6),
+            "added, of B·T·S·A·4 bytes": round((long - short) / by_the_book, 3),
+        }
+        print(f"{way:<8} {rows[way]}")
+    record = {
+        "machine": benchmarking.machine(1),
+        "S": S,
+        "T": T,
+        "B·T·S·A·4 (MB)": round(by_the_book / 1e6),
+        "rows": rows,
+    }
+    benchmarking.write(record, arguments.output)
+
+
+def measured(source: int, target: int, way: str) -> int:
+    command = [sys.executable, __file__, "--source", str(source), "--target", str(target), "--way", way]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def peak(source: int, target: int, way: str) -> int:
+    """Bytes, of this process."""
+    torch.set_num_threads(1)
+    with initialize_config_dir(str(config_directory()), version_base=None):
+        config = compose("train", MODELS["RNNsearch, readout 512"].split())
+    model = instantiate(config.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    loss = TrainingLoss(model, 0.0)
+    sentences, targets = [[4] * (source - 1)] * BATCH, [[4] * (target - 1)] * BATCH
+    batch = Batch(make_source(sentences), make_target(targets), np.arange(BATCH), BATCH * target)
+    with sharing.plain() if way == "plain" else nullcontext():
+        for _ in range(3):
+            model.zero_grad()
+            loss(batch).total.backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()
