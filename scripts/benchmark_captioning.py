@@ -25,16 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import benchmarking
-import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from peers.captioning_loops import Hoisted, Tutorial
 from torch import Tensor, nn
 
 import seqtool
 from seqtool.captioner import Captioner
 from seqtool.cli import config_directory
+from seqtool.config import build
 from seqtool.data.batches import Annotations, Batch, make_target
 from seqtool.data.caption_preparation import prepare_captions
 from seqtool.data.vocabulary import EOS
@@ -103,7 +102,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     captions = [[random.randrange(4, VOCABULARY) for _ in range(length)] for length in lengths]
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", SETTINGS.split())
-    ours = instantiate(config.model, target_vocabulary=VOCABULARY, pretrained=False)
+    ours = build(config.model, trusted=True, target_vocabulary=VOCABULARY, pretrained=False)
     sizes = {"D": D, "embedding": 512, "hidden": 512, "attention": 512, "vocabulary": VOCABULARY}
     loops = {"tutorial": Tutorial(**sizes), "hoisted": Hoisted(**sizes)}
     words = sum(lengths) + CAPTIONS
@@ -180,7 +179,7 @@ def train(
         optimiser.zero_grad()
         with sharing.plain() if plain else nullcontext():
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                total = loss(Batch(Annotations(values[rows]), target, np.array(rows), tokens)).total
+                total = loss(Batch(Annotations(values[rows]), target, rows.numpy(), tokens)).total
             (total / tokens).backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from benchmark_training import MODELS, VOCABULARY
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 
 from seqtool.cli import config_directory
+from seqtool.config import build
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
@@ -72,7 +72,7 @@ def peak(source: int, target: int, way: str) -> int:
     torch.set_num_threads(1)
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())
-    model = instantiate(config.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     loss = TrainingLoss(model, 0.0)
     sentences, targets = [[4] * (source - 1)] * BATCH, [[4] * (target - 1)] * BATCH
     batch = Batch(make_source(sentences), make_target(targets), np.arange(BATCH), BATCH * target)

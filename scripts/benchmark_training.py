@@ -24,12 +24,12 @@ from typing import Any
 import benchmarking
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 from peers import toolkits
 from peers.toolkits import PEERS
 from torch.utils.flop_counter import FlopCounterMode
 
 from seqtool.cli import config_directory
+from seqtool.config import build
 from seqtool.data.batches import make_source, make_target
 
 VOCABULARY = 8000  # with four special symbols
@@ -163,7 +163,7 @@ def operations(settings: str, length: int) -> float:
     """Floating-point operations of training a token: three times those of a pass forward, matrix products alone."""
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", settings.split())
-    model = instantiate(config.model, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     sentence = [[4] * (length - 1)] * 64
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.project(model(make_source(sentence), make_target(sentence)[:, :-1]).features)

@@ -1,4 +1,4 @@
-"""The contract of every model. Training sees `forward` and `project`; decoding sees `encode` and `step`.
+"""The contract of every model. Training sees `forward` and `output`, decoding `encode` and `step`.
 
 Only `encode` knows what a source is: words (`Source`), or an image (`Annotations` or `Pixels`) for a captioner.
 """
