@@ -12,6 +12,8 @@ import sentencepiece
 from seqtool.data.vocabulary import (
     BOS,
     EOS,
+    KINDS,
+    NORMALIZATIONS,
     PAD,
     SPECIALS,
     UNK,
@@ -23,8 +25,6 @@ from seqtool.data.vocabulary import (
 )
 from seqtool.errors import InputError
 
-KINDS = ("unigram", "bpe", "char", "word")
-NORMALIZATIONS = ("none", "nfc", "nfkc")
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
