@@ -127,11 +127,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def _replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put tensors in place of the model's parameters and buffers of the same names; what was tied stays tied."""
     new = {
-        id(old): nn.Parameter(tensors[name].to(old.dtype), old.requires_grad)
-        if isinstance(old, nn.Parameter)
-        else tensors[name].to(old.dtype)
+        id(old): tensors[name].to(old.dtype, copy=True)  # what is read is a map of the file
         for name, old in weights(model).items()
     }
+    for parameter in model.parameters():
+        new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
     for module in model.modules():
         for named in (module._parameters, module._buffers):
             for key, old in named.items():
@@ -275,7 +275,8 @@ def _check(record: Mapping[str, Any]) -> None:
     numbers = [value for one in scores for name, value in one.items() if name != "checkpoint"]
     numbers.append(progress.get("seconds", 0))
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
-    if not all(isinstance(number, int | float) and not abs(number) > LARGEST for number in (*numbers, *counts)):
+    whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
+    if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
         raise TypeError
     if not all(isinstance(count, int) and count >= 0 for count in counts):
         raise TypeError

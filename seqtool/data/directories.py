@@ -52,6 +52,8 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
     try:
         summary = read_record(directory / SUMMARY)
         files, version = dict(summary["files"]), summary["format"]
+        if not all(isinstance(size, int) for size in files.values()):
+            raise TypeError("sizes")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -62,7 +64,7 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
         path = directory / Path(name).name
         found = path.stat().st_size if path.is_file() else 0
         if found != size:
-            raise InputError(f"{path} has {found:,} bytes instead of {size}: {again}.")
+            raise InputError(f"{path} has {found:,} bytes instead of {size:,}: {again}.")
     return summary
 
 

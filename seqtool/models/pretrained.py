@@ -18,6 +18,16 @@ from torch import Tensor, nn
 from seqtool.config import sentence, unknown
 from seqtool.errors import InputError
 
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)  # in torch
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
 
 
@@ -163,7 +173,7 @@ def _read(file: Path) -> dict[str, Tensor]:
             tensors: Any = load_file(file)
         else:
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except (SafetensorError, UnpicklingError, *DAMAGE) as error:
         raise InputError(
             f"{file} cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
         ) from error
