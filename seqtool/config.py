@@ -41,18 +41,14 @@ def build(settings: Config, *, trusted: bool, base: type | tuple[type, ...] = ob
     derived from `base`.
     """
     arguments, prefix = plain(settings), _full_name(settings)
-    name = arguments.pop("_target_", None)
-    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        raise InputError(f"Setting '{_join(prefix, '_target_')}' must name a class, module and all.")
-    if not trusted and not OURS.fullmatch(name):
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    target = _locate(name)
-    if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    if inspect.isabstract(target) or (isinstance(target, type) and not (trusted or issubclass(target, base))):
-        raise InputError(f"The configuration names '{name}', which is not what is wanted here.")
+    target = _target(arguments.pop("_target_", None), prefix, trusted=trusted, base=base)
     checked = _typed(_schema(target, arguments, parts), arguments, prefix)
     return target(**{key: getattr(checked, key) for key in arguments}, **parts)
+
+
+def check_target(settings: Config, base: type | tuple[type, ...]) -> None:
+    """Raise InputError unless `build` would build these settings that are not trusted."""
+    _target(plain(settings).get("_target_"), _full_name(settings), trusted=False, base=base)
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str) -> Any:
@@ -123,6 +119,19 @@ def sentence(clauses: Sequence[str]) -> str:
 def escape(text: str) -> str:
     """`text` written so that OmegaConf reads back `text`, where a bare `${…}` would be an interpolation."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def _target(name: Any, prefix: str, *, trusted: bool, base: type | tuple[type, ...]) -> Callable[..., Any]:
+    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(f"Setting '{_join(prefix, '_target_')}' must name a class, module and all.")
+    if not trusted and not OURS.fullmatch(name):
+        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
+    target = _locate(name)
+    if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
+        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
+    if inspect.isabstract(target) or (isinstance(target, type) and not (trusted or issubclass(target, base))):
+        raise InputError(f"The configuration names '{name}', which is not what is wanted here.")
+    return target
 
 
 def _typed(schema: type[T], values: Mapping[str, Any], prefix: str) -> T:

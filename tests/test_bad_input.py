@@ -562,6 +562,18 @@ def test_a_configuration_of_yaml_does_not_grow(place: Path, capsys: pytest.Captu
     assert not (place / "canary").exists()
 
 
+def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
+    sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", "device=cpu", "run=theirs"]
+    assert run(capsys, "train", *settings, *sizes)[0] == 0
+    file = place / "runs" / "theirs" / "config.yaml"
+    before = file.read_text()
+    for old, new in (("seqtool.models.sutskever.Sutskever", "os.mkdir"), ("seqtool.data.translation.Toy", "os.rmdir")):
+        file.write_text(before.replace(old, new))
+        sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
+        assert sentence == f"The configuration names '{new}': {OURS}"
+
+
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """A few cases of each kind; `python tests/fuzz.py --help` says how to run many."""
     environment = {

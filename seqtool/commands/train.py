@@ -24,10 +24,13 @@ from seqtool.assembly import (
     parameter_groups,
 )
 from seqtool.commands.prepare import prepared
-from seqtool.config import describes_images, escape, plain, resolved, typed
+from seqtool.config import check_target, describes_images, escape, plain, resolved, typed
+from seqtool.data.captioning import ImageCorpus
 from seqtool.data.text_files import write_whole
+from seqtool.data.translation import Corpus
 from seqtool.devices import check_precision, choose_device, set_threads
 from seqtool.errors import InputError
+from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
 from seqtool.training import Trainer, TrainSettings
@@ -192,6 +195,8 @@ def _stored(file: Path) -> DictConfig:
         stored = OmegaConf.create(text)
         plain(stored)
         _check_groups(stored, f"{file} is damaged: setting")
+        check_target(stored.model, EncoderDecoder)
+        check_target(stored.data, (Corpus, ImageCorpus))
     except InputError:
         raise
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
