@@ -134,9 +134,10 @@ def _replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
     for module in model.modules():
         for named in (module._parameters, module._buffers):
-            for key, old in named.items():
+            own: dict[str, Any] = named
+            for key, old in own.items():
                 if old is not None:
-                    named[key] = new[id(old)]
+                    own[key] = new[id(old)]
 
 
 def save(

@@ -190,9 +190,11 @@ def _stored(file: Path) -> DictConfig:
     """The settings that a run was started with. InputError where the file is not as it was written."""
     try:
         text = file.read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # type: ignore[no-untyped-call]
             raise ValueError("aliases, of which a few can name a value a billion times")
         stored = OmegaConf.create(text)
+        if not isinstance(stored, DictConfig):
+            raise TypeError("no settings")
         plain(stored)
         _check_groups(stored, f"{file} is damaged: setting")
         check_target(stored.model, EncoderDecoder)
