@@ -14,7 +14,8 @@ from tqdm import tqdm
 from seqtool.config import build
 from seqtool.data.captioning import ImageCorpus
 from seqtool.data.preparation import corpus_settings
-from seqtool.data.text_files import check_file, replacing
+from seqtool.data.text_files import check_file, parse_json, replacing
+from seqtool.data.translation import Corpus
 from seqtool.errors import InputError
 from seqtool.metrics.captioning import (
     TOKENIZERS,
@@ -111,7 +112,8 @@ def evaluate_captioner(
     against all references. Images that cannot be read are reported and left out.
     """
     frequencies = _frequencies(document_frequencies, tokenize)
-    corpus = build(corpus_settings(data or captioner.config["data"]), trusted=data is not None)
+    settings = corpus_settings(captioner.config.get("data", {}) if data is None else data)
+    corpus = build(settings, trusted=data is not None, base=(Corpus, ImageCorpus))
     if not isinstance(corpus, ImageCorpus):
         raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
     if data is None:
@@ -223,13 +225,17 @@ def _coco_id(identifier: str) -> int | str:
 
 
 def _read_json(path: Path) -> Any:
-    check_file(path)
+    content = check_file(path).read_bytes()
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(pairs, path))
+        return parse_json(content, lambda pairs: _unique(pairs, path))
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 (byte {error.start:,}): expected JSON.") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path} line {error.lineno:,} is not JSON ({error.msg}): expected {SHAPES}.") from error
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}): expected {SHAPES}.") from error
 
 
 def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from seqtool.devices import MachineSettings, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, decode
 from seqtool.models.backbone import EncoderSettings
+from seqtool.models.captioner import Captioner as ImageModel
 from seqtool.models.encoder_decoder import Step
 from seqtool.models.show_attend_tell import CHOICES, Choice, ShowAttendTell
 
@@ -277,6 +279,5 @@ def load_captioner(config: DictConfig) -> Captioner:
 
 def load_model(found: checkpoint.Checkpoint, known: Vocabulary) -> Any:
     """The captioner of a checkpoint with its weights; only classes of this package are built."""
-    model = build(found.config["model"], trusted=False, target_vocabulary=len(known), pretrained=False)
-    found.load_weights(model)
-    return model
+    parts = {"target_vocabulary": len(known), "pretrained": False}
+    return found.load_model(partial(build, found.config["model"], trusted=False, base=ImageModel, **parts))

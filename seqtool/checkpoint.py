@@ -9,26 +9,35 @@
 
 A checkpoint is written beside its place, synced and renamed into it. The progress of
 the newest one says which is the best.
+
+One that comes from elsewhere runs no code, and is believed in nothing: the files must be what the manifest says, the
+record must have the right kinds of values, and a model is built without memory and compared with the tensors' shapes
+before any of them is read.
 """
 
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from seqtool.config import describes_images
+from seqtool.data.text_files import read_record
 from seqtool.errors import InputError
+
+M = TypeVar("M", bound=nn.Module)
 
 FORMAT = 1
 log = logging.getLogger("seqtool")
@@ -39,6 +48,9 @@ WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "checkpoint.json",
     "manifest.json",
 )
+CHECKPOINT = re.compile(rf"step-[0-9]+|{AVERAGE}[0-9]+")  # the names of checkpoints, which lead to no other directory
+COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus")  # in a record's progress
+LARGEST = 2**53  # of a number there
 
 
 @dataclass(frozen=True)
@@ -56,22 +68,48 @@ class Checkpoint:
         return describes_images(self.config["model"])
 
     def load_weights(self, model: nn.Module) -> None:
-        """Fill the model's parameters; InputError names one that is missing, left over or of another shape."""
-        tensors = _tensors(self.path / WEIGHTS)
-        parameters = weights(model)
-        for name in sorted(parameters.keys() ^ tensors.keys()):
+        """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
+        fill(model, self._weights_of(model))
+
+    def load_model(self, make: Callable[[], M]) -> M:
+        """The model that `make` builds, with these weights; InputError as for `load_weights`.
+
+        It is built on torch's meta device: what the settings ask for takes no memory before it is known to be there.
+        """
+        with torch.device("meta"):
+            model = make()
+        _replace(model, self._weights_of(model))
+        return model
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights by name; none of them is read."""
+        with _opened(self.path / WEIGHTS) as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def training_tensors(self) -> dict[str, Tensor]:
+        with _opened(self.path / TRAINING) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
+        parameters, shapes = weights(model), self.shapes()
+        for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
             raise InputError(f"{self.path} does not fit the model: {where} '{name}'.")
         for name, parameter in parameters.items():
-            if parameter.shape != tensors[name].shape:
+            if parameter.shape != shapes[name]:
                 raise InputError(
-                    f"{self.path} does not fit the model: '{name}' is {tuple(tensors[name].shape)} there and "
+                    f"{self.path} does not fit the model: '{name}' is {shapes[name]} there and "
                     f"{tuple(parameter.shape)} here."
                 )
-        fill(model, tensors)
-
-    def training_tensors(self) -> dict[str, Tensor]:
-        return _tensors(self.path / TRAINING)
+        with _opened(self.path / WEIGHTS) as file:
+            tensors = {name: file.get_tensor(name) for name in parameters}
+        for name, parameter in parameters.items():
+            kinds = [str(one.dtype).removeprefix("torch.") for one in (tensors[name], parameter)]
+            if tensors[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
+                raise InputError(
+                    f"{self.path} does not fit the model: '{name}' is {kinds[0]} there and {kinds[1]} here."
+                )
+        return tensors
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -84,6 +122,22 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in weights(model).items():
             tensor.copy_(tensors[name])
+
+
+def _replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors in place of the model's parameters and buffers of the same names; what was tied stays tied."""
+    new = {
+        id(old): tensors[name].to(old.dtype, copy=True)  # what is read is a map of the file
+        for name, old in weights(model).items()
+    }
+    for parameter in model.parameters():
+        new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
+    for module in model.modules():
+        for named in (module._parameters, module._buffers):
+            own: dict[str, Any] = named
+            for key, old in own.items():
+                if old is not None:
+                    own[key] = new[id(old)]
 
 
 def save(
@@ -121,21 +175,22 @@ def save(
 def read(path: Path) -> Checkpoint:
     """The checkpoint in a directory; InputError where it is damaged, incomplete or of another format."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        for name, expected in manifest.items():
+        for name, expected in read_record(path / MANIFEST).items():
             file = path / Path(name).name
-            if file.stat().st_size != expected["bytes"] or _sha256(file) != expected["sha256"]:
+            size = file.stat().st_size
+            if not file.is_file() or size != expected["bytes"] or _sha256(file) != expected["sha256"]:
                 raise InputError(f"Checkpoint {path} is damaged: {name} is not what was written; use another one.")
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        if record["format"] != FORMAT:
+        record = read_record(path / RECORD)
+        if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
-        if not isinstance(record["config"]["model"], dict):
-            raise TypeError("model")
+        _check(record)
         return Checkpoint(path, record["config"], record["progress"], record["versions"])
+    except InputError:
+        raise
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"Checkpoint {path} is damaged: its record cannot be read; use another one.") from error
 
 
@@ -199,23 +254,49 @@ def remove(path: Path) -> None:
 
 def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights."""
-    tensors = [_tensors(checkpoint.path / WEIGHTS) for checkpoint in checkpoints]
-    return {
-        name: torch.stack([t[name].double() for t in tensors]).mean(0).to(first.dtype)
-        for name, first in tensors[0].items()
-    }
+    with ExitStack() as stack:
+        files = [stack.enter_context(_opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
+        return {name: _mean([file.get_tensor(name) for file in files]) for name in files[0].keys()}  # noqa: SIM118
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _mean(tensors: list[Tensor]) -> Tensor:
+    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
+
+
+def _check(record: Mapping[str, Any]) -> None:
+    """Raise TypeError, ValueError or KeyError unless everything in the record is of its kind."""
+    config, progress = record["config"], record["progress"]
+    scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
+    groups = [config["model"], record["versions"], *(config.get(name, {}) for name in ("data", "optim", "schedule"))]
+    if record["format"] != FORMAT or not all(isinstance(group, dict) for group in (*groups, *scores)):
+        raise TypeError
+    names = [one["checkpoint"] for one in scores if "checkpoint" in one] + progress.get("scheduled", [])
+    if not all(CHECKPOINT.fullmatch(name) for name in names):
+        raise ValueError
+    numbers = [value for one in scores for name, value in one.items() if name != "checkpoint"]
+    numbers.append(progress.get("seconds", 0))
+    counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
+    whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
+    if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
+        raise TypeError
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        raise TypeError
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors that are read as they are asked for."""
+    if not path.exists():
+        raise InputError(f"Checkpoint {path.parent} has no {path.name}.")
     try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except FileNotFoundError as error:
-        raise InputError(f"Checkpoint {path.parent} has no {path.name}.") from error
+        if not path.is_file():
+            raise SafetensorError("not a file")
+        with safe_open(path, framework="pt") as file:
+            yield file
     except SafetensorError as error:
         raise InputError(
             f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
         ) from error
-    return tensors
 
 
 def _runs_nearby(path: Path) -> str:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
 
 PACKAGE = "seqtool"
+OURS = re.compile(rf"{PACKAGE}(\.[A-Za-z_][A-Za-z0-9_]*)+")
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
@@ -32,23 +33,22 @@ def typed(schema: type[T], config: Config) -> T:
     return _typed(schema, plain(config), _full_name(config))
 
 
-def build(settings: Config, *, trusted: bool, **parts: Any) -> Any:
+def build(settings: Config, *, trusted: bool, base: type | tuple[type, ...] = object, **parts: Any) -> Any:
     """Call what `_target_` names with the other settings, and with `parts`: what no YAML file can hold.
 
     The settings are checked against the target's signature as `typed` checks them against a schema. Unless
-    `trusted` (the user's own configuration, not a checkpoint's) the target must be a class of this package.
+    `trusted` (the user's own configuration, not a checkpoint's) the target must be a class of this package that is
+    derived from `base`.
     """
     arguments, prefix = plain(settings), _full_name(settings)
-    name = arguments.pop("_target_", None)
-    if not isinstance(name, str) or "." not in name:
-        raise InputError(f"Setting '{_join(prefix, '_target_')}' must name a class, module and all.")
-    if not trusted and name.split(".")[0] != PACKAGE:
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    target = _locate(name)
-    if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
+    target = _target(arguments.pop("_target_", None), prefix, trusted=trusted, base=base)
     checked = _typed(_schema(target, arguments, parts), arguments, prefix)
     return target(**{key: getattr(checked, key) for key in arguments}, **parts)
+
+
+def check_target(settings: Config, base: type | tuple[type, ...]) -> None:
+    """Raise InputError unless `build` would build these settings that are not trusted."""
+    _target(plain(settings).get("_target_"), _full_name(settings), trusted=False, base=base)
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str) -> Any:
@@ -121,6 +121,19 @@ def escape(text: str) -> str:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
+def _target(name: Any, prefix: str, *, trusted: bool, base: type | tuple[type, ...]) -> Callable[..., Any]:
+    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(f"Setting '{_join(prefix, '_target_')}' must name a class, module and all.")
+    if not trusted and not OURS.fullmatch(name):
+        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
+    target = _locate(name)
+    if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
+        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
+    if inspect.isabstract(target) or (isinstance(target, type) and not (trusted or issubclass(target, base))):
+        raise InputError(f"The configuration names '{name}', which is not what is wanted here.")
+    return target
+
+
 def _typed(schema: type[T], values: Mapping[str, Any], prefix: str) -> T:
     target = OmegaConf.structured(schema)
     problems = _fill(target, schema, values, prefix)
@@ -137,20 +150,30 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
     known = {field.name: _join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
     for key, value in values.items():
-        name = _join(prefix, key)
+        name = _join(prefix, str(key))
         if key not in known:
             problems[name] = unknown(name, known.values())
         elif (inner := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
             if OmegaConf.is_missing(target, key) or target[key] is None:
                 target[key] = OmegaConf.structured(inner)
             problems |= _fill(target[key], inner, value, name)
+        elif _is_beyond(value):
+            problems[name] = f"setting '{name}' must be {_kind(hints[key])} that a computer can work with, not {value}"
         elif value != MISSING:
             try:
                 target[key] = _escaped(value)
+                found = target[key]  # text with ${ is looked at only here
+                _ = list(found) if isinstance(found, ListConfig) else found
             except ValidationError:
                 shown = "null" if value is None else repr(value)
                 problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not {shown}"
+                target[key] = MISSING
     return problems
+
+
+def _is_beyond(value: Any) -> bool:
+    """Whether it is a number that no setting means: NaN, or a whole number that float64 and int64 do not hold alike."""
+    return isinstance(value, int | float) and (value != value or (isinstance(value, int) and abs(value) > 2**53))
 
 
 def _schema(target: Callable[..., Any], arguments: Iterable[str], parts: Iterable[str]) -> type[Any]:

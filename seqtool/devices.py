@@ -6,6 +6,7 @@ import torch
 
 from seqtool.errors import InputError
 
+MOST_THREADS = 1024
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -40,6 +41,8 @@ def set_threads(threads: int | None) -> None:
     if threads is not None:
         if threads < 1:
             raise InputError(f"threads must be at least 1, not {threads}.")
+        if threads > MOST_THREADS:
+            raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
         torch.set_num_threads(threads)
 
 

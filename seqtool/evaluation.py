@@ -22,6 +22,8 @@ from seqtool.metrics.translation import evaluate as evaluate_texts
 if TYPE_CHECKING:
     from seqtool.translator import Translator
 
+MOST_RESAMPLES = 1_000_000
+
 
 @dataclass
 class EvalSettings:
@@ -53,6 +55,7 @@ class EvalSettings:
         rules = {
             f"Unknown format '{self.format}'; choose from table, json.": self.format in ("table", "json"),
             f"bootstrap must be at least 2, not {self.bootstrap}.": self.bootstrap >= 2,
+            f"bootstrap must be at most {MOST_RESAMPLES:,}, not {self.bootstrap:,}.": self.bootstrap <= MOST_RESAMPLES,
             f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
             "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
             "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
@@ -264,13 +267,16 @@ def _test_set(translator: "Translator", settings: EvalSettings, data: DictConfig
         return _sacrebleu_test_set(settings.testset, settings.langpair)
     if settings.sources is not None:
         return _test_files(settings)
-    corpus = make_corpus(data or translator.config["data"], trusted=data is not None)
+    corpus = make_corpus(translator.config.get("data", {}) if data is None else data, trusted=data is not None)
     if settings.split not in corpus.splits():
         raise InputError(
             f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
             "For files of your own say sources=FILE references=FILE."
         )
-    corpus.fetch()
+    if data is None:
+        corpus.check()  # a checkpoint does not say what is written where
+    else:
+        corpus.fetch()
     pairs = list(corpus.pairs(settings.split))
     gold = corpus.alignments(settings.split)
     golds = None if gold is None else [parse_pharaoh(line) for line in gold]

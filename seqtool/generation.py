@@ -14,6 +14,10 @@ from seqtool.decoding import Hypothesis
 from seqtool.errors import InputError
 
 LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
+MOST = {  # far beyond what is of use
+    **{"beam": 1000, "n_best": 1000, "max_length": 10_000, "batch_size": 1_000_000},
+    **{"temperature": 1e4, "top_k": 10**9, "length_alpha": 100, "coverage_penalty": 1e6},
+}
 
 
 @dataclass
@@ -45,7 +49,12 @@ class DecodeSettings:
         problems += [
             f"{name} must be at least {least}, not {getattr(self, name)}"
             for name, least in LEAST.items()
-            if getattr(self, name) < least
+            if not getattr(self, name) >= least  # nor NaN
+        ]
+        problems += [
+            f"{name} must be at most {most:,}, not {getattr(self, name):,}"
+            for name, most in MOST.items()
+            if getattr(self, name) > most
         ]
         if self.min_length > self.max_length:
             problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")

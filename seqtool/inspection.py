@@ -6,42 +6,49 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from seqtool import checkpoint
 from seqtool.data import vocabulary
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.caption_cache import CaptionCache, is_caption_cache
+from seqtool.data.directories import SUMMARY
 from seqtool.data.image_store import ImageStore, is_store
+from seqtool.errors import InputError
 
 
 def describe(path: Path) -> str:
     """A few lines for a person; InputError where the path is none of them."""
-    if is_store(path):
-        return ImageStore(path).describe()
-    if is_caption_cache(path):
-        return CaptionCache(path).describe()
-    if is_cache(path):
-        return Cache(path).describe()
+    kinds = {ImageStore: is_store, CaptionCache: is_caption_cache, Cache: is_cache}
+    for kind, is_one in kinds.items():
+        if is_one(path):
+            return _prepared(kind, path)
     found = checkpoint.find(path)
     config, progress = found.config, found.progress
     best = progress.get("best", {})
     lines = [
         ("checkpoint", str(found.path)),
         ("model", _settings(config["model"])),
-        ("parameters", f"{_parameters(found.path):,}"),
+        ("parameters", f"{sum(map(math.prod, found.shapes().values())):,}"),
         ("vocabularies", _vocabularies(found)),
-        ("data", _settings(config["data"])),
+        ("data", _settings(config.get("data", {}))),
         (
             "trained",
-            f"{progress['step']:,} steps, {progress['epoch']} epochs, {progress['seconds'] / 60:.1f} min",
+            f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs, {progress.get('seconds', 0) / 60:.1f} min",
         ),
-        ("optimiser", _settings(config["optim"]) + "; schedule " + _settings(config["schedule"])),
+        ("optimiser", _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {}))),
         ("this one", _scores(progress.get("last", {}))),
         ("best of run", _scores(best)),
         ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
     ]
     return "\n".join(f"{name:<13}{text}" for name, text in lines)
+
+
+def _prepared(kind: Any, path: Path) -> str:
+    try:
+        return str(kind(path).describe())
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # of another kind than we write
+        raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 
 def _vocabularies(found: checkpoint.Checkpoint) -> str:
@@ -52,11 +59,6 @@ def _vocabularies(found: checkpoint.Checkpoint) -> str:
     return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
 
 
-def _parameters(path: Path) -> int:
-    with safe_open(path / checkpoint.WEIGHTS, framework="numpy") as tensors:
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-
-
 def _settings(settings: Mapping[str, Any]) -> str:
     name = str(settings.get("_target_", settings.get("name", ""))).rsplit(".", 1)[-1]
     rest = {key: value for key, value in settings.items() if key not in ("_target_", "name")}
@@ -64,7 +66,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _scores(scores: Mapping[str, Any]) -> str:
-    if not scores:
+    if not {"bleu", "loss", "step"} <= scores.keys():
         return "not validated"
     cider = f", CIDEr-D {scores['cider']:.3f}" if "cider" in scores else ""
     loss = f"loss {scores['loss']:.3f} nats/token"

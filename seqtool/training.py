@@ -4,7 +4,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -202,27 +202,39 @@ class Trainer:
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
-        checkpoint.remove_all_but_good(self.run, found.path)
         state, tensors = dict(found.progress), found.training_tensors()
         try:
             scalars, scaler, baseline = state.pop("optimiser"), state.pop("scaler"), tensors["loss.baseline"]
             self.progress = Progress(**state)
         except (KeyError, TypeError) as error:
             raise InputError(f"{found.path} was made by another version of seqtool ({found.versions}).") from error
+        try:
+            self._restore(tensors, scalars, scaler, baseline)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
+        checkpoint.remove_all_but_good(self.run, found.path)
+        for name in ("metrics.jsonl", "gradient_flow.jsonl"):
+            rewind(self.run / name, self.progress.step)
+
+    def _restore(
+        self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], scaler: Mapping[str, Any], baseline: Tensor
+    ) -> None:
         optimiser: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars.items()]:
             if name.startswith("optimiser."):
                 _, index, key = name.split(".", 2)
                 optimiser["state"].setdefault(int(index), {})[key] = value
         self.optimiser.load_state_dict(optimiser)
+        for parameter, state in self.optimiser.state.items():
+            for value in state.values():
+                if isinstance(value, Tensor) and value.numel() > 1 and value.shape != parameter.shape:
+                    raise ValueError("a moment of another shape than its parameter")
         if scaler:
-            self.scaler.load_state_dict(scaler)
+            self.scaler.load_state_dict(dict(scaler))
         self.loss.baseline.copy_(baseline)
         torch.set_rng_state(tensors["random.cpu"])
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        for name in ("metrics.jsonl", "gradient_flow.jsonl"):
-            rewind(self.run / name, self.progress.step)
 
     def _update(self, group: list[Any], batches: int) -> tuple[Tensor, int, Tensor]:
         """One optimiser step over `group` batches: −log p summed in nats, tokens, and the gradient's norm."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,10 +205,9 @@ def load_translator(config: DictConfig) -> Translator:
 
 def load_model(found: checkpoint.Checkpoint, source: Vocabulary, target: Vocabulary) -> EncoderDecoder[Any]:
     """The model of a checkpoint with its weights; only classes of this package are built."""
-    model: EncoderDecoder[Any] = build(
-        found.config["model"], trusted=False, source_vocabulary=len(source), target_vocabulary=len(target)
-    )
-    found.load_weights(model)
+    sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+    made = partial(build, found.config["model"], trusted=False, base=EncoderDecoder, **sizes)
+    model: EncoderDecoder[Any] = found.load_model(made)
     return model
 
 

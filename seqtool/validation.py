@@ -14,7 +14,7 @@ from seqtool.data.caption_cache import CaptionSplit
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.devices import autocast
 from seqtool.errors import InputError
-from seqtool.generation import DecodeSettings, Images, Sentences, Sources, decode
+from seqtool.generation import MOST, DecodeSettings, Images, Sentences, Sources, decode
 from seqtool.losses import TrainingLoss
 from seqtool.metrics.captioning import ValidationScorer
 from seqtool.metrics.translation import corpus_bleu
@@ -36,6 +36,8 @@ class ValidationSettings:
         for name, value in vars(self).items():
             if value is not None and value < 1:
                 raise InputError(f"validation.{name} must be at least 1, not {value}.")
+            if name in MOST and value > MOST[name]:
+                raise InputError(f"validation.{name} must be at most {MOST[name]:,}, not {value:,}.")
 
 
 @dataclass(frozen=True)

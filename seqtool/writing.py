@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TextIO
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from seqtool import plots
 from seqtool.data.alignment import format_pharaoh
-from seqtool.data.text_files import read_lines, replacing
+from seqtool.data.text_files import LONGEST, read_lines, replacing
 from seqtool.errors import InputError
 from seqtool.translator import Translation, Translator
 
@@ -86,7 +87,11 @@ def _arriving(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 
 def _decoded(stream: BinaryIO) -> Iterator[str]:
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
+        if len(line) == LONGEST:
+            raise InputError(
+                f"Standard input has {LONGEST >> 20} MB or more in line {number:,}: break it into sentences."
+            )
         try:
             text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:

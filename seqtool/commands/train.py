@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 import seqtool
 from seqtool import checkpoint, runs
@@ -22,10 +24,13 @@ from seqtool.assembly import (
     parameter_groups,
 )
 from seqtool.commands.prepare import prepared
-from seqtool.config import describes_images, escape, plain, resolved, typed
+from seqtool.config import check_target, describes_images, escape, plain, resolved, typed
+from seqtool.data.captioning import ImageCorpus
 from seqtool.data.text_files import write_whole
+from seqtool.data.translation import Corpus
 from seqtool.devices import check_precision, choose_device, set_threads
 from seqtool.errors import InputError
+from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
 from seqtool.training import Trainer, TrainSettings
@@ -56,9 +61,7 @@ class RunSettings:
 
 def train(config: DictConfig) -> None:
     """Train a new run, or go on with one."""
-    for group in GROUPS:
-        if not isinstance(config.get(group), DictConfig):
-            raise InputError(f"Setting '{group}' is a group of settings, not {config.get(group)}.")
+    _check_groups(config, "Setting")
     going_on = bool(config.train.resume)
     if going_on:
         config = _resumed(config)
@@ -158,8 +161,7 @@ def _resumed(config: DictConfig) -> DictConfig:
     run = runs.path(config.run, root=RUNS)
     if not (run / "config.yaml").exists():
         raise InputError(f"There is no run at {run} to go on with: start it without train.resume.")
-    stored = OmegaConf.load(run / "config.yaml")
-    assert isinstance(stored, DictConfig)
+    stored = _stored(run / "config.yaml")
     changed = stored.copy()
     for override in HydraConfig.get().overrides.task:
         key = override.partition("=")[0].lstrip("+~")
@@ -182,6 +184,32 @@ def _resumed(config: DictConfig) -> DictConfig:
                 "Leave them out, or start a new run, perhaps with init_from=."
             )
     return changed
+
+
+def _stored(file: Path) -> DictConfig:
+    """The settings that a run was started with. InputError where the file is not as it was written."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # type: ignore[no-untyped-call]
+            raise ValueError("aliases, of which a few can name a value a billion times")
+        stored = OmegaConf.create(text)
+        if not isinstance(stored, DictConfig):
+            raise TypeError("no settings")
+        plain(stored)
+        _check_groups(stored, f"{file} is damaged: setting")
+        check_target(stored.model, EncoderDecoder)
+        check_target(stored.data, (Corpus, ImageCorpus))
+    except InputError:
+        raise
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{file} is damaged: it does not hold the settings of a run.") from error
+    return stored
+
+
+def _check_groups(config: DictConfig, start: str) -> None:
+    for group in GROUPS:
+        if not isinstance(config.get(group), DictConfig):
+            raise InputError(f"{start} '{group}' is a group of settings, not {config.get(group)}.")
 
 
 def _check_task(config: DictConfig, settings: TrainSettings) -> None:

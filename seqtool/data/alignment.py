@@ -111,7 +111,7 @@ def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
 
 
-_LINK = re.compile(r"([0-9]+)([-?])([0-9]+)")
+_LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 
 
 def _spans(text: str) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of the directory; part of what names it
 OFFSET = np.dtype("<i8")
+TOKEN_TYPES = ("<u2", "<u4")
 
 Ids = NDArray[np.unsignedinteger]
 
@@ -125,7 +126,7 @@ class Cache:
                 f"Where data.{name} is a setting, name its files there."
             )
         types = self.summary["token_types"]
-        return Split(self.directory, name, {side: np.dtype(types[side]) for side in ("source", "target")})
+        return Split(self.directory, name, {side: known_type(self.directory, types[side]) for side in types})
 
     def describe(self) -> str:
         """What was kept, dropped and why, lengths, vocabularies and unknown tokens, as text."""
@@ -173,6 +174,13 @@ def copied(pairs: Iterable[tuple[str, str]], source: Path, target: Path) -> Iter
             source_file.write(f"{pair[0]}\n")
             target_file.write(f"{pair[1]}\n")
             yield pair
+
+
+def known_type(directory: Path, name: str) -> np.dtype[np.unsignedinteger]:
+    """The type that tokens are stored in. Raises InputError on one that they never are."""
+    if name not in TOKEN_TYPES:
+        raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.")
+    return np.dtype(name)
 
 
 def is_cache(path: Path) -> bool:

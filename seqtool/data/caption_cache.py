@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.batches import Annotations, Batch, Pixels, make_target
-from seqtool.data.cache import OFFSET, Ids, mapped, table
+from seqtool.data.cache import OFFSET, Ids, known_type, mapped, table
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.image_store import ImageStore
 from seqtool.data.vocabulary import TARGET, Vocabulary, load
@@ -135,7 +135,8 @@ class CaptionCache:
         """Raises InputError where the corpus has no such split."""
         if name not in self.splits:
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.")
-        return CaptionSplit(self.directory, name, np.dtype(self.summary["token_type"]), self.store)
+        token_type = known_type(self.directory, self.summary["token_type"])
+        return CaptionSplit(self.directory, name, token_type, self.store)
 
     def describe(self) -> str:
         """What was kept, refused, dropped and why, lengths, vocabulary and annotation vectors, as text."""

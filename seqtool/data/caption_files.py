@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from seqtool.data.captioning import Captioned
-from seqtool.data.text_files import BOM, check_file, read_lines
+from seqtool.data.text_files import BOM, check_file, parse_json, read_lines
 from seqtool.errors import InputError
 
 T = TypeVar("T")
@@ -178,11 +178,11 @@ def _is_text(text: str) -> bool:
 
 def _parsed(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno:,} column {error.colno:,}" if error.lineno > 1 else f"column {error.colno:,}"
         raise InputError(f"{place} is not JSON ({where}: {error.msg}).") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; thousands of brackets
+    except ValueError as error:
         raise InputError(f"{place} cannot be read as JSON ({error}).") from error
 
 

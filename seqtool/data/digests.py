@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-from seqtool.data.text_files import check_file, write_whole
+from seqtool.data.text_files import check_file, parse_json, write_whole
 
 SETTLED = 2.0  # seconds: a file younger than this may change again without a new time stamp
 
@@ -17,9 +17,12 @@ class Digests:
     def __init__(self, memory: Path) -> None:
         self._memory = memory
         try:
-            self._known: dict[str, list[int | str]] = json.loads(memory.read_bytes())
-        except (OSError, ValueError):  # none yet; or damaged, and all it costs is time
-            self._known = {}
+            known = parse_json(memory.read_bytes()).items()
+        except (OSError, ValueError, AttributeError):  # none yet; or damaged, and all it costs is time
+            known = ()
+        self._known: dict[str, list[int | str]] = {
+            name: one for name, one in known if isinstance(one, list) and len(one) == 3
+        }
 
     def __call__(self, path: Path) -> str:
         name, stat = str(path.resolve()), check_file(path).stat()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import seqtool
+from seqtool.data.text_files import read_record
 from seqtool.errors import InputError
 
 SUMMARY = "summary.json"
@@ -49,8 +50,10 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
     """The summary. Raises InputError unless the directory is a whole one of this `kind` ("a cache") and format."""
     again = f"remove {directory} and prepare again"
     try:
-        summary: dict[str, Any] = json.loads((directory / SUMMARY).read_bytes())
-        files, version = summary["files"], summary["format"]
+        summary = read_record(directory / SUMMARY)
+        files, version = dict(summary["files"]), summary["format"]
+        if not all(isinstance(size, int) for size in files.values()):
+            raise TypeError("sizes")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -58,8 +61,8 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
     if version != form:
         raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
     for name, size in files.items():
-        path = directory / name
-        found = path.stat().st_size if path.exists() else 0
+        path = directory / Path(name).name
+        found = path.stat().st_size if path.is_file() else 0
         if found != size:
             raise InputError(f"{path} has {found:,} bytes instead of {size:,}: {again}.")
     return summary

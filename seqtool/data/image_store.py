@@ -35,6 +35,7 @@ from seqtool.models.backbone import Backbone, EncoderSettings, backbone_fingerpr
 
 FORMAT = 2  # of the directory; part of what names it
 VALUES, DIGESTS = "values.bin", "digests.txt"
+TYPES = ("|u1", "<f2")  # of pixels and of annotation vectors
 MOST = torch.finfo(torch.float16).max  # 65,504
 log = logging.getLogger("seqtool")
 
@@ -56,6 +57,8 @@ class ImageStore:
         if summary["locations"] is not None:
             rows, columns = summary["locations"]
             self.locations, self.dimension = (rows, columns), summary["dimension"]
+        if summary["type"] not in TYPES:
+            raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.")
         self._values = np.memmap(directory / VALUES, summary["type"], mode="r", shape=tuple(summary["shape"]))
         known = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests

@@ -1,12 +1,14 @@
 """Images of any kind and condition: found by their names, read as RGB or refused, and made square."""
 
 import glob
+import math
 import stat
 import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +22,8 @@ from seqtool.data.text_files import read_lines
 from seqtool.errors import InputError
 
 MAXIMUM_PIXELS = 100_000_000
+LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
+BAND = 1_000_000  # pixels that are converted at a time
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 FITS = ("crop", "squash")
@@ -80,6 +84,7 @@ class _Quiet:
 
 
 QUIET = _Quiet()
+ALONE = threading.Lock()
 
 
 def read_image(name: str, *, seconds: float = urls.SECONDS) -> Image.Image:
@@ -123,10 +128,14 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
     """An image that Pillow opened, as `open_image` gives it. Raises ImageError."""
     if image.width * image.height > MAXIMUM_PIXELS:
         raise _too_large(name)
-    with QUIET:
+    pixels = image.width * image.height
+    with QUIET, ALONE if pixels > LARGE else nullcontext():
         try:
             image.load()
-            return _upright(_rgb(image), image)
+            rgb = _rgb(image)
+            if pixels > LARGE:
+                rgb = rgb.reduce(math.ceil(math.sqrt(pixels / LARGE)))
+            return _upright(rgb, image)
         except DAMAGE as error:
             raise _damaged(name, error) from error
 
@@ -225,12 +234,30 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits, grey; with three channels Pillow has made them 8 already
-        values = np.clip(np.asarray(image).astype(np.int32), 0, 65535)
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
+        return _in_bands(image, _of_16_bits)
     if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+        return _in_bands(image, _over_white)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _in_bands(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The image converted some rows at a time, so that what lies between takes little memory."""
+    rgb = Image.new("RGB", image.size)
+    rows = max(1, BAND // image.width)
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        rgb.paste(convert(image.crop(box)), box)
+    return rgb
+
+
+def _of_16_bits(image: Image.Image) -> Image.Image:
+    values = np.clip(np.asarray(image).astype(np.int32), 0, 65535)
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
 def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:

@@ -5,7 +5,7 @@ import urllib.request
 from pathlib import Path
 from typing import final
 
-from seqtool.data.text_files import write_whole
+from seqtool.data.text_files import check_file, write_whole
 from seqtool.data.translation import FileCorpus, Files
 from seqtool.errors import InputError
 
@@ -78,18 +78,24 @@ class Multi30k(FileCorpus):
 
     def fetch(self) -> None:
         """Download what is missing, if that is wanted, and check every file's published checksum."""
-        paths = [path for files in self.files().values() for path in files]
-        missing = [path for path in paths if not path.exists()]
-        if missing and not self._download:
-            raise InputError(
-                f"{missing[0]} does not exist: set data.directory to the directory that has Multi30k's "
-                "files, or data.download=true to download them into it."
-            )
-        for path in missing:
-            _download(path)
-        for path in paths:
-            if problem := _problem(path.name, path.read_bytes()):
+        if self._download:
+            for path in self._paths():
+                if not path.exists():
+                    _download(path)
+        self.check()
+
+    def check(self) -> None:
+        for path in self._paths():
+            if not path.exists():
+                raise InputError(
+                    f"{path} does not exist: set data.directory to the directory that has Multi30k's "
+                    "files, or data.download=true to download them into it."
+                )
+            if problem := _problem(path.name, check_file(path).read_bytes()):
                 raise InputError(f"{path} is not Multi30k's: {problem}. Remove it and set data.download=true.")
+
+    def _paths(self) -> list[Path]:
+        return [path for files in self.files().values() for path in files]
 
 
 def _download(path: Path) -> None:

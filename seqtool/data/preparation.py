@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from seqtool.config import Config, build, typed
 from seqtool.data.cache import FORMAT, Cache, SideWriter, copied, write_lines
+from seqtool.data.captioning import ImageCorpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
 from seqtool.data.encoding import LimitSettings, Pair, encode, token_type
@@ -22,6 +23,7 @@ from seqtool.data.vocabulary import Vocabulary, load_pair, save_pair
 from seqtool.data.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
 
+PROCESSES = 1024  # at most
 SEED = 0  # of the sample that SentencePiece learns from
 
 
@@ -43,6 +45,8 @@ class CacheSettings:
         self.limits.check()
         if self.processes is not None and self.processes < 1:
             raise InputError(f"data.processes is {self.processes} but must be at least 1.")
+        if self.processes is not None and self.processes > PROCESSES:
+            raise InputError(f"data.processes is {self.processes:,} but must be at most {PROCESSES:,}.")
 
 
 OWN = frozenset(one.name for one in fields(CacheSettings))
@@ -53,7 +57,7 @@ def make_corpus(config: Config, *, trusted: bool) -> Corpus:
 
     Not `trusted`: a configuration out of a checkpoint, which may only name corpora of this package.
     """
-    corpus = build(corpus_settings(config), trusted=trusted)
+    corpus = build(corpus_settings(config), trusted=trusted, base=(Corpus, ImageCorpus))
     if not isinstance(corpus, Corpus):
         raise InputError(
             f"{type(corpus).__name__} has images, not sentence pairs: choose model=show_attend_tell or "

@@ -18,6 +18,7 @@ from seqtool.errors import InputError
 
 VERSION = 2  # of the pictures and captions: raise it when either changes
 
+MOST = 1_000_000  # scenes of a split
 CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"
 SPLITS = ("train", "valid", "test")
 COMMAND = "seqtool prepare experiment=scenes_soft"
@@ -73,6 +74,8 @@ class Scenes(ImageCorpus):
         for split, size in self._sizes.items():
             if size < 1:
                 raise InputError(f"data.{split} is {size}: a split needs at least 1 scene.")
+            if size > MOST:
+                raise InputError(f"data.{split} is {size:,}: a split of the built-in images has at most {MOST:,}.")
         self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, "seed": seed, **self._sizes}
         self._seed = seed
 

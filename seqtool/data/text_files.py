@@ -1,28 +1,35 @@
 """Reading text files, plain or .gz, line by line, with errors that say which file and which line."""
 
 import gzip
+import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from seqtool.errors import InputError
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
+DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
 
 def read_lines(path: Path) -> Iterator[str]:
     r"""The lines of a UTF-8 file without their ends: \n or \r\n, and nothing else, ends a line.
 
-    Raises InputError where the file is missing, no file, empty, not UTF-8, or a .gz that is damaged.
+    Raises InputError where the file is missing, no file, empty, not UTF-8, or a .gz that is damaged, and where a line
+    is longer than any text has.
     """
     number = 0
     with _open(check_file(path)) as file:
         try:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
+                if len(line) == LONGEST:
+                    raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
                 if number == 1:
                     line = line.removeprefix(BOM)
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
@@ -80,6 +87,44 @@ def check_file(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"{path} is not a regular file: write the text into a file first.")
     return path
+
+
+def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What the JSON says; `pairs` makes the objects. Raises ValueError on whatever is wrong with it, and a number of
+    thousands of digits or thousands of brackets are.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8-sig")
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError("too many brackets within brackets") from error
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that seqtool wrote. Raises ValueError on what it never writes: another kind of value,
+    deep nesting, text that UTF-8 cannot hold, a pipe or device.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    record: dict[str, Any] = parse_json(path.read_bytes())
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} holds no object")
+    _check_plain(record, 0)
+    return record
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    if depth > DEEPEST:
+        raise ValueError("too many brackets within brackets")
+    if isinstance(value, str):
+        value.encode()  # JSON may hold half of a surrogate pair
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            key.encode()
+            _check_plain(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_plain(inner, depth + 1)
 
 
 def write_whole(path: Path, content: bytes) -> None:

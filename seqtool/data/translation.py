@@ -13,6 +13,8 @@ from seqtool.errors import InputError
 Digest = Callable[[Path], str]
 Files = tuple[Path, ...]
 
+MOST_TRAIN, MOST_TEST = 10_000_000, 100_000  # pairs of the built-in corpus
+
 
 class Corpus(ABC):
     """Sentence pairs in splits, of which `train` is one. Languages are only names."""
@@ -21,8 +23,12 @@ class Corpus(ABC):
     source_language: str
     target_language: str
 
-    def fetch(self) -> None:  # noqa: B027 most corpora have nothing to fetch
+    def fetch(self) -> None:
         """Make sure that the files are there; may download. Raises InputError where it cannot."""
+        self.check()
+
+    def check(self) -> None:  # noqa: B027 most corpora have nothing to check
+        """Raise InputError where the files are not there. Writes nothing: for settings out of a checkpoint."""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
@@ -99,19 +105,29 @@ class Toy(Corpus):
         for split, size in self._sizes.items():
             if size < 1:
                 raise InputError(f"data.{split} is {size}: a split needs at least 1 pair.")
+            most = MOST_TRAIN if split == "train" else MOST_TEST
+            if size > most:
+                raise InputError(f"data.{split} is {size:,}: of the built-in corpus it has at most {most:,} pairs.")
+
+    def _pairs(self, split: str) -> list[toy.Pair]:
+        return (self._all if split == "train" else self._without_train)[split]
 
     @cached_property
-    def _pairs(self) -> dict[str, list[toy.Pair]]:
+    def _all(self) -> dict[str, list[toy.Pair]]:
         return toy.generate(seed=self._seed, **self._sizes)
+
+    @cached_property
+    def _without_train(self) -> dict[str, list[toy.Pair]]:
+        return toy.generate(seed=self._seed, **{**self._sizes, "train": 0})
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._sizes)
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        return ((pair.source, pair.target) for pair in self._pairs[split])
+        return ((pair.source, pair.target) for pair in self._pairs(split))
 
     def alignments(self, split: str) -> list[str] | None:
-        return [pair.alignment for pair in self._pairs[split]]
+        return [pair.alignment for pair in self._pairs(split)]
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         grammar = [digest(path) for path in sorted(Path(str(toy.__file__)).parent.glob("toy*.py"))]

@@ -16,12 +16,15 @@ from typing import final
 import sentencepiece
 
 from seqtool.data.alignment import SPACE, words
+from seqtool.data.text_files import parse_json
 from seqtool.errors import InputError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # what an unknown token reads as
 
+KINDS = ("unigram", "bpe", "char", "word")
+NORMALIZATIONS = ("none", "nfc", "nfkc")
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
@@ -94,7 +97,9 @@ class SentencePieceVocabulary(Vocabulary):
         super().__init__(normalization=normalization, lowercase=lowercase)
         self._kind = kind
         self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
+        if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
+            raise ValueError("other special pieces than ours")
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
@@ -144,20 +149,24 @@ class WordVocabulary(Vocabulary):
 
 def load(path: Path) -> Vocabulary:
     """Read what `Vocabulary.save` wrote. Raises InputError on anything else."""
-    header, _, body = path.read_bytes().partition(b"\n")
     try:
-        stored = json.loads(header)
+        if path.exists() and not path.is_file():
+            raise ValueError("a directory, pipe or device")
+        header, _, body = path.read_bytes().partition(b"\n")
+        stored = parse_json(header)
+        kind, size = stored["kind"], stored["size"]
         form = {"normalization": stored["normalization"], "lowercase": stored["lowercase"]}
+        if kind not in KINDS or form["normalization"] not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
+            raise ValueError("not what is written")
         vocabulary: Vocabulary
-        if stored["kind"] == "word":
+        if kind == "word":
             vocabulary = WordVocabulary(body.decode().split("\n")[:-1], **form)
         else:
-            vocabulary = SentencePieceVocabulary(body, kind=stored["kind"], **form)
-        complete = len(vocabulary) == stored["size"]
+            vocabulary = SentencePieceVocabulary(body, kind=kind, **form)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a vocabulary file of seqtool.") from error
-    if not complete:
-        raise InputError(f"{path} is cut short: it has {len(vocabulary):,} of {stored['size']:,} entries.")
+    if len(vocabulary) != size:
+        raise InputError(f"{path} is cut short: it has {len(vocabulary):,} of {size:,} entries.")
     return vocabulary
 
 

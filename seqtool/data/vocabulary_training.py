@@ -12,6 +12,8 @@ import sentencepiece
 from seqtool.data.vocabulary import (
     BOS,
     EOS,
+    KINDS,
+    NORMALIZATIONS,
     PAD,
     SPECIALS,
     UNK,
@@ -23,8 +25,7 @@ from seqtool.data.vocabulary import (
 )
 from seqtool.errors import InputError
 
-KINDS = ("unigram", "bpe", "char", "word")
-NORMALIZATIONS = ("none", "nfc", "nfkc")
+MOST = 10_000_000  # entries
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
@@ -61,6 +62,8 @@ class VocabularySettings:
             value = getattr(self, name)
             if value is not None and value < lowest:
                 raise InputError(f"data.vocabulary.{name} is {value} but must be at least {lowest}.")
+            if value is not None and name.endswith("size") and value > MOST:
+                raise InputError(f"data.vocabulary.{name} is {value:,} but must be at most {MOST:,}.")
         if self.joint and (self.source_size or self.target_size):
             raise InputError(
                 "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false."

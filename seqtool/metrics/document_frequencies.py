@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqtool.data.text_files import check_file, replacing
+from seqtool.data.text_files import check_file, parse_json, replacing
 from seqtool.errors import InputError
 from seqtool.metrics.ngrams import ORDERS
 
@@ -41,10 +41,10 @@ class DocumentFrequencies:
         """Read a file that `save` wrote; any other is an InputError."""
         content = check_file(path).read_bytes()
         try:
-            record = json.loads(content)
+            record = parse_json(content)
             counts = {str(ngram): int(images) for ngram, images in record["document_frequencies"].items()}
             return cls(int(record["images"]), counts, str(record["tokenize"]), path.stem)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "
                 "document_frequencies, as seqtool eval writes it for save_document_frequencies=FILE."

@@ -20,6 +20,7 @@ from seqtool.models.pretrained import Cut, cut_off, load_weights, timm_backbone,
 
 FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")
+MOST_PIXELS = 1024  # a side
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
 SHIFT = 1 / 16  # of a side: the farthest that augmentation moves a picture
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
@@ -56,6 +57,8 @@ class EncoderSettings:
             problems.append(f"Unknown model.encoder.fit '{self.fit}'; choose from {', '.join(FITS)}.")
         if self.size < 8:
             problems.append(f"model.encoder.size must be at least 8 pixels, not {self.size}.")
+        if self.size > MOST_PIXELS:
+            problems.append(f"model.encoder.size must be at most {MOST_PIXELS:,} pixels, not {self.size:,}.")
         if self.fine_tune_from is not None and self.fine_tune_from < 0:
             problems.append(f"model.encoder.fine_tune_from must be at least 0 or null, not {self.fine_tune_from}.")
         if self.augment and self.fine_tune_from is None:

@@ -14,6 +14,7 @@ from seqtool.models.cells import State
 from seqtool.models.sharing import share
 
 S = TypeVar("S")
+MOST_LAYERS, MOST_UNITS = 100, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,12 @@ class Layers:
 
 
 def check_sizes(*, dropout: float, **sizes: int) -> None:
-    """Raise InputError unless every size is at least 1 and dropout a probability below 1."""
+    """Raise InputError unless every size is from 1 to what no model has, and dropout a probability below 1."""
     problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
+    for name, size in sizes.items():
+        most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS
+        if size > most:
+            problems.append(f"model.{name} must be at most {most:,}, not {size:,}.")
     if not 0 <= dropout < 1:
         problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
     if problems:

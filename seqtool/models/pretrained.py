@@ -3,6 +3,7 @@
 torchvision and timm are imported only here, when one of their backbones is made.
 """
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,16 @@ from torch import Tensor, nn
 from seqtool.config import sentence, unknown
 from seqtool.errors import InputError
 
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)  # in torch
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
 
 
@@ -162,8 +173,9 @@ def _read(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             tensors: Any = load_file(file)
         else:
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+            with warnings.catch_warnings(action="ignore"):  # about pickles that are then refused
+                tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, *DAMAGE) as error:
         raise InputError(
             f"{file} cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
         ) from error

@@ -1,0 +1,706 @@
+"""Feeds seqtool damaged and hostile checkpoints, texts, images, JSON and settings, through the command's entry point.
+
+    python tests/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
+
+A case passes if the command ends within 10 s with status 0, or with 2 and one sentence, takes less than 1 GB of memory,
+and leaves the canary file unmade: then no code that a file brought along has run. Half of the damaged checkpoints have
+their manifest repaired, so that what reads their content meets it. A case is made from (seed, kind, number) alone:
+
+    python tests/fuzz.py --seed 0 --only json:17
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib import import_module
+from io import BytesIO
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import mutations
+from mutations import HOSTILE, INTEGERS
+
+from seqtool import cli
+from seqtool.cli import config_directory
+
+SECONDS, MEMORY = 10, 1 << 30
+STARTUP = 30  # seconds that an installed command may take besides
+PATIENCE = 1800  # seconds in which a worker must answer, on a machine however busy
+TINY = ["device=cpu", "data.processes=1", "train.minutes=null", "train.epochs=1", "validation.sentences=4", "threads=1"]
+SIZES = ["model.embedding=8", "validation.max_length=8"]
+RUNS = {
+    "attend": [
+        *("data.train=300", "data.valid=8", "data.test=8", "data.vocabulary.size=120", "model.encoder_hidden=8"),
+        *("model.decoder_hidden=8", "model.alignment=8", "model.maxout=8"),
+    ],
+    "fixed": [
+        *("model=sutskever", "model.hidden=8", "data.train=300", "data.valid=8", "data.test=8"),
+        *("data.vocabulary.kind=word", "data.vocabulary.joint=true"),
+    ],
+    "soft": [
+        *("model=show_attend_tell", "model.hidden=8", "model.alignment=8", "model.encoder.size=32", "data=photos"),
+        *("data.train=data/photos/captions.jsonl", "data.vocabulary.minimum_count=1"),
+    ],
+    "tell": [
+        *("model=show_tell", "model.hidden=8", "model.encoder.size=32", "data=photos", "data.vocabulary.kind=bpe"),
+        *("data.train=data/photos/captions.jsonl", "data.vocabulary.size=50", "model.encoder.fine_tune_from=null"),
+        "model.encoder.augment=false",
+    ],
+}
+CAPTIONERS = ("soft", "tell")
+
+
+class Case(NamedTuple):
+    """A command line, run in `directory`, and what it reads from its standard input."""
+
+    arguments: list[str]
+    stdin: bytes = b""
+
+
+class Hang(BaseException):
+    """The alarm rang."""
+
+
+# The sound files that are mutated.
+
+
+def make_place(place: Path) -> None:
+    """Corpora of every kind, and four tiny models trained on them."""
+    random = Random(0)
+    os.chdir(place)
+    photos = place / "data" / "photos"
+    photos.mkdir(parents=True)
+    rows = []
+    for number in range(12):
+        picture(random).resize((40, 40)).convert("RGB").save(photos / f"{number}.png")
+        rows.append({"file": f"{number}.png", "captions": [f"A {word} thing." for word in ("red", "blue", "small")]})
+    (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, settings in RUNS.items():
+        sizes = SIZES if name not in CAPTIONERS else [*SIZES, "train.best_by=cider"]
+        if cli.run(["train", *TINY, *sizes, *settings, f"run={name}"], config_directory()) != 0:
+            raise SystemExit(f"Cannot make the checkpoint '{name}'.")
+
+
+def checkpoint_of(place: Path, name: str) -> Path:
+    return max((place / "runs" / name / "checkpoints").iterdir())
+
+
+def picture(random: Random) -> Any:
+    from PIL import Image
+
+    size = random.randint(1, 40), random.randint(1, 40)
+    return Image.frombytes("RGB", size, random.randbytes(3 * size[0] * size[1]))
+
+
+# The kinds of cases: each writes what it mutates into `directory`, which is empty, and says how it is used.
+
+
+def checkpoints(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+    """A checkpoint with a damaged file; half with a manifest that agrees with it."""
+    name = random.choice(list(RUNS))
+    copy = directory / "model"
+    shutil.copytree(checkpoint_of(place, name), copy)
+    files = sorted(file.name for file in copy.iterdir())
+    weights = [4 if one in ("checkpoint.json", "model.safetensors") else 2 for one in files]
+    file = copy / random.choices(files, weights)[0]
+    content = file.read_bytes()
+    match random.randrange(12):
+        case 0:
+            content = mutations.bomb(canary, random)
+        case 1 | 2:
+            content = mutations.damaged(content, random)
+        case _ if file.suffix == ".safetensors":
+            content = mutations.safetensors(content, random)
+        case _ if file.suffix == ".json":
+            content = mutations.json_bytes(json.loads(content), random)
+        case _:
+            content = mutations.vocabulary(content, random)
+    file.write_bytes(content)
+    match random.randrange(40):
+        case 0:
+            file.unlink()
+        case 1:
+            file.unlink()
+            file.mkdir()
+        case 2:
+            file.unlink()
+            file.symlink_to(random.choice(("/dev/zero", "/dev/null", "nowhere", "checkpoint.json", ".")))
+        case 3:
+            file.unlink()
+            os.mkfifo(file)
+        case 4:
+            shutil.copy(copy / random.choice([one for one in files if one != file.name]), file)
+    if random.random() < 0.5 and file.name != "manifest.json":
+        repair(copy)
+    return _used(name, random, place, directory)
+
+
+def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+    """A checkpoint's stored configuration, a run's, a cache's summary, or settings on the command line."""
+    name = random.choice(list(RUNS))
+    match random.randrange(6):
+        case 0 | 1:
+            copy = directory / "model"
+            shutil.copytree(checkpoint_of(place, name), copy)
+            record = json.loads((copy / "checkpoint.json").read_bytes())
+            part = random.choice(("model", "model", "model", "data"))
+            changed = mutations.changed({part: record["config"][part]}, random)
+            record["config"] = {**record["config"], **changed} if isinstance(changed, dict) else changed
+            (copy / "checkpoint.json").write_bytes(mutations.dumped(record))
+            repair(copy)
+            return _used(name, random, place, directory)
+        case 2:
+            shutil.copytree(place / "runs" / name, directory / "runs" / name)
+            shutil.copytree(place / "data", directory / "data")
+            shutil.copytree(place / "cache", directory / "cache")
+            file = directory / "runs" / name / "config.yaml"
+            if random.random() < 0.3:
+                file.write_bytes(mutations.text(file.read_bytes(), random))
+            else:
+                from omegaconf import OmegaConf
+
+                settings = mutations.changed(OmegaConf.to_container(OmegaConf.load(file)), random)
+                file.write_bytes(mutations.dumped(settings))  # JSON is YAML
+            return Case(["train", f"run={name}", "train.resume=true", "device=cpu"])
+        case 3:
+            cache = random.choice([one for one in (place / "cache").iterdir() if one.is_dir()])
+            shutil.copytree(cache, directory / "cache")
+            file = random.choice([one for one in (directory / "cache").iterdir() if one.suffix not in (".bin", ".txt")])
+            content = file.read_bytes()
+            if file.name == "summary.json":
+                content = mutations.json_bytes(json.loads(content), random)
+            else:
+                content = mutations.damaged(content, random)
+            file.write_bytes(mutations.bomb(canary, random) if random.random() < 0.05 else content)
+            return Case(["inspect", "cache"])
+    return Case(_settings(random, name, place, directory))
+
+
+def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+    """Mutated text for translate, eval and prepare."""
+    sources = [b"the big cat sees a small house .", b"my friend eats", b"", b"a red car and two dogs"] * 2
+    targets = ["el gato grande ve una casa pequeña .".encode(), b"mi amigo come", b"x", b"un coche y dos perros"] * 2
+    for name, lines in (("a.en", sources), ("a.es", targets), ("b.en", sources), ("b.es", targets)):
+        (directory / name).write_bytes(b"\n".join(lines) + b"\n")
+    (directory / "a.tsv").write_bytes(b"".join(s + b"\t" + t + b"\n" for s, t in zip(sources, targets, strict=True)))
+    (directory / "links").write_text("0-0 1-1\n" * 8)
+    (directory / "gold").write_text("0-0 1?1\n" * 8)
+    victim = directory / random.choice(("a.en", "a.en", "a.es", "b.en", "a.tsv", "links", "gold"))
+    content = victim.read_bytes()
+    for _ in range(random.choice((1, 1, 2))):
+        content = mutations.text(content, random)
+    if random.random() < 0.1:
+        import gzip
+
+        content = mutations.damaged(gzip.compress(content), random)
+        victim = victim.rename(victim.with_name(victim.name + ".gz"))
+    victim.write_bytes(content)
+    name = {victim.name.removesuffix(".gz"): victim.name}
+    en, es, tsv, links, gold = (name.get(one, one) for one in ("a.en", "a.es", "a.tsv", "links", "gold"))
+    attend = f"checkpoint={place / 'runs' / 'attend'}"
+    plain = ["device=cpu", "max_length=20", "beam=2"]
+    prepare = ["prepare", "data=parallel", "data.valid=b.en,b.es", "data.processes=1"]
+    prepare.append(random.choice(("data.vocabulary.kind=word", "data.vocabulary.kind=char", "data.vocabulary.size=40")))
+    match random.randrange(8):
+        case 0:
+            return Case(["translate", attend, *plain], content)
+        case 1:
+            more = random.choice((["format=jsonl"], ["replace_unknown=true"], ["alignments=out"], ["n_best=2"]))
+            return Case(["translate", attend, *plain, f"input={victim.name}", *more])
+        case 2:
+            return Case(["eval", f"hypotheses={es}", "references=b.es", "bootstrap=10"])
+        case 3:
+            files = ["hypotheses=b.es", f"references={es},b.es", f"sources={en}", f"alignments={links}", f"gold={gold}"]
+            return Case(["eval", *files, "bootstrap=10", "format=json"])
+        case 4:
+            return Case(["eval", attend, f"sources={en}", f"references={es}", "bootstrap=10", *plain])
+        case 5:
+            return Case(["caption", f"checkpoint={place / 'runs' / 'soft'}", f"images={victim.name}", *plain])
+        case 6:
+            return Case([*prepare, f"data.train={tsv}"])
+    return Case([*prepare, f"data.train={en},{es}"])
+
+
+def images(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+    """Mutated images for caption and prepare."""
+    for number in range(random.choice((1, 1, 2))):
+        name, content = _image(random)
+        chance = random.random()
+        if chance < 0.01:
+            content = mutations.bomb(canary, random)
+        elif chance < 0.97:
+            content = mutations.damaged(content, random)
+        (directory / f"{number}.{name}").write_bytes(content)
+    if random.random() < 0.3:
+        files = sorted(file.name for file in directory.iterdir())
+        rows = (json.dumps({"file": file, "caption": "a b"}) for file in files)
+        (directory / "captions.jsonl").write_text("".join(f"{row}\n" for row in rows))
+        split = ["data.valid=captions.jsonl", "data.test=captions.jsonl", "data.vocabulary.minimum_count=1"]
+        data = ["data=photos", "data.directory=.", "data.train=captions.jsonl", *split, "data.processes=1"]
+        return Case(["prepare", "model=show_tell", "device=cpu", "model.encoder.size=32", *data])
+    more = random.choice(([], ["format=jsonl"], ["n_best=2"]))
+    run = place / "runs" / random.choice(CAPTIONERS)
+    return Case(["caption", f"checkpoint={run}", "images=.", "device=cpu", "beam=2", "max_length=8", *more])
+
+
+def json_files(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+    """Mutated JSON, and CSV: captions to learn from, captions to score, document frequencies."""
+    photos = place / "data" / "photos"
+    rows = [{"file": f"{i}.png", "captions": ["a red thing", "it is blue"]} for i in range(6)]
+    karpathy = {
+        "dataset": "coco",
+        "images": [
+            {
+                "filename": f"{i}.png", "filepath": ".", "imgid": i, "cocoid": i, "sentids": [i],
+                "split": ("train", "train", "restval", "val", "test", "test")[i],
+                "sentences": [{"raw": "a red thing", "tokens": ["a", "red", "thing"], "imgid": i, "sentid": i}],
+            }
+            for i in range(6)
+        ],
+    }  # fmt: skip
+    results = [{"image_id": i, "caption": "a red thing"} for i in range(3)]
+    coco = {
+        "images": [{"id": i, "file_name": f"{i}.png"} for i in range(3)],
+        "annotations": [{"id": i, "image_id": i % 3, "caption": "a red thing is here"} for i in range(6)],
+    }
+    by_name = {str(i): ["a red thing", "something"] for i in range(3)}
+    frequencies = {"images": 3, "tokenize": "ptb", "document_frequencies": {"a": 3, "a red": 2}}
+    train = ["prepare", "model=show_tell", "device=cpu", "model.encoder.size=32", "data.processes=1"]
+    train += ["data.vocabulary.minimum_count=1", f"data.directory={photos}"]
+    score = ["eval", "task=captioning", "references=coco.json"]
+    (directory / "results.json").write_text(json.dumps(results))
+    (directory / "coco.json").write_text(json.dumps(coco))
+    match random.randrange(8):
+        case 0 | 1:
+            at = random.randrange(len(rows))
+            lines = [json.dumps(row).encode() for row in rows]
+            lines[at] = mutations.json_bytes(rows[at], random)
+            content = b"\n".join(lines)
+            (directory / "own.jsonl").write_bytes(mutations.text(content, random) if random.random() < 0.2 else content)
+            return Case([*train, "data=photos", "data.train=own.jsonl"])
+        case 2:
+            content = "file,caption\n" + "".join(f'{i}.png,"a red, thing"\n' for i in range(6))
+            (directory / "own.csv").write_bytes(mutations.text(content.encode(), random))
+            return Case([*train, "data=photos", "data.train=own.csv"])
+        case 3:
+            (directory / "split.json").write_bytes(mutations.json_bytes(karpathy, random))
+            return Case([*train, "data=karpathy", "data.annotations=split.json"])
+        case 4:
+            (directory / "results.json").write_bytes(mutations.json_bytes(results, random))
+            return Case([*score, "hypotheses=results.json", "tokenize=none"])
+        case 5:
+            (directory / "coco.json").write_bytes(mutations.json_bytes(random.choice((coco, coco, by_name)), random))
+            return Case([*score, "hypotheses=results.json"])
+        case 6:
+            (directory / "df.json").write_bytes(mutations.json_bytes(frequencies, random))
+            return Case([*score, "hypotheses=results.json", "document_frequencies=df.json"])
+    (directory / "coco.json").write_bytes(mutations.json_bytes(random.choice((coco, by_name)), random))
+    return Case(["eval", "task=captioning", "references=coco.json", "save_document_frequencies=out.json"])
+
+
+KINDS: dict[str, Callable[[Random, Path, Path, Path], Case]] = {
+    "checkpoints": checkpoints,
+    "text": text,
+    "images": images,
+    "json": json_files,
+    "configs": configs,
+}
+
+
+def repair(path: Path) -> None:
+    """A manifest of the checkpoint as it is."""
+    manifest = {}
+    for file in path.iterdir():
+        if file.name != "manifest.json" and file.is_file():
+            content = b"" if file.is_symlink() else file.read_bytes()
+            manifest[file.name] = {"bytes": len(content), "sha256": sha256(content).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
+    """What is done with the checkpoint `model`, a copy of one of the run `name`."""
+    plain = ["device=cpu", "max_length=8", "beam=2"]
+    match random.randrange(10):
+        case 0 | 1:
+            return Case(["inspect", "model"])
+        case 2 if name == "attend":
+            return Case(["prepare", "data.train=20", "data.valid=2", "data.test=2", "data.vocabulary.reuse=model"])
+        case 3:
+            shutil.copytree(place / "cache", directory / "cache")
+            shutil.copytree(place / "data", directory / "data")
+            return Case(["train", *TINY, *SIZES, *RUNS[name], "init_from=model", "train.steps=1", "run=new"])
+        case 4:
+            (directory / "runs" / name / "checkpoints").mkdir(parents=True)
+            (directory / "model").rename(directory / "runs" / name / "checkpoints" / "step-0000900")
+            shutil.copytree(place / "cache", directory / "cache")
+            shutil.copytree(place / "data", directory / "data")
+            shutil.copy(place / "runs" / name / "config.yaml", directory / "runs" / name)
+            return Case(["train", f"run={name}", "train.resume=true", "train.steps=1", "device=cpu"])
+        case 5 | 6:
+            return Case(["eval", "checkpoint=model", "bootstrap=2", *plain])
+    if name in CAPTIONERS:
+        return Case(["caption", "checkpoint=model", f"images={place / 'data' / 'photos' / '3.png'}", *plain])
+    return Case(["translate", "checkpoint=model", *plain], b"a big cat\n\nthe house is small\n")
+
+
+def _settings(random: Random, name: str, place: Path, directory: Path) -> list[str]:
+    """A command line with one to three settings that nobody meant."""
+    from omegaconf import OmegaConf
+
+    run = f"checkpoint={place / 'runs' / name}"
+    (directory / "lines").write_text("a cat\na dog\n")
+    if name in CAPTIONERS:
+        decode = ["caption", run, f"images={place / 'data' / 'photos' / '3.png'}", "max_length=8"]
+    else:
+        decode = ["translate", run, "input=lines", "max_length=8"]
+    train = ["train", *TINY, *SIZES, *RUNS[name], "train.steps=1", "run=new"]
+    arguments = random.choice(
+        (
+            decode,
+            decode,
+            [*decode, "sample=true"],
+            ["eval", "hypotheses=lines", "references=lines", "bootstrap=2"],
+            ["prepare", "data.train=20", "data.valid=2", "data.test=2", "data.vocabulary.size=60"],
+            [*train, "--cfg=job"],
+            train,
+        )
+    )
+    if arguments[0] == "train":
+        shutil.copytree(place / "cache", directory / "cache")
+        shutil.copytree(place / "data", directory / "data")
+    command = arguments[0]
+    if command in ("train", "prepare"):
+        stored = OmegaConf.load(place / "runs" / name / "config.yaml")
+        keys = [key for key in _keys(stored) if command == "train" or key.startswith("data.")]
+    else:
+        configs = [OmegaConf.load(config_directory() / f"{one}.yaml") for one in (command, "decoding")]
+        keys = [key for one in configs for key in _keys(one) if not key.startswith("defaults")]
+    keys = [key for key in keys if not key.endswith("_target_") and key != "testset"]
+    for _ in range(random.randint(1, 3)):
+        key = random.choice(keys)
+        arguments.append(f"{random.choice(('', '', '', '', '+', '++', '~'))}{key}={_setting(random)}")
+    return arguments
+
+
+def _setting(random: Random) -> str:
+    hostile = ("[1,2", "(", "'", '"', "{a:1}", "a,b", "1,2", "${", "${beam}", "${oc.env:X}", "\\", "0x10", "1e999")
+    integers = [str(one) for one in (*INTEGERS[:6], 10**12, 2**63, 2**64, 10**40, -1, -(10**12))]
+    others = [one for one in HOSTILE if isinstance(one, str) and one not in mutations.RAW]
+    return random.choice((*hostile, *integers, *integers, "0.5", "1.5", "nan", "[]", "{}", "[[1],{a:b}]", *others))
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    for key in config:
+        value = config._get_node(key)
+        if hasattr(value, "keys") and not value._is_none():
+            yield from _keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _image(random: Random) -> tuple[str, bytes]:
+    """A sound image file of any format and mode, at times with a header that promises more pixels than there are."""
+    from PIL import Image
+
+    image, stream = picture(random), BytesIO()
+    if random.random() < 0.02:
+        size = random.choice(((9_000, 9_000), (60_000, 1)))
+        image = Image.new(random.choice(("1", "L", "RGB", "RGBA", "I;16")), size)
+        image.save(stream, "PNG")
+        return "png", stream.getvalue()
+    match random.randrange(14):
+        case 0 | 1:
+            image.convert(random.choice(("L", "RGB", "RGBA", "LA", "P", "1", "I;16"))).save(stream, "PNG")
+            return "png", stream.getvalue()
+        case 2 | 3 | 4:
+            exif = Image.Exif()
+            exif[0x0112] = random.randrange(10)
+            image = image.convert(random.choice(("L", "RGB", "CMYK")))
+            image.save(stream, "JPEG", quality=random.randint(5, 95), progressive=random.random() < 0.5, exif=exif)
+            return "jpg", stream.getvalue()
+        case 5 | 6:
+            frames = [picture(random).resize(image.size) for _ in range(random.randrange(3))]
+            image.save(stream, "GIF", save_all=True, append_images=frames, transparency=3)
+            return "gif", stream.getvalue()
+        case 7 | 8:
+            image.save(stream, "WEBP", lossless=random.random() < 0.5)
+            return "webp", stream.getvalue()
+        case 9:
+            image.convert(random.choice(("L", "RGB", "P", "1"))).save(stream, "BMP")
+            return "bmp", stream.getvalue()
+        case 10 | 11 | 12:
+            compression = random.choice((None, "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg", "group4"))
+            mode = "1" if compression == "group4" else random.choice(("L", "RGB", "CMYK")) if compression else "F"
+            image.convert(mode).save(stream, "TIFF", compression=compression)
+            return "tif", stream.getvalue()
+    image.convert(random.choice(("L", "RGB", "1"))).save(stream, "PPM")
+    return "ppm", stream.getvalue()
+
+
+# Running them.
+
+
+class Worker:
+    """Runs cases in this process, one after the other, and looks at what each leaves behind."""
+
+    def __init__(self, seed: int, place: Path, canary: Path) -> None:
+        self.seed, self.place, self.canary = seed, place, canary
+        self.directory = Path(tempfile.mkdtemp(prefix="case-", dir=place))
+        self.said = Path(tempfile.mkstemp(prefix="said-", dir=place)[1]).open("w+b")  # noqa: SIM115
+        for descriptor in (1, 2):
+            os.dup2(self.said.fileno(), descriptor)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        signal.signal(signal.SIGALRM, _deadline.ring)
+        limit = 8 << 30  # of new memory: before the machine has none left
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        self.start = _resident("VmRSS")
+
+    def make(self, kind: str, number: int) -> Case:
+        os.chdir(self.place)
+        shutil.rmtree(self.directory)
+        self.directory.mkdir()
+        case = KINDS[kind](Random(f"{self.seed}/{kind}/{number}"), self.place, self.directory, self.canary)
+        os.chdir(self.directory)
+        return case
+
+    def in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
+        """What became of the case, in a word, and what is wrong."""
+        case = self.make(kind, number)
+        self.said.seek(0)
+        self.said.truncate()
+        Path("/proc/self/clear_refs").write_text("5")  # the highest memory so far is forgotten
+        problem, status = None, None
+        with _stdin(case.stdin):
+            _deadline.start()
+            try:
+                status = cli.run(case.arguments, config_directory())
+            except Hang:
+                problem = f"more than {SECONDS} s\n{traceback.format_exc()}"
+            except BaseException:
+                problem = traceback.format_exc()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        taken = _resident("VmHWM") - self.start
+        self.said.seek(0)
+        return self._judged(case, status, self.said.read().decode("utf-8", "replace"), taken, problem)
+
+    def as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
+        """The same through the installed command."""
+        case = self.make(kind, number)
+        arguments = [argument.replace("\0", "0").encode("utf-8", "replace") for argument in case.arguments]
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as stdin:
+            stdin.write(case.stdin)
+            stdin.seek(0)
+            command = [sys.executable, "-m", "seqtool", *arguments]
+            process = subprocess.Popen(command, stdin=stdin, stdout=said, stderr=said)
+            deadline, problem, finished = time.monotonic() + SECONDS + STARTUP, None, 0
+            while not finished:
+                finished, code, usage = os.wait4(process.pid, os.WNOHANG)
+                if not finished and time.monotonic() > deadline:
+                    process.kill()
+                    problem = f"more than {SECONDS} s"
+                time.sleep(0.02)
+            process.returncode = os.waitstatus_to_exitcode(code)
+            said.seek(0)
+            output = said.read().decode("utf-8", "replace")
+        return self._judged(case, process.returncode, output, (usage.ru_maxrss << 10) - self.start, problem)
+
+    def _judged(
+        self, case: Case, status: int | None, said: str, taken: int, problem: str | None
+    ) -> tuple[str, list[str]]:
+        problems = [problem] if problem else []
+        if problem is None and status not in (0, 2):
+            problems.append(f"status {status}")
+        last = said.rstrip("\n").rpartition("\n")[2]
+        if status == 2 and not (last.startswith("seqtool: ") and last.endswith((".", "?"))):
+            problems.append("no sentence at the end")
+        if "Traceback (most recent call last)" in said:
+            problems.append("a traceback")
+        if taken > MEMORY:
+            problems.append(f"{taken / 1e6:,.0f} MB of memory")
+        if self.canary.exists():
+            problems.append("CODE RAN")
+            self.canary.unlink()
+        if problems:
+            shown = " ".join(argument if len(argument) < 200 else f"{argument[:200]}…" for argument in case.arguments)
+            problems += [f"seqtool {shown!r}", said[-3000:]]
+        return ("refused" if status == 2 else "done" if status == 0 else "failed"), problems
+
+
+@contextmanager
+def _stdin(content: bytes) -> Iterator[None]:
+    """Standard input is a pipe where the content fits into one, else a file."""
+    before = sys.stdin
+    if len(content) < 60_000:
+        read, write = os.pipe()
+        os.write(write, content)
+        os.close(write)
+        stream: Any = os.fdopen(read, encoding="utf-8")
+    else:
+        stream = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        stream.buffer.write(content)
+        stream.seek(0)
+    sys.stdin = stream
+    try:
+        yield
+    finally:
+        sys.stdin = before
+        stream.close()
+
+
+class Deadline:
+    """Raises Hang in the main thread after SECONDS besides those in which threads waited for a busy CPU."""
+
+    def start(self) -> None:
+        self.end = self._now() + SECONDS
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+
+    def ring(self, *_: object) -> None:
+        left = self.end - self._now()
+        if left <= 0:
+            raise Hang
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.1))
+
+    def _now(self) -> float:
+        threads = Path("/proc/self/task").glob("*/schedstat")
+        waited = sum(int(one.read_text().split()[1]) for one in threads)  # nanoseconds, ready to run
+        return time.monotonic() - waited / 1e9
+
+
+_deadline = Deadline()
+
+
+def _resident(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) << 10
+
+
+def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
+    """In a process of its own: the jobs (mode, kind, number) in turn, each announced before and reported after."""
+    worker = Worker(seed, place, canary)
+    for mode, kind, number in jobs:
+        pipe.send((mode, kind, number))
+        pipe.send(worker.as_command(kind, number) if mode == "command" else worker.in_process(kind, number))
+    shutil.rmtree(worker.directory)
+    pipe.send(None)
+
+
+def warm_up() -> None:
+    """What the commands import is no memory that a case takes."""
+    import torch
+
+    modules = ("matplotlib.pyplot", "timm", "torchvision.models.feature_extraction", "seqtool.caption_evaluation")
+    for module in (*modules, "seqtool.commands.train", "seqtool.translator", "seqtool.captioner"):
+        import_module(module)
+    torch.set_num_threads(1)
+
+
+def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: Callable[..., None]) -> None:
+    """Run all jobs in one process after another: where one dies or no longer answers the next goes on behind it."""
+    context = get_context("fork")
+    canary = place / "canary"
+    while jobs:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, seed, place, canary, jobs))
+        process.start()
+        theirs.close()
+        current = None
+        while True:
+            problem = None
+            try:
+                if not ours.poll(PATIENCE):
+                    process.kill()
+                    problem = "no answer"
+                found = ours.recv()
+            except EOFError:
+                process.join()
+                problem = problem or f"the process died ({process.exitcode})"
+                if current is None:
+                    raise SystemExit(f"The worker cannot start: {problem}.") from None
+                report(*current, "failed", [problem])
+                jobs = jobs[jobs.index(current) + 1 :]
+                break
+            if found is None:
+                process.join()
+                return
+            if len(found) == 3:
+                current = found
+            elif current is not None:
+                report(*current, *found)
+
+
+def run(
+    *, seed: int, counts: dict[str, int], command: int, place: Path, only: tuple[str, int] | None = None
+) -> dict[tuple[str, str], Counter[str]]:
+    """Run the cases, print every failure and a line a kind, and return what was counted of each (mode, kind)."""
+    warm_up()
+    if not (place / "runs").exists():
+        making = get_context("fork").Process(target=make_place, args=(place,))
+        making.start()
+        making.join()
+        if making.exitcode:
+            raise SystemExit("The tiny models cannot be trained.")
+    jobs = [("in process", kind, number) for kind, count in counts.items() for number in range(count)]
+    jobs += [("command", kind, number) for kind in counts for number in range(command)]
+    if only is not None:
+        jobs = [("in process", *only)]
+    found: dict[tuple[str, str], Counter[str]] = {(mode, kind): Counter() for mode, kind, _ in jobs}
+    started = time.monotonic()
+
+    def report(mode: str, kind: str, number: int, outcome: str, problems: list[str]) -> None:
+        counted = found[mode, kind]
+        counted["failed" if problems else outcome] += 1
+        if problems:
+            print(f"FAILED {mode}: --seed {seed} --only {kind}:{number}")
+            print("\n".join(f"    {line}" for problem in problems for line in problem.splitlines()), flush=True)
+        if counted.total() == sum(1 for job in jobs if job[:2] == (mode, kind)):
+            summary = ", ".join(f"{counted[one]:,} {one}" for one in ("done", "refused", "failed"))
+            taken = time.monotonic() - started
+            print(f"{kind} ({mode}): {counted.total():,} cases, {summary}; {taken:,.0f} s", flush=True)
+
+    supervise(seed, place, jobs, report)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoints", type=int, default=1000, help="mutated checkpoints")
+    parser.add_argument("--inputs", type=int, default=250, help="mutated inputs of each other kind")
+    parser.add_argument("--command", type=int, default=0, help="of each kind also through `python -m seqtool`")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--only", metavar="KIND:NUMBER", help="a single case")
+    parser.add_argument("--place", type=Path, help="a directory for the tiny models, which are then kept")
+    given = parser.parse_args()
+    only = None
+    if given.only:
+        kind, _, number = given.only.partition(":")
+        only = (kind, int(number))
+    counts = {kind: given.checkpoints if kind == "checkpoints" else given.inputs for kind in given.kinds}
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        place = given.place or Path(scratch)
+        place.mkdir(parents=True, exist_ok=True)
+        found = run(seed=given.seed, counts=counts, command=given.command, place=place.resolve(), only=only)
+    sys.exit(1 if any(counted["failed"] for counted in found.values()) else 0)
+
+
+if __name__ == "__main__":
+    main()

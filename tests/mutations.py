@@ -1,0 +1,302 @@
+"""Mutations for `fuzz.py`: of bytes, of text, of JSON, and of the formats that a checkpoint is made of."""
+
+import copy
+import gzip
+import json
+import os
+import pickle
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I8", "U8", "BOOL", "C64", "F8_E4M3", "F8_E8M0", "F4", "U16", "?")
+FLOATS = (b"\0\0\x80\x7f", b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f")  # infinite, NaN, largest
+INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
+DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"  # what json.dumps cannot write: put into its output
+RAW = {
+    DEEP: "[" * 100_000 + "]" * 100_000,
+    LONG: "9" * 5000,
+    INFINITE: "1e999",
+}
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 2, 3.5, -0.0, 10**6, 2**31, 2**63, 10**30, -(10**18), 1e300, float("nan")),
+    *("", "x", "null", "???", "${oc.env:HOME}", "${model}", "a\0b", "\ud800", "é" * 1000, "../../../escaped", "/", "."),
+    *("/dev/zero", "os.system", "posix.system", "builtins.eval", "seqtool.cli.main", "seqtool.models.bahdanau.nn"),
+    *("seqtool", "seqtool.", ".", "seqtool..cli", "seqtool.data.translation.Toy", "torch.nn.Linear", "subprocess.run"),
+    *("seqtool.models.luong.Luong", "seqtool.models.show_tell.ShowTell", "seqtool.models.captioner.Captioner"),
+    *("torchvision/alexnet", "timm/test_vit", "torchvision/vit_h_14", "step-9999999", "word", "unigram", "bpe", "gru"),
+    *([], {}, [[]], [1, "a", None], {"": 0}, {"_target_": "os.system"}, {"a": {"b": {"c": []}}}, [0] * 1000),
+    *(DEEP, LONG, INFINITE),
+)
+CHARACTERS = "\0\t\r\x0b\x1c\x85\u2028\u200f\u202e\ufeff\ufffd\U0001f469\u200d\U0001f680שלום مرحبا\u0301\u0336▁⁇ İßﬁ١½"
+BROKEN = (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80")  # no UTF-8
+
+
+class Bomb:
+    """Unpickled, it makes the canary."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch '{self.canary}'",)
+
+
+def bomb(canary: Path, random: Random) -> bytes:
+    """A pickle as it is, in torch's own form (a ZIP of it), or in NumPy's."""
+    import io
+
+    import numpy as np
+    import torch
+
+    stream = io.BytesIO()
+    match random.randrange(3):
+        case 0:
+            pickle.dump(Bomb(canary), stream)
+        case 1:
+            torch.save({"state_dict": Bomb(canary)}, stream)
+        case _:
+            np.save(stream, np.array([Bomb(canary)], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+def damaged(content: bytes, random: Random) -> bytes:
+    """The bytes with one to three small changes."""
+    for _ in range(random.randint(1, 3)):
+        content = _damaged_once(content, random)
+    return content
+
+
+def _damaged_once(content: bytes, random: Random) -> bytes:
+    size = len(content)
+    at, length = random.randrange(size + 1), min(size, int(2 ** random.uniform(0, 12)))
+    match random.randrange(10):
+        case 0 if size:  # bits
+            changed = bytearray(content)
+            for _ in range(random.randint(1, 8)):
+                changed[random.randrange(size)] ^= 1 << random.randrange(8)
+            return bytes(changed)
+        case 1 if size:  # a number
+            number = random.choice(INTEGERS).to_bytes(8, random.choice(("little", "big")))
+            number = number[: random.choice((1, 2, 4, 8))]
+            return content[:at] + number + content[at + len(number) :]
+        case 2:
+            return content[:at]
+        case 3:
+            return content[:at] + content[at + length :]
+        case 4:
+            return content[:at] + random.randbytes(length) + content[at:]
+        case 5:
+            return content[:at] + content[at : at + length] * random.choice((2, 3, 50)) + content[at + length :]
+        case 6:
+            return content[:at] + bytes([random.choice((0, 255, 32))]) * length + content[at + length :]
+        case 7:
+            other = random.randrange(size + 1)
+            return content[:at] + content[other : other + length] + content[at:]
+        case 8:
+            return random.choice((b"", b"\0", b"\n", content[::-1], gzip.compress(content)))
+    return content[:at] + random.randbytes(1) + content[at + 1 :]
+
+
+def text(content: bytes, random: Random) -> bytes:
+    """Text with what editors, systems and strangers put into it."""
+    lines = content.split(b"\n")
+    at = random.randrange(len(lines))
+    line = lines[at]
+    where = random.randrange(len(line) + 1)
+    match random.randrange(17):
+        case 0:
+            return b"\xef\xbb\xbf" * random.randint(1, 2) + content
+        case 1:
+            return content.replace(b"\n", random.choice((b"\r\n", b"\r", b"\n\n", b"\0\n", b" \n")))
+        case 2:
+            lines[at] = line[:where] + random.choice(BROKEN) + line[where:]
+        case 3:
+            lines[at] = line[:where] + b"\t" * random.randint(1, 3) + line[where:]
+        case 4:
+            lines[at] = (line or b"x") * (random.choice((10_000, 1_000_000)) // (len(line) or 1))
+        case 5:
+            lines[at] = random.choice((b" ", b"\t", "\u3000".encode(), b"\0")) * random.choice((1, 5, 10_000))
+        case 6 | 7 | 8:
+            strange = "".join(random.choices(CHARACTERS, k=random.randint(1, 30)))
+            lines[at] = line[:where] + strange.encode() + line[where:]
+        case 9:
+            del lines[at]
+        case 10:
+            lines.insert(at, random.choice(lines))
+        case 11:
+            utf_16 = content.decode(errors="replace").encode("utf-16")
+            return random.choice((b"", b"\n", b" \n" * len(lines), utf_16))
+        case 12:
+            return gzip.compress(content)[: random.randint(0, 200)]
+        case 13:
+            return random.randbytes(random.randint(1, 300))
+        case 14:
+            strange = [*range(0x300, 0x370), *range(0x1F000, 0x1FA00)]  # accents on accents, pictures
+            lines[at] = "".join(map(chr, random.choices(strange, k=200))).encode()
+        case _:
+            return damaged(content, random)
+    return b"\n".join(lines)
+
+
+def json_bytes(value: Any, random: Random) -> bytes:
+    """The value as JSON after one to three changes, which are at times JSON that Python's writer does not write."""
+    value = copy.deepcopy(value)
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        value = changed(value, random)
+    written = dumped(value)
+    return damaged(written, random) if random.random() < 0.1 else written
+
+
+def dumped(value: Any) -> bytes:
+    written = json.dumps(value)
+    for mark, raw in RAW.items():
+        written = written.replace(f'"{mark}"', raw)
+    return written.encode()
+
+
+def changed(value: Any, random: Random) -> Any:
+    """One value in the tree replaced, removed, renamed, moved or doubled."""
+    places = list(_places(value))
+    if not places:
+        return random.choice(HOSTILE)
+    parent, key = random.choice(places)
+    match random.randrange(8):
+        case 0:
+            del parent[key]
+        case 1 if isinstance(parent, dict):
+            parent[random.choice(("", "_target_", "\0", "x" * 200, str(key).upper()))] = parent.pop(key)
+        case 2:
+            other, name = random.choice(places)
+            parent[key] = copy.deepcopy(other[name])
+        case 3 if isinstance(parent[key], int) and not isinstance(parent[key], bool):
+            parent[key] = random.choice((-parent[key], parent[key] + 1, parent[key] * 1000, random.choice(INTEGERS)))
+        case 4:
+            parent[key] = random.choice(([parent[key]], {"a": parent[key]}, str(parent[key])))
+        case 5 if isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[key]))
+        case _:
+            parent[key] = copy.deepcopy(random.choice(HOSTILE))
+    return value
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) in the tree."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield value, key
+        yield from _places(inner)
+
+
+def safetensors(content: bytes, random: Random) -> bytes:
+    """A changed header, its length repaired as a rule; at times the tensors' values alone."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header, body = content[8 : 8 + length], content[8 + length :]
+    match random.randrange(8):
+        case 0:
+            return struct.pack("<Q", random.choice(INTEGERS)) + header + body
+        case 1:
+            return content[:8] + header + damaged(body, random)
+        case 2:  # values alone, of the same number
+            kind = random.choice((b"\0", b"\xff", struct.pack("<f", float("inf")), struct.pack("<f", float("nan"))))
+            return content[: 8 + length] + (kind * len(body))[: len(body)]
+        case 3:
+            header = damaged(header, random)
+        case 4:
+            tensors = json.loads(header)
+            name = random.choice(sorted(tensors.keys() - {"__metadata__"}))
+            tensors[name]["dtype"] = random.choice(TYPES)
+            header = json.dumps(tensors).encode()
+        case 5:
+            tensors = json.loads(header)
+            name = random.choice(sorted(tensors.keys() - {"__metadata__"}))
+            shape = tensors[name]["shape"]
+            tensors[name]["shape"] = random.choice((shape[::-1], [*shape, 1], [1, *shape], [0], [], [2**62, 4], [-1]))
+            header = json.dumps(tensors).encode()
+        case _:
+            header = json_bytes(json.loads(header), random)
+    return struct.pack("<Q", len(header)) + header + body
+
+
+def protobuf(content: bytes, random: Random, depth: int = 0) -> bytes:
+    """A message with one of its fields changed, the lengths around it repaired."""
+    fields = list(_fields(content))
+    if not fields:
+        return damaged(content, random)
+    at = random.randrange(len(fields)) if depth or random.random() < 0.4 else random.randrange(-min(3, len(fields)), 0)
+    number, wire, value = fields[at]
+    match random.randrange(7):
+        case 0:
+            del fields[at]
+        case 1:
+            fields.insert(random.randrange(len(fields) + 1), fields[at])
+        case 2:
+            other = random.choice((0, 1, 2, 3, 10, 15, 40, 41, 42, 43, 44, 45, 2**28))
+            fields[at] = (other, wire, value)
+        case _:
+            if isinstance(value, int):
+                value = random.choice((*INTEGERS, value + 1, value ^ 1))
+            elif wire == 2:
+                deeper = depth < 2 and random.random() < 0.7
+                value = protobuf(value, random, depth + 1) if deeper else damaged(value, random)
+            else:
+                value = random.choice((*FLOATS, random.randbytes(8))).ljust(8, b"\0")[: len(value)]
+            fields[at] = (number, wire, value)
+    return b"".join(_field(*field) for field in fields)
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
+    at = 0
+    while at < len(content):
+        key, at = _varint(content, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(content, at)
+            yield number, wire, value
+        elif wire in (1, 2, 5):
+            length = {1: 8, 5: 4}.get(wire)
+            if length is None:
+                length, at = _varint(content, at)
+            yield number, wire, content[at : at + length]
+            at += length
+        else:  # no message after all
+            return
+
+
+def _field(number: int, wire: int, value: Any) -> bytes:
+    start = _written(number << 3 | wire)
+    if wire == 0:
+        return start + _written(value)
+    return start + (_written(len(value)) if wire == 2 else b"") + value
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(content):
+        byte = content[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, at
+
+
+def _written(value: int) -> bytes:
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*written, value])
+
+
+def vocabulary(content: bytes, random: Random) -> bytes:
+    """The file's header, or what was learnt."""
+    header, _, body = content.partition(b"\n")
+    stored = json.loads(header)
+    if random.random() < 0.3:
+        return json_bytes(stored, random) + b"\n" + body
+    if stored["kind"] == "word":
+        return header + b"\n" + text(body, random)
+    return header + b"\n" + (protobuf(body, random) if random.random() < 0.7 else damaged(body, random))

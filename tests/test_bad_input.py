@@ -1,0 +1,589 @@
+"""Bad and hostile input, by the text of what the command says about it. `fuzz.py` looks for what is not listed here."""
+
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from fuzz import repair
+from mutations import RAW, Bomb, bomb, dumped
+from PIL import Image
+from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
+
+from seqtool import checkpoint, cli
+from seqtool.cli import config_directory
+from seqtool.data.vocabulary import JOINT, TARGET, WordVocabulary
+from seqtool.models.bahdanau import Bahdanau
+from seqtool.models.show_attend_tell import ShowAttendTell
+
+ROOT = Path(__file__).parent.parent
+LINES = b"the cat\n\nthe dog\n"
+SCORES = {"step": 3, "loss": 1.5, "bleu": 2.5}
+PROGRESS = {"step": 3, "epoch": 1, "seconds": 6.0, "best": {**SCORES, "checkpoint": "step-0000003"}, "last": SCORES}
+SPECIAL = ("source_vocabulary", "target_vocabulary", "pretrained", "encoder")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two checkpoints that nobody trained: `translator` and `captioner`."""
+    directory = tmp_path_factory.mktemp("models")
+    words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], normalization="nfc", lowercase=False)
+    for name in (JOINT, TARGET):
+        words.save(directory / name)
+    toy = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5}
+    for name, model, parts, target, vocabulary in (
+        ("translator", Bahdanau(**BAHDANAU), BAHDANAU, "bahdanau.Bahdanau", JOINT),
+        ("captioner", ShowAttendTell(**SHOW_ATTEND_TELL), SHOW_ATTEND_TELL, "show_attend_tell.ShowAttendTell", TARGET),
+    ):
+        settings: dict[str, Any] = {key: value for key, value in parts.items() if key not in SPECIAL}
+        settings["_target_"] = f"seqtool.models.{target}"
+        if name == "captioner":
+            settings["encoder"] = ENCODER
+        checkpoint.save(
+            directory / name,
+            model=checkpoint.weights(model),
+            training={"random.cpu": torch.get_rng_state()},
+            config={"model": settings, "data": toy, "optim": {"name": "adam"}, "schedule": {"name": "constant"}},
+            progress=PROGRESS,
+            versions={"seqtool": "0"},
+            vocabularies=[directory / vocabulary],
+        )
+    return directory
+
+
+@pytest.fixture
+def place(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with a copy of the checkpoints in it, `translator` and `captioner`."""
+    for name in ("translator", "captioner"):
+        shutil.copytree(models / name, tmp_path / name)
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "red.png")
+    (tmp_path / "lines").write_bytes(LINES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Status, standard output, and the last line of standard error."""
+    capsys.readouterr()
+    status = cli.run(arguments, config_directory())
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return status, captured.out, captured.err.rstrip("\n").rpartition("\n")[2]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], command: str) -> str:
+    """The one sentence of a command that ends with status 2."""
+    status, _, sentence = run(capsys, *command.split())
+    assert status == 2 and sentence.startswith("seqtool: "), sentence
+    return sentence.removeprefix("seqtool: ")
+
+
+# Text.
+
+TRANSLATE = "translate checkpoint=translator device=cpu beam=1 max_length=8 input=lines"
+STRANGE = {
+    "a byte order mark": b"\xef\xbb\xbfthe cat\nthe dog\n",
+    "the line ends of Windows": b"the cat\r\nthe dog\r\n",
+    "null characters": b"the\0 cat\nthe dog\0\n",
+    "tabs": b"\tthe\tcat\nthe dog\t\t\n",
+    "a line of a megabyte": b"the cat " * 131_072 + b"\nthe dog\n",
+    "only spaces": " \u3000\u00a0 \n\t\t\n".encode(),
+    "pictures, right to left, accents on accents": "👩‍🚀🇦🇶 \u202eשלום مرحبا\ne\u0301\u0336\u0300\u0489 ⁇▁\n".encode(),
+    "line ends that are none": "the\u2028cat\u0085\x0b\x0c\n\x1c\rdog\n".encode(),
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_strange_text_is_text(content: bytes, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each line, from translate, and no complaint by eval either."""
+    (place / "lines").write_bytes(content)
+    status, output, _ = run(capsys, *TRANSLATE.split())
+    assert status == 0 and output.count("\n") == 2
+    if len(content) < 1000:  # edit rate and characters take long on a line of a megabyte
+        status, _, sentence = run(capsys, "eval", "hypotheses=lines", "references=lines", "bootstrap=2")
+        assert status == 0, sentence
+
+
+def test_a_byte_order_mark_and_line_ends_change_no_translation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for content in (b"the cat\nthe dog\n", STRANGE["a byte order mark"], STRANGE["the line ends of Windows"]):
+        (place / "lines").write_bytes(content)
+        outputs.append(run(capsys, *TRANSLATE.split())[1])
+    assert len(set(outputs)) == 1
+
+
+def test_a_long_line_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "lines").write_bytes(STRANGE["a line of a megabyte"])
+    cli.run(TRANSLATE.split(), config_directory())
+    expected = "Line 1 has 262,144 tokens: only the first 7 are translated (max_length=8)."
+    assert expected in capsys.readouterr().err
+
+
+PREPARE = "prepare data=parallel data.train=a,b data.valid=a,b data.processes=1"
+TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
+    "no UTF-8": (
+        {"lines": b"the cat\nK\xf6ln\n"},
+        TRANSLATE,
+        "lines line 2 is not valid UTF-8 (byte 2 of the line): convert the file to UTF-8.",
+    ),
+    "UTF-16": (
+        {"lines": "the cat\n".encode("utf-16")},
+        TRANSLATE,
+        "lines line 1 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
+    ),
+    "half of a surrogate pair": (
+        {"lines": b"\xed\xa0\x80\n"},
+        TRANSLATE,
+        "lines line 1 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
+    ),
+    "an empty file": ({"lines": b""}, TRANSLATE, "lines is empty."),
+    "no lines but ends": (
+        {"a": b"\n", "b": b"\n"},
+        PREPARE,
+        "The training text has no words: nothing can be learnt from it.",
+    ),
+    "unequal files": (
+        {"a": b"one\ntwo\n", "b": b"eins\n"},
+        PREPARE,
+        "a has 2 lines but b has 1: the files must be parallel.",
+    ),
+    "an empty file beside another": ({"a": b"one\n", "b": b""}, PREPARE, "b is empty."),
+    "tabs": (
+        {"a.tsv": b"one\teins\ntwo\tzwei\t!\n"},
+        "prepare data=parallel data.train=a.tsv data.valid=a.tsv data.processes=1",
+        "a.tsv line 2 has 2 tabs: each line must be the source, one tab, the target.",
+    ),
+    "gzip cut short": (
+        {"a.gz": gzip.compress(b"the cat\n" * 9)[:-12]},
+        TRANSLATE.replace("input=lines", "input=a.gz"),
+        "a.gz is cut short after line N: copy or download it again.",
+    ),
+    "no gzip": (
+        {"a.gz": b"the cat\n"},
+        TRANSLATE.replace("input=lines", "input=a.gz"),
+        "a.gz is no intact gzip file (after line N): copy or download it again.",
+    ),
+    "gzip that holds a line of gigabytes": (
+        {"a.gz": gzip.compress(bytes(40 << 20), 1)},
+        TRANSLATE.replace("input=lines", "input=a.gz"),
+        "a.gz line 1 has 16 MB or more: break it into sentences.",
+    ),
+    "a directory": (
+        {},
+        TRANSLATE.replace("input=lines", "input=translator"),
+        "translator is a directory, not a text file.",
+    ),
+    "no file": ({}, TRANSLATE.replace("input=lines", "input=no/such"), "no/such does not exist."),
+    "a device": (
+        {},
+        TRANSLATE.replace("input=lines", "input=/dev/zero"),
+        "/dev/zero is not a regular file: write the text into a file first.",
+    ),
+    "a link number of any length": (
+        {"links": b"0-0\n" + b"9" * 5000 + b"-1\n"},
+        "eval hypotheses=lines2 references=lines2 sources=lines2 alignments=links gold=links bootstrap=2",
+        f"links line 2: '{'9' * 5000}-1' is not an alignment link; expected i-j (sure) or i?j (possible), "
+        "source word and target word counted from 0.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "command", "message"), TEXTS.values(), ids=TEXTS)
+def test_bad_text(
+    files: dict[str, bytes], command: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in {"lines2": b"a\nb\n", **files}.items():
+        (place / name).write_bytes(content)
+    assert re.sub(r"after line \d+", "after line N", refusal(capsys, command)) == message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "lines").chmod(0)
+    assert refusal(capsys, TRANSLATE) == "'lines' cannot be used: permission denied."
+    (place / "red.png").chmod(0)
+    refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
+    (place / "translator" / "model.safetensors").chmod(0)
+    assert "cannot be used: permission denied." in refusal(capsys, "inspect translator")
+
+
+# JSON.
+
+DEEP, LONG = RAW["@deep@"], RAW["@long@"]
+SCORE = "eval task=captioning references=coco.json hypotheses=results.json tokenize=none"
+LEARN = "prepare model=show_tell data=photos data.directory=. data.train=own.jsonl data.processes=1 device=cpu"
+LEARN += " data.valid=own.jsonl data.test=own.jsonl data.vocabulary.minimum_count=1"
+JSON: dict[str, tuple[str, str, str, str]] = {
+    "brackets in brackets: references": (
+        "coco.json",
+        DEEP,
+        SCORE,
+        r"^coco\.json cannot be read as JSON \(too many brackets",
+    ),
+    "brackets in brackets: results": ("results.json", DEEP, SCORE, r"^results\.json cannot be read as JSON \(too many"),
+    "brackets in brackets: captions": (
+        "own.jsonl",
+        f'{{"file": "red.png", "caption": {DEEP}}}',
+        LEARN,
+        r"^own\.jsonl line 1 cannot be read as JSON \(too many brackets within brackets\)\.$",
+    ),
+    "brackets in brackets: document frequencies": (
+        "df.json",
+        f'{{"images": 1, "tokenize": "none", "document_frequencies": {DEEP}}}',
+        f"{SCORE} document_frequencies=df.json",
+        r"^df\.json holds no document frequencies: expected a JSON object",
+    ),
+    "digits: references": ("coco.json", f"[{LONG}]", SCORE, r"^coco\.json cannot be read as JSON \(Exceeds the limit"),
+    "digits: captions": (
+        "own.jsonl",
+        f'{{"file": "red.png", "caption": {LONG}}}',
+        LEARN,
+        r"^own\.jsonl line 1 cannot be read as JSON \(Exceeds the limit",
+    ),
+    "no number: document frequencies": (
+        "df.json",
+        '{"images": 1e999, "tokenize": "none", "document_frequencies": {}}',
+        f"{SCORE} document_frequencies=df.json",
+        r"^df\.json holds no document frequencies",
+    ),
+    "not UTF-8": ("coco.json", "\xff", SCORE, r"^coco\.json is not UTF-8 \(byte 0\): expected JSON\.$"),
+    "empty": ("coco.json", "", SCORE, r"^coco\.json line 1 is not JSON \(Expecting value\): expected a list of"),
+    "a way out of the folder": (
+        "own.jsonl",
+        '{"file": "../red.png", "caption": "a"}',
+        LEARN,
+        r"^own\.jsonl line 1 names the image '\.\./red\.png': it must be the name of a file in \.\.$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "command", "message"), JSON.values(), ids=JSON)
+def test_bad_json(
+    file: str, content: str, command: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "coco.json").write_text('{"1": ["the cat"]}')
+    (place / "results.json").write_text('{"1": "the dog"}')
+    (place / file).write_bytes(content.encode("latin-1"))
+    found = refusal(capsys, command)
+    assert re.search(message, found), found
+
+
+# Settings, on the command line and in a checkpoint.
+
+LARGE = 10**30
+SETTINGS = {
+    f"{TRANSLATE} beam=two": "setting 'beam' must be a whole number, not 'two'.",
+    f"{TRANSLATE} beam=1.5": "setting 'beam' must be a whole number, not 1.5.",
+    f"{TRANSLATE} beam=[1]": "setting 'beam' must be a whole number, not [1].",
+    f"{TRANSLATE} beam=null": "setting 'beam' must be a whole number, not null.",
+    f"{TRANSLATE} beam=1000000": "beam must be at most 1,000, not 1,000,000.",
+    f"{TRANSLATE} max_length=1000000": "max_length must be at most 10,000, not 1,000,000.",
+    f"{TRANSLATE} temperature=nan": "setting 'temperature' must be a number that a computer can work with, not nan.",
+    f"{TRANSLATE} seed={LARGE}": f"setting 'seed' must be a whole number that a computer can work with, not {LARGE}.",
+    f"{TRANSLATE} threads=100000": "threads must be at most 1,024, not 100,000.",
+    f"{TRANSLATE} sample=perhaps": "setting 'sample' must be true or false, not 'perhaps'.",
+    "eval hypotheses=lines references=lines bootstrap=2000000": "bootstrap must be at most 1,000,000, not 2,000,000.",
+    "prepare data.test=1000000": "data.test is 1,000,000: of the built-in corpus it has at most 100,000 pairs.",
+    "prepare data.processes=99999": "data.processes is 99,999 but must be at most 1,024.",
+}
+
+
+@pytest.mark.parametrize("command", SETTINGS)
+def test_settings_of_wrong_types_and_sizes(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(capsys, command).lower() == SETTINGS[command].lower()
+
+
+def test_a_run_cannot_be_outside_of_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = refusal(capsys, "train run=../escaped data.train=20 data.valid=5 data.test=5 data.vocabulary.kind=word")
+    assert sentence == "Run name '../escaped' is not a plain directory name: a run lives directly in runs."
+
+
+OURS = "only classes of seqtool may be built from it."
+MODEL: dict[str, tuple[dict[str, Any], str]] = {
+    "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
+    "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),
+    "nothing for text": ({"cell": None}, "setting 'cell' must be text, not null."),
+    "a setting that is none": (
+        {"encoder_hiden": 3},
+        "unknown setting 'encoder_hiden'; did you mean 'encoder_hidden'?",
+    ),
+    "more units than memory": (
+        {"embedding": 10**6},
+        "translator does not fit the model: 'source_embedding.weight' is (11, 6) there and (11, 1000000) here.",
+    ),
+    "more units than any model has": (
+        {"maxout": 10**12},
+        "model.maxout must be at most 1,000,000, not 1,000,000,000,000.",
+    ),
+    "layers without end": ({"encoder_layers": 10**9}, "model.encoder_layers must be at most 100, not 1,000,000,000."),
+    "another shape": (
+        {"maxout": 7},
+        "translator does not fit the model: 'deep_state.weight' is (12, 8) there and (14, 8) here.",
+    ),
+    "another model": (
+        {"bidirectional": False},
+        "translator does not fit the model: the model has no 'encoder.back.0.cell.recurrent.bias'.",
+    ),
+    "a function of Python's": ({"_target_": "os.system"}, f"The configuration names 'os.system': {OURS}"),
+    "a function of ours": ({"_target_": "seqtool.cli.main"}, f"The configuration names 'seqtool.cli.main': {OURS}"),
+    "a class that ours import": (
+        {"_target_": "seqtool.cli.Path"},
+        f"The configuration names 'seqtool.cli.Path': {OURS}",
+    ),
+    "a module within a module": (
+        {"_target_": "seqtool.cli.os.system"},
+        "Unknown target 'seqtool.cli.os.system': there is no module 'seqtool.cli.os'.",
+    ),
+    "a class of ours that is no model": (
+        {"_target_": "seqtool.data.cache.SideWriter"},
+        "The configuration names 'seqtool.data.cache.SideWriter', which is not what is wanted here.",
+    ),
+    "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
+}
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the record of a checkpoint, and its manifest with it."""
+    record = json.loads((path / "checkpoint.json").read_bytes())
+    change(record)
+    (path / "checkpoint.json").write_bytes(dumped(record))
+    repair(path)
+
+
+@pytest.mark.parametrize(("change", "message"), MODEL.values(), ids=MODEL)
+def test_a_strangers_settings(
+    change: dict[str, Any], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(place / "translator", lambda record: record["config"]["model"].update(change))
+    assert refusal(capsys, TRANSLATE).lower() == message.lower()
+
+
+def test_a_strangers_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite(place / "captioner", lambda record: record["config"]["model"]["encoder"].update(size=10**6))
+    sentence = refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
+    assert sentence == "model.encoder.size must be at most 1,024 pixels, not 1,000,000."
+
+
+def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
+    """`load_model` gives what building it and filling it gives, what is tied and what is trained included."""
+    for name, make in (
+        ("translator", lambda: Bahdanau(**BAHDANAU)),
+        ("captioner", lambda: ShowAttendTell(**SHOW_ATTEND_TELL)),
+    ):
+        found, filled = checkpoint.find(models / name), make()
+        found.load_weights(filled)
+        loaded = found.load_model(make)
+        for (key, ours), (other, theirs) in zip(
+            checkpoint.weights(loaded).items(), checkpoint.weights(filled).items(), strict=True
+        ):
+            assert key == other and torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad
+    tied = BAHDANAU | {"tie": "all"}
+    path = models / "tied"
+    checkpoint.save(
+        path, model=checkpoint.weights(Bahdanau(**tied)), training={}, config={"model": {}}, progress={"step": 1},
+        versions={}, vocabularies=[],
+    )  # fmt: skip
+    model = checkpoint.find(path).load_model(lambda: Bahdanau(**tied))
+    assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight
+
+
+# Checkpoints.
+
+UNREADABLE = "its record cannot be read; use another one."
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json", JOINT])
+def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether the manifest agrees or not: what is left is refused, with the name of the file where it is no record."""
+    path = place / "translator"
+    content = (path / name).read_bytes()
+    header = 8 + struct.unpack("<Q", content[:8])[0] if name.endswith("safetensors") else content.find(b"\n") + 1
+    for cut in sorted({0, 1, 8, 9, header // 2, header - 1, header, (header + len(content)) // 2, len(content) - 1}):
+        if name == "manifest.json":
+            (path / name).write_bytes(content[:cut])
+            assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
+            continue
+        (path / name).write_bytes(content[:cut])
+        expected = f"Checkpoint translator is damaged: {name} is not what was written; use another one."
+        assert refusal(capsys, "inspect translator") == expected
+        manifest = (path / "manifest.json").read_bytes()
+        repair(path)
+        sentence = refusal(capsys, "inspect translator")
+        assert re.sub("has [0-9]+ of", "has N of", sentence) in (
+            f"Checkpoint translator is damaged: {UNREADABLE}",
+            "Checkpoint translator is damaged: model.safetensors cannot be read; use another one.",
+            f"translator/{JOINT} is not a vocabulary file of seqtool.",
+            f"translator/{JOINT} is cut short: it has N of 11 entries.",
+        )
+        (path / "manifest.json").write_bytes(manifest)
+
+
+RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "brackets in brackets": lambda record: record.update(more="@deep@"),
+    "deeper than any": lambda record: record.update(more=json.loads("[" * 100 + "]" * 100)),
+    "digits": lambda record: record["progress"].update(step="@long@"),
+    "steps that are text": lambda record: record["progress"].update(step="3"),
+    "steps below none": lambda record: record["progress"].update(step=-3),
+    "progress that is a list": lambda record: record.update(progress=[]),
+    "no model": lambda record: record["config"].pop("model"),
+    "scores that are text": lambda record: record["progress"]["last"].update(bleu="high"),
+    "half of a surrogate pair": lambda record: record["versions"].update(torch="\ud800"),
+    "a best checkpoint elsewhere": lambda record: record["progress"]["best"].update(checkpoint="../../../other"),
+    "an absolute best checkpoint": lambda record: record["progress"]["best"].update(checkpoint="/etc"),
+}
+
+
+@pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
+def test_records_of_checkpoints(
+    change: Callable[[dict[str, Any]], Any], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(place / "translator", change)
+    assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
+
+
+def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe or a device that never ends is not waited for, and a manifest names nothing elsewhere."""
+    path = place / "translator"
+    weights = (path / "model.safetensors").read_bytes()
+    for make in (
+        lambda: os.mkfifo(path / "model.safetensors"),
+        lambda: (path / "model.safetensors").symlink_to("/dev/zero"),
+        lambda: (path / "model.safetensors").mkdir(),
+    ):
+        (path / "model.safetensors").unlink()
+        make()
+        repair(path)
+        sentence = refusal(capsys, "inspect translator")
+        assert sentence == "Checkpoint translator is damaged: model.safetensors cannot be read; use another one."
+        if (path / "model.safetensors").is_dir():
+            (path / "model.safetensors").rmdir()
+            (path / "model.safetensors").touch()
+    (path / "model.safetensors").write_bytes(weights)
+    repair(path)
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    manifest["../lines"] = {"bytes": len(LINES), "sha256": hashlib.sha256(LINES).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    sentence = refusal(capsys, "inspect translator")
+    assert sentence == "Checkpoint translator is incomplete: it has no lines; use another one."
+    (path / JOINT).unlink()
+    os.mkfifo(path / JOINT)
+    repair(path)
+    assert refusal(capsys, TRANSLATE) == f"translator/{JOINT} is not a vocabulary file of seqtool."
+
+
+def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "translator" / "model.safetensors"
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    tensors = json.loads(content[8 : 8 + length])
+    tensors["output.weight"]["dtype"] = "I32"
+    header = json.dumps(tensors).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
+    repair(path.parent)
+    sentence = refusal(capsys, TRANSLATE)
+    assert sentence == "translator does not fit the model: 'output.weight' is int32 there and float32 here."
+
+
+# Code.
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "training.safetensors", "checkpoint.json", "manifest.json", JOINT]
+)
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_pickle_in_a_checkpoint_is_not_executed(
+    name: str, repaired: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(4):
+        (place / "translator" / name).write_bytes(bomb(place / "canary", Random(seed)))
+        if repaired and name != "manifest.json":
+            repair(place / "translator")
+        if name != "training.safetensors" or not repaired:  # which only `train` reads
+            assert "damaged" in (sentence := refusal(capsys, "inspect translator")) or "not a vocabulary" in sentence
+            refusal(capsys, TRANSLATE)
+    assert not (place / "canary").exists()
+
+
+def test_a_pickle_as_anything_else_is_not_executed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the weights of an encoder, as a run's configuration, as a prepared corpus and in place of its parts."""
+    prepare = "prepare data.train=50 data.valid=5 data.test=5 data.vocabulary.kind=word data.processes=1"
+    run(capsys, *prepare.split())
+    cache = next(path for path in (place / "cache").iterdir() if path.is_dir())
+    (place / "runs" / "mine").mkdir(parents=True)
+    for seed in range(4):
+        hostile = bomb(place / "canary", Random(seed))
+        for name in ("weights.pt", "weights.safetensors", "runs/mine/config.yaml"):
+            (place / name).write_bytes(hostile)
+        for name in ("weights.pt", "weights.safetensors"):
+            (place / "own.jsonl").write_text('{"file": "red.png", "caption": "a"}')
+            frozen = "model.encoder.fine_tune_from=null model.encoder.augment=false"
+            sentence = refusal(capsys, f"{LEARN} {frozen} model.encoder.weights={name}")
+            assert sentence.startswith(f"{name} cannot be read as weights")
+        sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
+        assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."
+        for file in ("summary.json", "source.vocabulary", "train.source.tokens.bin"):
+            content = (cache / file).read_bytes()
+            (cache / file).write_bytes(hostile)
+            refusal(capsys, f"inspect {cache}")
+            (cache / file).write_bytes(content)
+    assert not (place / "canary").exists()
+
+
+def test_the_bomb_is_a_bomb(tmp_path: Path) -> None:
+    """Unpickled, it would make the canary: in a process of its own."""
+    (tmp_path / "bomb").write_bytes(pickle.dumps(Bomb(tmp_path / "canary")))
+    program = f"import pickle; pickle.load(open({str(tmp_path / 'bomb')!r}, 'rb'))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert (tmp_path / "canary").exists()
+
+
+def test_a_configuration_of_yaml_does_not_grow(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A few aliases within aliases would name a value a billion times; a tag would name a class."""
+    (place / "runs" / "mine").mkdir(parents=True)
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    for text in ("\n".join(lines), "model: !!python/object/apply:os.system ['touch canary']", "- a", "model: {"):
+        (place / "runs" / "mine" / "config.yaml").write_text(text)
+        sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
+        assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."
+    assert not (place / "canary").exists()
+
+
+def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
+    sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", "device=cpu", "run=theirs"]
+    assert run(capsys, "train", *settings, *sizes)[0] == 0
+    file = place / "runs" / "theirs" / "config.yaml"
+    before = file.read_text()
+    for old, new in (("seqtool.models.sutskever.Sutskever", "os.mkdir"), ("seqtool.data.translation.Toy", "os.rmdir")):
+        file.write_text(before.replace(old, new))
+        sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
+        assert sentence == f"The configuration names '{new}': {OURS}"
+
+
+def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    """A few cases of each kind; `python tests/fuzz.py --help` says how to run many."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "OMP_NUM_THREADS": "1",
+    }
+    arguments = ["--seed", "0", "--checkpoints", "24", "--inputs", "12", "--place", str(tmp_path / "fuzz")]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "fuzz.py"), *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("0 failed") == 5
