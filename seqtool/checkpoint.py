@@ -3,21 +3,23 @@
     runs/NAME/checkpoints/step-0001234/
         model.safetensors      the weights
         training.safetensors   tensors of the optimiser and of the random generators (not in exported models)
-        checkpoint.json        config, progress, versions
+        checkpoint.json        config, progress, versions, what the data were
         source.vocabulary …    as the cache has them
         manifest.json          size and SHA-256 of every file above
 
-A checkpoint is written beside its place, synced and renamed into it. The progress of
-the newest one says which is the best.
+A checkpoint is written beside its place, synced and renamed into it; one that a signal asked for, before its step was
+validated, is called step-0001234-stopped. The progress of the newest one says which is the best.
 """
 
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from seqtool.config import describes_images
-from seqtool.errors import InputError
+from seqtool.errors import InputError, naming
 
 FORMAT = 1
 log = logging.getLogger("seqtool")
 AVERAGE = "average-"
+STEP = re.compile(r"step-(\d+)(-stopped)?")
 WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "model.safetensors",
     "training.safetensors",
@@ -49,6 +52,7 @@ class Checkpoint:
     config: dict[str, Any]
     progress: dict[str, Any]
     versions: dict[str, str]
+    data: dict[str, Any]
 
     @property
     def describes_images(self) -> bool:
@@ -94,23 +98,29 @@ def save(
     config: Mapping[str, Any],
     progress: Mapping[str, Any],
     versions: Mapping[str, str],
+    data: Mapping[str, Any],
     vocabularies: list[Path],
 ) -> None:
-    """Write a checkpoint at `path`, which a reader sees complete or not at all."""
+    """Write a checkpoint at `path`, which a reader sees complete or not at all.
+
+    `data` is what a cache says of the files it was made from. OSError with `path` where the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}, temporary / WEIGHTS)
-        if training:
-            save_file({name: t.detach().cpu().contiguous() for name, t in training.items()}, temporary / TRAINING)
-        record = {"format": FORMAT, "config": config, "progress": progress, "versions": versions}
-        (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-        for vocabulary in vocabularies:
-            shutil.copyfile(vocabulary, temporary / vocabulary.name)
-        manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in temporary.iterdir()}
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for file in temporary.iterdir():
-            _sync(file)
+        with naming(path), _full_disk_as_oserror():
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}, temporary / WEIGHTS)
+            if training:
+                save_file({name: t.detach().cpu().contiguous() for name, t in training.items()}, temporary / TRAINING)
+            record = {"format": FORMAT, "config": config, "progress": progress, "versions": versions, "data": data}
+            (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+            for vocabulary in vocabularies:
+                (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
+            files = sorted(temporary.iterdir())
+            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for file in (*files, temporary / MANIFEST, temporary):
+                _sync(file)
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)
@@ -131,7 +141,7 @@ def read(path: Path) -> Checkpoint:
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
         if not isinstance(record["config"]["model"], dict):
             raise TypeError("model")
-        return Checkpoint(path, record["config"], record["progress"], record["versions"])
+        return Checkpoint(path, record["config"], record["progress"], record["versions"], record.get("data", {}))
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
@@ -158,7 +168,13 @@ def find(path: str | Path) -> Checkpoint:
         if average_of_last.progress["step"] == last.progress["step"]:
             return average_of_last
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
-    return read(best) if best != last.path else last
+    if best == last.path:
+        return last
+    try:
+        return read(best)
+    except InputError as damaged:
+        log.warning("%s Going by %s.", damaged, last.path)
+        return last
 
 
 def newest(run: Path) -> Checkpoint:
@@ -177,16 +193,23 @@ def newest(run: Path) -> Checkpoint:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """A run's checkpoints by step, oldest first, without averages."""
-    return sorted((run / "checkpoints").glob("step-*"))
+    """A run's checkpoints by step, oldest first, without averages; of one step that before its validation first."""
+    found = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
+    return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in found if match)]
 
 
 def remove_all_but_good(run: Path, newest_good: Path) -> None:
-    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, averages of
-    what will no longer be the last ones, and parts that a killed process left.
+    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, and averages of
+    what will no longer be the last ones.
     """
-    newer = [path for path in list_checkpoints(run) if path.name > newest_good.name]
-    for path in (*newer, *(run / "checkpoints").glob(f"{AVERAGE}*"), *(run / "checkpoints").glob(".*")):
+    paths = list_checkpoints(run)
+    for path in (*paths[paths.index(newest_good) + 1 :], *(run / "checkpoints").glob(f"{AVERAGE}*")):
+        remove(path)
+
+
+def remove_unfinished(run: Path) -> None:
+    """Remove the parts that a killed process left."""
+    for path in (run / "checkpoints").glob(".*"):
         shutil.rmtree(path)
 
 
@@ -216,6 +239,18 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
         ) from error
     return tensors
+
+
+@contextmanager
+def _full_disk_as_oserror() -> Iterator[None]:
+    """safetensors says what the system said in words alone."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def _runs_nearby(path: Path) -> str:
