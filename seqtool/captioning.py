@@ -64,9 +64,12 @@ class CaptionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self.settings.format == "coco":
-            self.out.write(json.dumps(self.results, ensure_ascii=False) + "\n")
-        self.stack.__exit__(kind, error, trace)
+        if kind is not None:
+            self.stack.__exit__(kind, error, trace)
+            return
+        with self.stack:
+            if self.settings.format == "coco":
+                self.out.write(json.dumps(self.results, ensure_ascii=False) + "\n")
 
     def write_all(self, images: Sequence[str]) -> None:
         """Raises InputError where not one of the images can be read."""

@@ -3,12 +3,12 @@
     runs/NAME/checkpoints/step-0001234/
         model.safetensors      the weights
         training.safetensors   tensors of the optimiser and of the random generators (not in exported models)
-        checkpoint.json        config, progress, versions
+        checkpoint.json        config, progress, versions, what the data were
         source.vocabulary …    as the cache has them
         manifest.json          size and SHA-256 of every file above
 
-A checkpoint is written beside its place, synced and renamed into it. The progress of
-the newest one says which is the best.
+A checkpoint is written beside its place, synced and renamed into it; one that a signal asked for, before its step was
+validated, is called step-0001234-stopped. The progress of the newest one says which is the best.
 
 One that comes from elsewhere runs no code, and is believed in nothing: the files must be what the manifest says, the
 record must have the right kinds of values, and a model is built without memory and compared with the tensors' shapes
@@ -35,21 +35,32 @@ from torch import Tensor, nn
 
 from seqtool.config import describes_images
 from seqtool.data.text_files import read_record
-from seqtool.errors import InputError
+from seqtool.errors import InputError, naming
 
 M = TypeVar("M", bound=nn.Module)
 
 FORMAT = 1
 log = logging.getLogger("seqtool")
 AVERAGE = "average-"
+STEP = re.compile(r"step-(\d+)(-stopped)?")
 WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "model.safetensors",
     "training.safetensors",
     "checkpoint.json",
     "manifest.json",
 )
-CHECKPOINT = re.compile(rf"step-[0-9]+|{AVERAGE}[0-9]+")  # the names of checkpoints, which lead to no other directory
-COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus")  # in a record's progress
+CHECKPOINT = re.compile(
+    rf"step-[0-9]+(-stopped)?|{AVERAGE}[0-9]+"
+)  # the names of checkpoints, which lead to no other directory
+COUNTS = (
+    "epoch",
+    "position",
+    "stale",
+    "since_halving",
+    "plateaus",
+    "skipped",
+    "skipped_in_a_row",
+)  # in a record's progress
 LARGEST = 2**53  # of a number there
 
 
@@ -61,6 +72,7 @@ class Checkpoint:
     config: dict[str, Any]
     progress: dict[str, Any]
     versions: dict[str, str]
+    data: dict[str, Any]
 
     @property
     def describes_images(self) -> bool:
@@ -148,23 +160,29 @@ def save(
     config: Mapping[str, Any],
     progress: Mapping[str, Any],
     versions: Mapping[str, str],
+    data: Mapping[str, Any],
     vocabularies: list[Path],
 ) -> None:
-    """Write a checkpoint at `path`, which a reader sees complete or not at all."""
+    """Write a checkpoint at `path`, which a reader sees complete or not at all.
+
+    `data` is what a cache says of the files it was made from. OSError with `path` where the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}, temporary / WEIGHTS)
-        if training:
-            save_file({name: t.detach().cpu().contiguous() for name, t in training.items()}, temporary / TRAINING)
-        record = {"format": FORMAT, "config": config, "progress": progress, "versions": versions}
-        (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-        for vocabulary in vocabularies:
-            shutil.copyfile(vocabulary, temporary / vocabulary.name)
-        manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in temporary.iterdir()}
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for file in temporary.iterdir():
-            _sync(file)
+        with naming(path), _full_disk_as_oserror():
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in model.items()}, temporary / WEIGHTS)
+            if training:
+                save_file({name: t.detach().cpu().contiguous() for name, t in training.items()}, temporary / TRAINING)
+            record = {"format": FORMAT, "config": config, "progress": progress, "versions": versions, "data": data}
+            (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+            for vocabulary in vocabularies:
+                (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
+            files = sorted(temporary.iterdir())
+            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for file in (*files, temporary / MANIFEST, temporary):
+                _sync(file)
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)
@@ -184,7 +202,7 @@ def read(path: Path) -> Checkpoint:
         if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
         _check(record)
-        return Checkpoint(path, record["config"], record["progress"], record["versions"])
+        return Checkpoint(path, record["config"], record["progress"], record["versions"], record.get("data", {}))
     except InputError:
         raise
     except FileNotFoundError as error:
@@ -213,7 +231,13 @@ def find(path: str | Path) -> Checkpoint:
         if average_of_last.progress["step"] == last.progress["step"]:
             return average_of_last
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
-    return read(best) if best != last.path else last
+    if best == last.path:
+        return last
+    try:
+        return read(best)
+    except InputError as damaged:
+        log.warning("%s Going by %s.", damaged, last.path)
+        return last
 
 
 def newest(run: Path) -> Checkpoint:
@@ -232,16 +256,23 @@ def newest(run: Path) -> Checkpoint:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """A run's checkpoints by step, oldest first, without averages."""
-    return sorted((run / "checkpoints").glob("step-*"))
+    """A run's checkpoints by step, oldest first, without averages; of one step that before its validation first."""
+    found = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
+    return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in found if match)]
 
 
 def remove_all_but_good(run: Path, newest_good: Path) -> None:
-    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, averages of
-    what will no longer be the last ones, and parts that a killed process left.
+    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, and averages of
+    what will no longer be the last ones.
     """
-    newer = [path for path in list_checkpoints(run) if path.name > newest_good.name]
-    for path in (*newer, *(run / "checkpoints").glob(f"{AVERAGE}*"), *(run / "checkpoints").glob(".*")):
+    paths = list_checkpoints(run)
+    for path in (*paths[paths.index(newest_good) + 1 :], *(run / "checkpoints").glob(f"{AVERAGE}*")):
+        remove(path)
+
+
+def remove_unfinished(run: Path) -> None:
+    """Remove the parts that a killed process left."""
+    for path in (run / "checkpoints").glob(".*"):
         shutil.rmtree(path)
 
 
@@ -267,14 +298,21 @@ def _check(record: Mapping[str, Any]) -> None:
     """Raise TypeError, ValueError or KeyError unless everything in the record is of its kind."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
-    groups = [config["model"], record["versions"], *(config.get(name, {}) for name in ("data", "optim", "schedule"))]
+    groups = [
+        config["model"],
+        record["versions"],
+        record.get("data", {}),
+        progress.get("meter", {}),
+        *(config.get(name, {}) for name in ("data", "optim", "schedule")),
+    ]
     if record["format"] != FORMAT or not all(isinstance(group, dict) for group in (*groups, *scores)):
         raise TypeError
     names = [one["checkpoint"] for one in scores if "checkpoint" in one] + progress.get("scheduled", [])
+    names += [progress["good"]] if progress.get("good") is not None else []
     if not all(CHECKPOINT.fullmatch(name) for name in names):
         raise ValueError
     numbers = [value for one in scores for name, value in one.items() if name != "checkpoint"]
-    numbers.append(progress.get("seconds", 0))
+    numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
     whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
     if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
@@ -297,6 +335,18 @@ def _opened(path: Path) -> Iterator[Any]:
         raise InputError(
             f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
         ) from error
+
+
+@contextmanager
+def _full_disk_as_oserror() -> Iterator[None]:
+    """safetensors says what the system said in words alone."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def _runs_nearby(path: Path) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtool import __version__
-from seqtool.errors import InputError
+from seqtool.errors import InputError, full_disk, naming
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -38,7 +38,8 @@ HYDRA = (
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that files half-written are removed on the way out
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):  # whatever the locale says
             stream.reconfigure(encoding="utf-8", errors=errors)
@@ -49,17 +50,22 @@ def run(arguments: Sequence[str], configs: Path) -> int:
     """Run one command line with the configurations in `configs` and return the exit status."""
     debug = os.environ.get("SEQTOOL_DEBUG") == "1"
     try:
-        _dispatch(list(arguments), configs)
-        sys.stdout.flush()
+        with naming("standard output"):  # every file says its own
+            _dispatch(list(arguments), configs)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `seqtool … | head`: the reader has left, and the flush at exit must not complain
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `seqtool … | head`: the reader has left
+        _forget_output()
         return 1
     except (InputError, OSError) as error:
         if debug:
             traceback.print_exc()
         print(f"seqtool: {_sentence(error)}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # its disk is full
+            _forget_output()
         return 2
     return 0
 
@@ -68,6 +74,11 @@ def config_directory() -> Path:
     """The configurations: the package's copy where it is installed from a wheel, otherwise the checkout's."""
     package = Path(__file__).resolve().parent
     return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def _forget_output() -> None:
+    """The flush at exit must not complain about what standard output could not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str], configs: Path) -> None:
@@ -170,5 +181,7 @@ def _log_to_stderr() -> None:
 def _sentence(error: InputError | OSError) -> str:
     if isinstance(error, InputError) or error.filename is None or error.strerror is None:
         return str(error) if isinstance(error, InputError) or error.strerror is None else f"{error.strerror}."
+    if (full := full_disk(error)) is not None:
+        return f"{full[:-1]}; make room and try again."
     others = "" if error.filename2 is None else f" or '{error.filename2}'"
     return f"'{error.filename}'{others} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

@@ -1,5 +1,7 @@
 """Where to compute: `device=`, `threads=`, `precision=`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +10,7 @@ from seqtool.errors import InputError
 
 MOST_THREADS = 1024
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
@@ -59,3 +62,14 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     what needs more, such as the softmax, in fp32."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+@contextmanager
+def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
+    """Where memory runs out, an InputError that goes on with what `advice` says."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in WANT_OF_MEMORY):
+            raise
+        raise InputError(f"Out of memory on {device} {advice()}") from error

@@ -1,4 +1,11 @@
-"""The one exception that is the user's to mend."""
+"""The one exception that is the user's to mend, and files that cannot be written."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+
+FULL = (ENOSPC, EDQUOT)
 
 
 class InputError(ValueError):
@@ -6,3 +13,22 @@ class InputError(ValueError):
 
     The command line prints it and exits with status 2; every other exception is a defect and keeps its traceback.
     """
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Give the error of a full disk, which knows no file name where a write fails, the name of what is written."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in FULL:
+            error.filename = str(path)
+        raise
+
+
+def full_disk(error: OSError) -> str | None:
+    """The sentence about a full disk or a quota that is used up; None for any other error."""
+    if error.errno not in FULL:
+        return None
+    path = error.filename2 or error.filename or "a file"  # of a copy the second is what is written
+    return f"The disk is full: {path} cannot be written."

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqtool.errors import naming
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -32,7 +34,8 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """Write the PNG beside its place and rename it, so that no half of a picture is ever seen."""
     temporary = path.with_name(f".{os.getpid()}.png.tmp")
     try:
-        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
+        with naming(path):
+            figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

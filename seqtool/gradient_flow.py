@@ -15,6 +15,7 @@ from torch import Tensor
 from seqtool import plots
 from seqtool.data.batches import Batch, Source
 from seqtool.data.vocabulary import PAD
+from seqtool.errors import naming
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 
@@ -27,7 +28,7 @@ class GradientFlow:
 
     def measure(self, model: EncoderDecoder[Any], batch: Batch, step: int) -> None:
         record = {"step": step, **gradient_norms(model, batch)}
-        with self.path.open("a", encoding="utf-8") as stream:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
         records = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
         plots.gradient_flow(

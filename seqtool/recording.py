@@ -12,24 +12,31 @@ from torch import Tensor
 
 from seqtool import plots
 from seqtool.data.text_files import write_whole
-from seqtool.errors import InputError
+from seqtool.errors import InputError, naming
+
+RECORDS = ("metrics.jsonl", "gradient_flow.jsonl")
 
 
 class Recorder:
-    """Appends to `metrics.jsonl` in the run's directory."""
+    """Appends to `metrics.jsonl` in the run's directory what comes after `step`."""
 
-    def __init__(self, run: Path, *, tensorboard: bool) -> None:
+    def __init__(self, run: Path, *, step: int, tensorboard: bool) -> None:
         self.run = run
         self.path = run / "metrics.jsonl"
         self.writer: Any = None
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self.writer = SummaryWriter(str(run / "tensorboard"))
+            self.writer = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        for name in RECORDS:
+            _cut(run / name, step)
+        for pattern in (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp"):  # what a killed process left half-written
+            for left in run.glob(pattern):
+                left.unlink()
 
     def write(self, record: dict[str, Any]) -> None:
         record = {name: value if math.isfinite(value) else None for name, value in record.items()}  # JSON has no NaN
-        with self.path.open("a", encoding="utf-8") as stream:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
         if self.writer is not None:
             for name, value in record.items():
@@ -41,32 +48,37 @@ class Recorder:
 
 
 class Meter:
-    """What happened since the last record; tensors are read only when a record is made."""
+    """What happened since the last record, skipped steps left out; tensors are read only when a record is made."""
 
     def __init__(self) -> None:
         self.restart()
 
-    def restart(self) -> None:
-        self.nll: list[Tensor] = []
-        self.tokens = 0
+    def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
+        """Begin at nothing, or with what a stopped run had: −log p summed in nats, tokens."""
+        self.nll = torch.tensor(nll)
+        self.tokens = self._before = tokens
         self.norm: Tensor | None = None
         self.since = time.monotonic()
 
+    def state(self) -> dict[str, Any]:
+        """What `restart` goes on from."""
+        return {"nll": float(self.nll), "tokens": self.tokens}
+
     def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
-        self.nll.append(nll)
+        self.nll = self.nll.to(nll.device) + nll
         self.tokens += tokens
         self.norm = norm
 
     def record(self, step: int, epoch: int, seconds: float, rate: float) -> dict[str, Any]:
-        """loss in nats per token, target tokens per second."""
-        loss = float(torch.stack(self.nll).sum()) / self.tokens
+        """loss in nats per token, NaN where every step was skipped; target tokens per second."""
+        loss = float(self.nll) / self.tokens if self.tokens else math.nan
         record = {
             "step": step,
             "epoch": epoch,
             "seconds": round(seconds, 1),
             "loss": loss,
             "perplexity": math.exp(min(loss, 100)),
-            "tokens_per_second": round(self.tokens / (time.monotonic() - self.since), 1),
+            "tokens_per_second": round((self.tokens - self._before) / (time.monotonic() - self.since), 1),
             "learning_rate": rate,
             "gradient_norm": float(self.norm if self.norm is not None else math.nan),
         }
@@ -80,9 +92,15 @@ def check_tensorboard() -> None:
         raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
 
 
-def rewind(path: Path, step: int) -> None:
+def _cut(path: Path, step: int) -> None:
     """Drop the records after `step`, from where a run goes on; also a last line that was cut short."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        write_whole(path, "".join(line + "\n" for line in kept).encode())
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_bytes().splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + b"\n")
+        except (ValueError, KeyError, TypeError):
+            break
+    write_whole(path, b"".join(kept))

@@ -1,12 +1,14 @@
 """The training loop: batches, loss, mixed precision, clipping, validation, patience, checkpoints, resume."""
 
 import math
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,14 +19,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from seqtool import checkpoint
-from seqtool.data.batches import UNITS, Batch, epoch_batches
-from seqtool.devices import autocast
+from seqtool.data.batches import UNITS, Batch, Source, epoch_batches
+from seqtool.devices import autocast, out_of_memory
 from seqtool.errors import InputError
 from seqtool.gradient_flow import GradientFlow
 from seqtool.losses import TrainingLoss
 from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.optimisation import Schedule
-from seqtool.recording import Meter, Recorder, rewind
+from seqtool.recording import Meter, Recorder
 from seqtool.validation import Validator
 
 
@@ -48,7 +50,7 @@ class TrainSettings:
     keep_last: int
     average_last: int
     log_every: int
-    resume: bool
+    resume: bool | str
     gradient_flow: bool
     tensorboard: bool
 
@@ -57,7 +59,7 @@ class TrainSettings:
         problems = [
             f"Unknown train.{name} '{getattr(self, name)}'; choose from {', '.join(choices)}."
             for name, choices in CHOICES.items()
-            if getattr(self, name) not in choices
+            if str(getattr(self, name)).lower() not in choices
         ]
         problems += [
             f"train.{name} must be {'above 0' if name in POSITIVE else 'at least 0'}, not {value}."
@@ -74,6 +76,7 @@ CHOICES = {
     "batch_by": UNITS,
     "normalise": ("tokens", "sentences"),
     "best_by": ("bleu", "cider", "loss"),
+    "resume": ("true", "false", "auto"),
 }
 POSITIVE = {
     "batch_size",
@@ -87,7 +90,7 @@ POSITIVE = {
 }
 
 
-HOPELESS = 20  # steps in a row that cannot be used; fp16 needs some to find its loss scale
+HOPELESS = 20  # steps in a row that are skipped; fp16 needs some to find its loss scale
 
 
 @dataclass
@@ -98,6 +101,9 @@ class Progress:
     checkpoint and its scores. Patience and schedule look at scheduled validations alone, whose checkpoints are
     `scheduled` and whose best scores are `yardstick`: `stale` of them were not better, `since_halving` since the rate
     was last halved, which it was `plateaus` times. So a stop at a limit, which validates out of turn, changes nothing.
+    Steps whose loss or gradient is not finite are `skipped`, `skipped_in_a_row` of them just now; `good` is the last
+    checkpoint with a finite validation loss and no skipped step right before it. `meter` is what the next record of
+    the training loss begins with.
     """
 
     step: int = 0
@@ -111,6 +117,27 @@ class Progress:
     yardstick: dict[str, Any] = field(default_factory=dict)
     scheduled: list[str] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    good: str | None = None
+    meter: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: checkpoint.Checkpoint) -> "Progress":
+        """What a checkpoint says; InputError where another version of seqtool made it otherwise."""
+        known = {one.name for one in fields(cls)} | {"optimiser", "scaler"}
+        if not {"step", "epoch", "position", "optimiser", "scaler"} <= found.progress.keys() <= known:
+            raise _of_another_version(found)
+        return cls(**{name: value for name, value in found.progress.items() if name not in ("optimiser", "scaler")})
+
+    def at_limit(self, settings: TrainSettings) -> bool:
+        """Whether there is nothing left to train."""
+        return (
+            (settings.steps is not None and self.step >= settings.steps)
+            or (settings.epochs is not None and self.epoch >= settings.epochs)
+            or (settings.minutes is not None and self.seconds >= 60 * settings.minutes)
+            or (settings.patience is not None and self.stale >= settings.patience)
+        )
 
 
 class Trainer:
@@ -148,17 +175,17 @@ class Trainer:
         self.recorder = recorder
         self.run = run
         self.progress = Progress()
-        self.skipped = 0  # steps in a row whose gradient was not finite
+        self.meter = Meter()
+        self.flow = GradientFlow(run) if settings.gradient_flow else None
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.rates = [group["lr"] for group in optimiser.param_groups]
 
-    def train(self) -> bool:
-        """Train; returns false where a signal stopped it before its limit."""
+    def train(self, stopped: Sequence[int]) -> bool:
+        """Train; returns false where a signal stopped it before its limit: `stopped` is not empty any more."""
         settings, progress = self.settings, self.progress
         started = time.monotonic() - progress.seconds
         batches = self._batches()
         updates = math.ceil(len(batches) / settings.accumulate)
-        flow = GradientFlow(self.run) if settings.gradient_flow else None
         limits = [settings.steps, settings.epochs and settings.epochs * updates]
         total = min((limit for limit in limits if limit is not None), default=None)
         bar = tqdm(
@@ -169,19 +196,15 @@ class Trainer:
             dynamic_ncols=True,
             mininterval=0.5 if sys.stderr.isatty() else 30,  # seconds; a log file gets a line now and then
         )
-        meter = Meter()
-        with bar, _signals() as stopped:
+        with bar:
             while not stopped:
                 if self._validation_is_due():
                     self._validate(scheduled=True)
-                    if flow is not None:
-                        flow.measure(self.model, self._probe(), progress.step)
                     progress.seconds = time.monotonic() - started
-                    meter.restart()
-                if self._finished():
+                if stopped or progress.at_limit(settings):
                     break
                 group = batches[progress.position : progress.position + settings.accumulate]
-                meter.add(*self._update(group, len(batches)))
+                self._update(group, len(batches))
                 bar.update()
                 progress.seconds = time.monotonic() - started
                 if progress.position >= len(batches):
@@ -189,7 +212,8 @@ class Trainer:
                     batches = self._batches()
                 if progress.step % settings.log_every == 0:
                     rate = self.optimiser.param_groups[0]["lr"]
-                    record = meter.record(progress.step, progress.epoch, progress.seconds, rate)
+                    record = self.meter.record(progress.step, progress.epoch, progress.seconds, rate)
+                    record["skipped_steps"] = progress.skipped
                     self.recorder.write(record)
                     bar.set_postfix_str(_postfix(record, progress, settings), refresh=False)
             if stopped:
@@ -202,23 +226,24 @@ class Trainer:
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
-        state, tensors = dict(found.progress), found.training_tensors()
+        progress, tensors = Progress.of(found), found.training_tensors()
+        if "loss.baseline" not in tensors:
+            raise _of_another_version(found)
         try:
-            scalars, scaler, baseline = state.pop("optimiser"), state.pop("scaler"), tensors["loss.baseline"]
-            self.progress = Progress(**state)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{found.path} was made by another version of seqtool ({found.versions}).") from error
-        try:
-            self._restore(tensors, scalars, scaler, baseline)
+            self._restore(tensors, found.progress["optimiser"], found.progress["scaler"])
+            self.meter.restart(**progress.meter)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
+        self.progress = progress
         checkpoint.remove_all_but_good(self.run, found.path)
-        for name in ("metrics.jsonl", "gradient_flow.jsonl"):
-            rewind(self.run / name, self.progress.step)
+        there = {path.name for path in checkpoint.list_checkpoints(self.run)}
+        if progress.best.get("checkpoint") not in there:
+            progress.best = {}  # it went when a better one came, which is damaged
+        if progress.good not in there:
+            progress.good = None
+        self._prune(found.path.name)
 
-    def _restore(
-        self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], scaler: Mapping[str, Any], baseline: Tensor
-    ) -> None:
+    def _restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any], scaler: Mapping[str, Any]) -> None:
         optimiser: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars.items()]:
             if name.startswith("optimiser."):
@@ -231,13 +256,13 @@ class Trainer:
                     raise ValueError("a moment of another shape than its parameter")
         if scaler:
             self.scaler.load_state_dict(dict(scaler))
-        self.loss.baseline.copy_(baseline)
+        self.loss.baseline.copy_(tensors["loss.baseline"])
         torch.set_rng_state(tensors["random.cpu"])
         if "random.cuda" in tensors and self.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
 
-    def _update(self, group: list[Any], batches: int) -> tuple[Tensor, int, Tensor]:
-        """One optimiser step over `group` batches: −log p summed in nats, tokens, and the gradient's norm."""
+    def _update(self, group: list[Any], batches: int) -> None:
+        """One optimiser step over `group` batches, skipped where the loss or its gradient is not finite."""
         settings, progress = self.settings, self.progress
         collated = [self.data.collate(indices) for indices in group]
         tokens = sum(batch.tokens for batch in collated)
@@ -254,30 +279,57 @@ class Trainer:
         nll = torch.zeros((), device=self.device)
         rewards = []
         for batch in collated:
-            with autocast(self.device, self.precision):
-                loss = self.loss(batch.to(self.device))
-            self.scaler.scale(loss.total / divisor).backward()
+            with out_of_memory(self.device, partial(self._too_large, batch)):
+                with autocast(self.device, self.precision):
+                    loss = self.loss(batch.to(self.device))
+                self.scaler.scale(loss.total / divisor).backward()
             nll += loss.nll
             if loss.reward is not None:
                 rewards.append(loss.reward)
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
-        if bool(norm.isfinite()) or self.scaler.is_enabled():  # the scaler skips by itself, and lowers its scale
+        if bool(norm.isfinite() & nll.isfinite()):
             self.scaler.step(self.optimiser)
-            self.scaler.update()
-        if rewards and bool(norm.isfinite()):
-            self.loss.observe(torch.stack(rewards).nanmean())
-        self.skipped = 0 if bool(norm.isfinite()) else self.skipped + 1
-        if self.skipped == HOPELESS:
-            raise InputError(
-                f"The gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
-                f"lower optim.lr or train.clip_norm. What was saved before is in {self.run}."
-            )
-        return nll, tokens, norm
+            if rewards:
+                self.loss.observe(torch.stack(rewards).nanmean())
+            self.meter.add(nll, tokens, norm)
+            progress.skipped_in_a_row = 0
+        else:
+            progress.skipped += 1
+            progress.skipped_in_a_row += 1
+        self.scaler.update()  # which lowers its scale after an infinite gradient
+        if progress.skipped_in_a_row == HOPELESS:
+            self._give_up()
+
+    def _too_large(self, batch: Batch) -> str:
+        """The end of the sentence about a batch that does not fit into memory."""
+        longest = f"target of {batch.target.shape[1] - 2:,} tokens"
+        if isinstance(batch.source, Source):
+            longest = f"source of {int(batch.source.lengths.max()) - 1:,} and longest {longest}"
+        begin = f" (init_from={self.run} begins with what was learnt)" if checkpoint.list_checkpoints(self.run) else ""
+        return (
+            f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "
+            f"start a run with a lower train.batch_size, now {self.settings.batch_size:,}, and a higher "
+            f"train.accumulate, or with a lower data.limits.maximum{begin}."
+        )
+
+    def _give_up(self) -> None:
+        """Leave the last good checkpoint as the newest, so that a run that goes on goes on from it."""
+        progress, good = self.progress, "Nothing good was saved before: start again."
+        if progress.good is not None:
+            path = self.run / "checkpoints" / progress.good
+            checkpoint.remove_all_but_good(self.run, path)
+            good = f"The last good checkpoint is {path}: go on from it with run={self.run.name} train.resume=true."
+        raise InputError(
+            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
+            f"lower optim.lr or train.clip_norm. {good}"
+        )
 
     def _validate(self, *, scheduled: bool) -> None:
         """Score the validation set and keep a checkpoint."""
         progress = self.progress
+        if scheduled and self.flow is not None:
+            self.flow.measure(self.model, self._probe(), progress.step)
         result = self.validator(self.loss, self.model)
         better = result.better_than(progress.best, by=self.settings.best_by)
         if better:
@@ -292,6 +344,9 @@ class Trainer:
                 progress.plateaus, progress.since_halving = progress.plateaus + 1, 0
             kept = max(self.settings.keep_last, self.settings.average_last)
             progress.scheduled = [*progress.scheduled, _name(progress.step)][-kept:]
+            self.meter.restart()
+        if math.isfinite(result.loss) and not progress.skipped_in_a_row:
+            progress.good = _name(progress.step)
         progress.last = {"step": progress.step, **result.record()}
         self.recorder.write(
             {
@@ -304,11 +359,14 @@ class Trainer:
         tqdm.write(f"{_place(progress)}: {result.text()}{', the best so far' if better else ''}")
         self._checkpoint()
         self.recorder.draw()
+        self.meter.since = time.monotonic()
 
     def _checkpoint(self) -> None:
-        path = self.run / "checkpoints" / _name(self.progress.step)
-        if path.exists():  # stopped right after a validation: all is saved
+        validated = self.progress.last.get("step") == self.progress.step
+        path = self.run / "checkpoints" / (_name(self.progress.step) + ("" if validated else "-stopped"))
+        if path.exists():  # stopped right after it was saved
             return
+        self.progress.meter = self.meter.state()
         tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state(), "loss.baseline": self.loss.baseline}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -318,7 +376,11 @@ class Trainer:
                 (tensors if isinstance(value, Tensor) else scalars)[f"optimiser.{index}.{key}"] = value
         progress = {**asdict(self.progress), "optimiser": scalars, "scaler": self.scaler.state_dict()}
         self.save(path, checkpoint.weights(self.model), tensors, progress)
-        kept = {path.name, self.progress.best.get("checkpoint"), *self.progress.scheduled}
+        self._prune(path.name)
+
+    def _prune(self, newest: str) -> None:
+        """Remove the checkpoints that are kept no longer."""
+        kept = {newest, self.progress.best.get("checkpoint"), self.progress.good, *self.progress.scheduled}
         for old in checkpoint.list_checkpoints(self.run):
             if old.name not in kept:
                 checkpoint.remove(old)
@@ -365,24 +427,18 @@ class Trainer:
         due = progress.position == 0 if every is None else progress.step % every == 0
         return due and progress.step > 0 and progress.last.get("step") != progress.step
 
-    def _finished(self) -> bool:
-        settings, progress = self.settings, self.progress
-        return (
-            (settings.steps is not None and progress.step >= settings.steps)
-            or (settings.epochs is not None and progress.epoch >= settings.epochs)
-            or (settings.minutes is not None and progress.seconds >= 60 * settings.minutes)
-            or (settings.patience is not None and progress.stale >= settings.patience)
-        )
-
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM is noted in the list, and the step is finished; a second SIGINT stops at once."""
+def noted_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted in the list, and the step or validation finished; a second SIGINT stops at once."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not received:  # written past Python's buffers, which this may have interrupted
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
         received.append(number)
 
     try:
@@ -395,6 +451,10 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _of_another_version(found: checkpoint.Checkpoint) -> InputError:
+    return InputError(f"{found.path} was made by another version of seqtool ({found.versions}).")
 
 
 def _name(step: int) -> str:
@@ -411,6 +471,8 @@ def _postfix(record: dict[str, Any], progress: Progress, settings: TrainSettings
         f"{record['tokens_per_second']:,.0f} tok/s, lr {record['learning_rate']:.2g}, "
         f"‖g‖ {record['gradient_norm']:.2f}"
     )
+    if progress.skipped:
+        text += f", {progress.skipped:,} skipped"
     if settings.minutes is not None:
         text += f", limit in {max(0.0, settings.minutes - progress.seconds / 60):.1f} min"
     return text

@@ -12,7 +12,7 @@ import torch
 from seqtool.data.cache import Split
 from seqtool.data.caption_cache import CaptionSplit
 from seqtool.data.vocabulary import Vocabulary
-from seqtool.devices import autocast
+from seqtool.devices import autocast, out_of_memory
 from seqtool.errors import InputError
 from seqtool.generation import MOST, DecodeSettings, Images, Sentences, Sources, decode
 from seqtool.losses import TrainingLoss
@@ -21,6 +21,7 @@ from seqtool.metrics.translation import corpus_bleu
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 BATCH = 128  # sentences or images
+ADVICE = "lower validation.beam or validation.max_length."
 
 
 @dataclass
@@ -111,7 +112,11 @@ class Validator(ABC):
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Validation:
         loss.eval()
-        with torch.inference_mode(), autocast(self.device, self.precision):
+        with (
+            out_of_memory(self.device, lambda: f"while validating, {BATCH} at a time: {ADVICE}"),
+            torch.inference_mode(),
+            autocast(self.device, self.precision),
+        ):
             nats = self._loss(loss)
             written = self.written(model)
         loss.train()

@@ -201,6 +201,7 @@ def test_an_old_checkpoint_is_not_gone_on_with(place: Path, capsys: pytest.Captu
         config=found.config,
         progress=found.progress,
         versions=found.versions,
+        data=found.data,
         vocabularies=list(found.path.glob("*.vocabulary")),
     )
     assert run("train", "run=old", "train.resume=true") == 2

@@ -23,6 +23,7 @@ def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
         config={"model": {"größe": 3}},
         progress={"step": step, **progress},
         versions={"seqtool": "0"},
+        data={},
         vocabularies=[vocabulary],
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from safetensors.torch import load_file
 
 from seqtool import checkpoint, cli, runs
 from seqtool.cli import config_directory
+from seqtool.commands import train as command
+from seqtool.losses import Loss, TrainingLoss
 from seqtool.training import Trainer
 from seqtool.validation import Validation, Validator
 
@@ -59,6 +62,11 @@ def weights(run: str) -> dict[str, torch.Tensor]:
     return load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors")
 
 
+def measured(run: str) -> list[dict[str, float]]:
+    """The records without times."""
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in records(run)]
+
+
 def records(run: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in (Path("runs") / run / "metrics.jsonl").read_text().splitlines()]
 
@@ -94,7 +102,7 @@ def test_resuming_equals_not_stopping(place: Path, model: list[str]) -> None:
     assert scores[0] == scores[1] and len(scores[0]) == 4
 
 
-@pytest.mark.parametrize("step", [10, 13], ids=["before-a-validation", "between"])
+@pytest.mark.parametrize("step", [10, 13, 25], ids=["before-a-validation", "between", "at-the-limit"])
 def test_a_signal_saves_and_resuming_goes_on(
     place: Path, step: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +126,85 @@ def test_a_signal_saves_and_resuming_goes_on(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     progress = [checkpoint.newest(Path("runs") / run).progress for run in ("whole", "parts")]
     assert all(progress[0][key] == progress[1][key] for key in ("stale", "plateaus", "since_halving", "best"))
+    assert measured("whole") == measured("parts")
+    assert checkpoint.find("runs/parts").path.name == progress[0]["best"]["checkpoint"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("where", "step"),
+    [("Recorder", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
+    ids=["start", "valid", "save"],
+)
+def test_a_signal_is_heeded_at_any_time(
+    place: Path, where: str, step: int, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is under way is finished and saved."""
+    holder: Any = {"Recorder": command, "Validator.__call__": Validator, "checkpoint.save": checkpoint}[where]
+    name = where.rpartition(".")[2]
+    function = getattr(holder, name)
+
+    def signalled(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return function(*arguments, **named)
+
+    settings = [*SUTSKEVER, "run=r", "train.minutes=null", "train.validate_every=2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, name, signalled)
+        assert train(*settings, "train.steps=4") == 0
+    assert f"Stopped at step {step}. Go on with: seqtool train run=r train.resume=true" in capsys.readouterr().out
+    assert checkpoint.newest(Path("runs/r")).progress["step"] == step
+    assert train("run=r", "train.resume=true") == 0
+    assert [record["step"] for record in records("r")] == [2, 4]
+
+
+def test_a_second_sigint_stops_at_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In the middle of a save, of which nothing is left."""
+
+    def interrupted(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    settings = [*SUTSKEVER, "run=r", "train.minutes=null", "train.validate_every=2"]
+    assert train(*settings, "train.steps=2") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_sync", interrupted)
+        assert train("run=r", "train.resume=true", "train.steps=4") == 130
+    assert [path.name for path in (place / "runs/r/checkpoints").iterdir()] == ["step-0000002"]
+    last = "The last checkpoint is runs/r/checkpoints/step-0000002: go on from it with seqtool train run=r train.resume"
+    assert f"Stopped at once. {last}=true.\n" in capfd.readouterr().err
+    assert train("run=r", "train.resume=true", "train.steps=4") == 0
+
+
+def test_auto_starts_a_run_goes_on_with_it_and_ends(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [*SUTSKEVER, "run=r", "train.resume=auto", "train.minutes=null", "train.log_every=1"]
+    assert train(*common, "train.steps=2") == 0
+    assert train(*common, "train.steps=4") == 0
+    capsys.readouterr()
+    before = {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
+    assert train(*common, "train.steps=4") == 0
+    assert capsys.readouterr().out.startswith("Run runs/r is finished: to go on, raise what ended it")
+    assert before == {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
+    assert [record["step"] for record in records("r")] == [1, 2, 2, 3, 4, 4]
+
+
+def test_auto_starts_anew_what_was_killed_before_its_first_checkpoint(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "runs/r/checkpoints/.step-0000002-abc").mkdir(parents=True)
+    (place / "runs/r/.config.yaml.7").write_text("run: ")
+    (place / "runs/r/config.yaml").write_text("run: r\n")
+    (place / "runs/r/metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
+    common = [*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null"]
+    assert train(*common, "train.resume=true") == 2
+    assert (
+        "Run runs/r was stopped before it saved anything: train.resume=auto starts it anew." in capfd.readouterr().err
+    )
+    assert train(*common, "train.resume=auto") == 0
+    assert [record["step"] for record in records("r")] == [2]
+    assert sorted(path.name for path in Path("runs/r").rglob(".*")) == [".lock"]
 
 
 def test_accumulating_equals_a_larger_batch(place: Path) -> None:
@@ -196,15 +283,97 @@ def test_cuts_change_neither_patience_nor_averages(place: Path, cut: int) -> Non
 def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = ["optim.lr=1e37", "train.clip_norm=null", "train.minutes=null", "train.steps=100"]
     assert train(*SUTSKEVER, *settings, "run=r") == 2
-    assert "The gradient was not finite in 20 steps in a row, up to step " in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "The loss or its gradient was not finite in 20 steps in a row, up to step " in error
+    assert "lower optim.lr or train.clip_norm. Nothing good was saved before: start again." in error
 
 
-def test_changed_text_is_not_resumed_with_another_vocabulary(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def spoilt(monkeypatch: pytest.MonkeyPatch, *, steps: range, part: str) -> None:
+    """Make a part of the loss of these training steps, counted from 1, NaN."""
+    forward, seen = TrainingLoss.forward, []
+
+    def spoil(self: TrainingLoss, batch: Any) -> Loss:
+        loss = forward(self, batch)
+        if not self.training:
+            return loss
+        seen.append(1)
+        return loss._replace(**{part: getattr(loss, part) * float("nan")}) if len(seen) in steps else loss
+
+    monkeypatch.setattr(TrainingLoss, "forward", spoil)
+
+
+@pytest.mark.parametrize("part", ["total", "nll"])
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
+    place: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the count, in the metrics, tells of it: neither the loss nor the weights."""
+    common = [*SUTSKEVER, "train.minutes=null", "train.validate_every=100", "train.log_every=1"]
+    assert train(*common, "run=before", "train.steps=2") == 0
+    spoilt(monkeypatch, steps=range(3, 5), part=part)
+    assert train(*common, "run=skipped", "train.steps=4") == 0
+    assert all(torch.equal(tensor, weights("skipped")[name]) for name, tensor in weights("before").items())
+    rows = [record for record in records("skipped") if "skipped_steps" in record]
+    assert [row["skipped_steps"] for row in rows] == [0, 0, 1, 2]
+    assert [row["loss"] is None for row in rows] == [False, False, True, True]
+
+
+def test_a_run_that_is_given_up_goes_on_from_its_last_good_checkpoint(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    common = [*SUTSKEVER, "run=r", "train.minutes=null", "train.validate_every=4", "train.steps=40"]
+    with monkeypatch.context() as patch:
+        spoilt(patch, steps=range(6, 100), part="total")
+        assert train(*common) == 2
+    good = "runs/r/checkpoints/step-0000004"
+    error = capfd.readouterr().err
+    assert f"up to step 25: lower optim.lr or train.clip_norm. The last good checkpoint is {good}: go on from" in error
+    assert [str(path) for path in checkpoint.list_checkpoints(Path("runs/r"))] == [good]
+    assert train("run=r", "train.resume=true", "train.steps=8", "optim.lr=0.0001") == 0
+    assert checkpoint.newest(Path("runs/r")).progress["step"] == 8
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail] not enough memory: you tried"),
+        MemoryError(),
+    ],
+    ids=["gpu", "cpu", "python"],
+)
+def test_out_of_memory_names_the_batch_and_what_to_lower(
+    place: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    assert train(*SUTSKEVER, "run=r", "train.steps=1", "train.minutes=null") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoss, "forward", fail)
+        assert train("run=r", "train.resume=true", "train.steps=2") == 2
+    assert re.search(
+        r"Out of memory on cpu at step 2, whose batch has 16 sentences, the longest source of \d and longest target of "
+        r"\d tokens: start a run with a lower train\.batch_size, now 16, and a higher train\.accumulate, or with a "
+        r"lower data\.limits\.maximum \(init_from=runs/r begins with what was learnt\)\.",
+        capfd.readouterr().err,
+    )
+    monkeypatch.setattr(Validator, "_loss", fail)
+    assert train("run=r", "train.resume=true", "train.steps=2") == 2
+    advice = "while validating, 128 at a time: lower validation.beam or validation.max_length."
+    assert f"Out of memory on cpu {advice}" in capfd.readouterr().err
+
+
+def test_a_run_does_not_go_on_with_data_that_changed(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same sentences in another order have the same vocabulary, and still make other batches."""
     assert train(*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null") == 0
     text = (place / "train.tsv").read_text()
-    (place / "train.tsv").write_text(text.replace("a", "z"))
+    first, rest = text.split("\n", 1)
+    (place / "train.tsv").write_text(f"{rest}{first}\n")
     assert train("run=r", "train.resume=true", "train.steps=4") == 2
-    assert "runs/r was started with another vocabulary than this data has" in capfd.readouterr().err
+    saved = "runs/r/checkpoints/step-0000002"
+    assert f"The data changed since {saved} was saved (data.train=train.tsv): a run goes on" in capfd.readouterr().err
+    (place / "train.tsv").write_text(text)
+    assert train("run=r", "train.resume=true", "train.steps=4") == 0
 
 
 def test_what_a_resumed_run_was_told_is_remembered(place: Path) -> None:
@@ -226,15 +395,22 @@ def test_a_run_of_any_name_goes_on(place: Path) -> None:
     assert checkpoint.newest(Path("runs/${x} ü (1)")).progress["step"] == 3
 
 
-def test_a_damaged_newest_checkpoint_is_left_behind(place: Path) -> None:
-    common = [*SUTSKEVER, "train.validate_every=2", "train.minutes=null", "train.keep_last=3"]
+def test_a_damaged_newest_checkpoint_is_left_behind(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    common = [*SUTSKEVER, "train.validate_every=2", "train.minutes=null", "train.keep_last=2", "train.log_every=1"]
     assert train(*common, "run=r", "train.steps=6") == 0
     assert train(*common, "run=whole", "train.steps=9") == 0
     damaged = Path("runs/r/checkpoints/step-0000006/model.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-9])
+    with (place / "runs/r/metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 7, "lo')
     assert train("run=r", "train.resume=true", "train.steps=9") == 0
+    said = "step-0000006 is damaged: model.safetensors is not what was written; use another one. Going by runs/"
+    assert said in caplog.text
     whole, parts = weights("whole"), weights("r")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert measured("whole") == measured("r")
+    progress = [checkpoint.newest(Path("runs") / run).progress for run in ("whole", "r")]
+    assert progress[0]["best"] == progress[1]["best"]
 
 
 def test_bf16_learns_too(place: Path) -> None:
@@ -300,6 +476,8 @@ REFUSED = {
     "train.tensorboard=true": r"train\.tensorboard=true needs TensorBoard: pip install 'seqtool\[tensorboard\]'\.",
     "run=r": r"Run 'r' exists already in runs/r: choose another name with run=…, or go on with it",
     "train.resume=true": r"train\.resume=true needs run=NAME",
+    "train.resume=auto": r"train\.resume=auto needs run=NAME",
+    "train.resume=atuo": r"Unknown train\.resume 'atuo'; choose from true, false, auto\.",
     "run=new train.resume=true": r"There is no run at runs/new to go on with",
     "run=r train.resume=true optim=sgd": r"Run runs/r was started with other settings of optim\.name",
     "device=cuda:7": r"device=cuda:7 is not here",
@@ -326,8 +504,6 @@ def test_refusals(place: Path, settings: str, capfd: pytest.CaptureFixture[str])
     assert train(*BAHDANAU, "run=r", "train.steps=1", "train.minutes=null") == 0
     capfd.readouterr()
     assert train(*BAHDANAU, "train.steps=1", "train.minutes=null", *settings.split()) == 2
-    import re
-
     error = capfd.readouterr().err.strip().splitlines()
     assert re.search(REFUSED[settings], error[-1]), error
     assert sum(line.startswith("seqtool:") for line in error) == 1

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import seqtool
 from seqtool.data.text_files import read_record
-from seqtool.errors import InputError
+from seqtool.errors import InputError, naming
 
 SUMMARY = "summary.json"
 
@@ -79,10 +79,11 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        summary = fill(unfinished)
-        files = {path.name: path.stat().st_size for path in sorted(unfinished.iterdir())}
-        record = {**summary, "files": files}
-        (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+        with naming(directory):
+            summary = fill(unfinished)
+            files = {path.name: path.stat().st_size for path in sorted(unfinished.iterdir())}
+            record = {**summary, "files": files}
+            (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
         unfinished.rename(directory)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)  # nothing is there if all went well

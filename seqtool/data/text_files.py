@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
 LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
@@ -131,7 +131,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write the file beside its place and rename it: at `path` there is never a part of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
+        with naming(path):
+            temporary.write_bytes(content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -144,7 +145,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path} is a directory: name a file to write to.")
     path = path.resolve()  # a link stays a link
     if path.exists() and not path.is_file():  # /dev/null, a pipe
-        with path.open("w", encoding="utf-8", newline="\n") as stream:
+        with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
         return
     if not path.parent.is_dir():
@@ -155,7 +156,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+        with naming(path), os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
         temporary.chmod(0o644)
         temporary.replace(path)

@@ -1,0 +1,221 @@
+"""Trainings that are killed at random moments and started again end as if nothing had happened.
+
+    python tests/kill_test.py --kills 30 --seed 1
+
+Trainings of three model families, with dropout, are killed with SIGKILL in their start, steps, validations and saves,
+and started again with train.resume=auto until they end. Every checkpoint that is kept (weights, optimiser, random
+generators, progress) and the metrics, but for times, must equal the undisturbed run's bit for bit. Learning curves are
+not drawn: nothing reads them, and they would take most of the time.
+"""
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra  # noqa: F401  what is imported here, no process imports again
+import numpy as np
+import torch
+from PIL import Image
+
+import seqtool.commands.train
+import seqtool.data.caption_preparation  # noqa: F401
+from seqtool import checkpoint, cli
+from seqtool.recording import Recorder
+from seqtool.training import Trainer
+from seqtool.validation import Validator
+
+COMMON = [
+    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.kind=word", "data.vocabulary.minimum_count=1"),
+    *("model.embedding=8", "model.dropout=0.3", "validation.max_length=8", "schedule=plateau", "schedule.patience=1"),
+    *("train.minutes=null", "train.steps=24", "train.validate_every=2", "train.batch_size=8", "train.log_every=3"),
+    *("optim.lr=0.01", "train.keep_last=2"),
+]
+TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
+FAMILIES = {
+    "sutskever": [*TEXT, "model=sutskever", "model.hidden=16", "model.layers=2", "train.accumulate=2"],
+    "bahdanau": [
+        *(*TEXT, "model=bahdanau", "model.encoder_hidden=8", "model.decoder_hidden=16", "model.alignment=8"),
+        *("model.maxout=8", "train.average_last=2"),
+    ],
+    "show_attend_tell": [
+        *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
+        *("model.attention=hard", "model.hidden=16", "model.alignment=8", "model.encoder.fine_tune_from=4"),
+    ],
+}
+PHASES = ("start", "step", "validation", "save", "removal", "between")
+AIMS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # how often, in proportion
+TIMES = ("seconds", "tokens_per_second")
+
+
+@dataclass
+class Ended:
+    """How a process ended: by its exit status, or killed in a phase; and how long it was in each phase."""
+
+    status: int
+    phase: str
+    durations: dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    generator = random.Random(arguments.seed)
+    phases: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as place:
+        os.chdir(place)
+        make_data()
+        for number, family in enumerate(arguments.families):
+            share = (arguments.kills + number) // len(arguments.families)
+            phases += Counter(test(family, share, generator))
+    shown = ", ".join(f"{phases[phase]} in {phase}" for phase in PHASES)
+    print(f"{phases.total()} kills ({shown}): every run ended as the undisturbed one, bit for bit.")
+
+
+def test(family: str, kills: int, generator: random.Random) -> list[str]:
+    """Kill trainings of this family so many times; returns in which phases."""
+    whole = f"{family}-whole"
+    ended = start(family, whole, aim=None)
+    assert ended.status == 0, f"{whole} ended with {ended.status}: {log(whole)}"
+    usual = {phase: sum(times) / len(times) for phase, times in ended.durations.items()}
+    phases: list[str] = []
+    runs = 0
+    while len(phases) < kills:
+        runs += 1
+        run = f"{family}-{runs}"
+        while True:
+            aim = None
+            if len(phases) < kills:
+                phase = generator.choices(list(AIMS), list(AIMS.values()))[0]
+                occurrence = 1 if phase == "start" else generator.randint(1, 6 if phase in ("step", "between") else 2)
+                aim = phase, occurrence, generator.uniform(0, usual[phase])
+            ended = start(family, run, aim)
+            if ended.status == -signal.SIGKILL:
+                phases.append(ended.phase)
+                continue
+            assert ended.status == 0, f"{run} is lost, with exit status {ended.status}: {log(run)}"
+            break
+        compare(Path("runs", whole), Path("runs", run))
+        again = start(family, run, None)
+        assert again.status == 0 and f"Run runs/{run} is finished" in log(run), log(run)
+        print(f"{run}: equal after {len(phases)} kills of {family}", flush=True)
+    return phases
+
+
+def start(family: str, run: str, aim: tuple[str, int, float] | None) -> Ended:
+    """Train in a process of its own; killed so many seconds into the given occurrence of a phase, if it gets there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        train(family, run, writer)
+    os.close(writer)
+    phase, since = "start", time.monotonic()
+    seen: Counter[str] = Counter([phase])
+    durations: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    deadline = None
+    while True:
+        if aim is not None and deadline is None and seen[aim[0]] == aim[1]:
+            deadline = time.monotonic() + aim[2]
+        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([reader], [], [], wait)[0]:
+            os.kill(child, signal.SIGKILL)
+            deadline, aim = None, None
+            continue
+        code = os.read(reader, 1)
+        if not code:
+            break
+        durations[phase].append(time.monotonic() - since)
+        phase, since = PHASES[code[0]], time.monotonic()
+        seen[phase] += 1
+    os.close(reader)
+    return Ended(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
+
+
+def train(family: str, run: str, writer: int) -> None:
+    """`seqtool train` in this process, which says when a phase begins and ends in it."""
+
+    def telling(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            os.write(writer, bytes([PHASES.index(phase)]))
+            result = function(*arguments, **named)
+            os.write(writer, bytes([PHASES.index("between")]))
+            return result
+
+        return call
+
+    status = 1
+    try:
+        output = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        Trainer._update = telling(Trainer._update, "step")
+        Validator.__call__ = telling(Validator.__call__, "validation")
+        checkpoint.save = telling(checkpoint.save, "save")
+        checkpoint.remove = telling(checkpoint.remove, "removal")
+        Recorder.draw = lambda self: None
+        cache = f"data.cache=cache-{run}"
+        settings = [*FAMILIES[family], *COMMON, cache, f"run={run}", "train.resume=auto"]
+        status = cli.run(["train", *settings], cli.config_directory())
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def log(run: str) -> str:
+    return Path(f"{run}.log").read_text(encoding="utf-8")[-3000:]
+
+
+def compare(whole: Path, run: Path) -> None:
+    """Raise AssertionError where the run is not what the undisturbed one is, or something unfinished is left in it."""
+    kept = sorted(path.name for path in (whole / "checkpoints").iterdir())
+    assert kept == sorted(path.name for path in (run / "checkpoints").iterdir()), f"{run} keeps other checkpoints"
+    for name in kept:
+        one, other = (checkpoint.read(path / "checkpoints" / name) for path in (whole, run))
+        for file in ("model.safetensors", "training.safetensors"):
+            pair = [path.read_bytes() if path.exists() else None for path in (one.path / file, other.path / file)]
+            assert pair[0] == pair[1], f"{other.path / file} differs"
+        progress = [{key: value for key, value in each.progress.items() if key != "seconds"} for each in (one, other)]
+        assert progress[0] == progress[1], f"the progress of {other.path} differs: {progress}"
+    assert metrics(whole) == metrics(run), f"the metrics of {run} differ"
+    left = [path.name for path in run.rglob(".*") if path.name != ".lock"]
+    assert not left, f"{run} has unfinished parts: {left}"
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+
+
+def make_data() -> None:
+    """Sentences of letter words to reverse, and pictures of one colour."""
+    generator = np.random.default_rng(0)
+    for name, count in (("train", 90), ("valid", 6)):
+        rows = [generator.choice(list("abcdef"), generator.integers(2, 6)).tolist() for _ in range(count)]
+        text = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in rows)
+        Path(f"{name}.tsv").write_text(text, encoding="utf-8")
+    Path("photos").mkdir()
+    with Path("photos", "captions.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(40):
+            colour = generator.integers(0, 2, 3)
+            Image.fromarray(np.full((16, 16, 3), 200 * colour, np.uint8)).save(f"photos/{number}.png")
+            caption = " ".join(f"{'much' if part else 'no'} {name}" for part, name in zip(colour, "rgb", strict=True))
+            file.write(json.dumps({"file": f"{number}.png", "captions": [caption]}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
