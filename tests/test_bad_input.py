@@ -57,6 +57,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training={"random.cpu": torch.get_rng_state()},
             config={"model": settings, "data": toy, "optim": {"name": "adam"}, "schedule": {"name": "constant"}},
             progress=PROGRESS,
+            data={},
             versions={"seqtool": "0"},
             vocabularies=[directory / vocabulary],
         )
@@ -393,7 +394,7 @@ def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
     path = models / "tied"
     checkpoint.save(
         path, model=checkpoint.weights(Bahdanau(**tied)), training={}, config={"model": {}}, progress={"step": 1},
-        versions={}, vocabularies=[],
+        versions={}, data={}, vocabularies=[],
     )  # fmt: skip
     model = checkpoint.find(path).load_model(lambda: Bahdanau(**tied))
     assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight

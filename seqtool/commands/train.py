@@ -152,8 +152,9 @@ def _train(
 
 
 def _report(run: Path, best: Mapping[str, Any], config: DictConfig) -> None:
-    scores = Validation(best["loss"], best["bleu"], best.get("cider")).scores()
-    print(f"Best: {scores}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
+    if best:  # a resumed run may have lost its best checkpoint, and found no better one
+        scores = Validation(best["loss"], best["bleu"], best.get("cider")).scores()
+        print(f"Best: {scores}, loss {best['loss']:.3f} nats/token at step {best['step']:,}")
     path = shlex.quote(str(run))
     use = f"caption checkpoint={path} images=FILE" if describes_images(config.model) else f"translate checkpoint={path}"
     print(f"Run: {run} (seqtool {use}; seqtool eval checkpoint={path})")
