@@ -111,7 +111,8 @@ def test(family: str, kills: int, generator: random.Random) -> list[str]:
             break
         compare(Path("runs", whole), Path("runs", run))
         again = start(family, run, None)
-        assert again.status == 0 and f"Run runs/{run} is finished" in log(run), log(run)
+        assert again.status == 0, f"{run} cannot be gone on with when it is finished: {log(run)}"
+        compare(Path("runs", whole), Path("runs", run))
         print(f"{run}: equal after {len(phases)} kills of {family}", flush=True)
     return phases
 
