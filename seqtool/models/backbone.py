@@ -140,7 +140,7 @@ class CellNorm(nn.LayerNorm):
 class Small(nn.Module):
     """The CNN for the built-in images: 64×64 pixels to an 8×8 grid.
 
-    A cell sees 33×33 pixels, no more, so attention on an object must lie near it: statistics of the whole image, as
+    A cell sees 25×25 pixels, no more, so attention on an object must lie near it: statistics of the whole image, as
     most normalisation layers have them, would break that. Two channels hold the cell's coordinates, from −1 to 1.
     """
 
@@ -149,8 +149,8 @@ class Small(nn.Module):
         self.layers = nn.Sequential(
             *(nn.Conv2d(3, 16, 5, stride=2, padding=2), CellNorm(16), nn.ReLU()),
             *(nn.Conv2d(16, 48, 3, stride=2, padding=1), CellNorm(48), nn.ReLU()),
-            *(nn.Conv2d(48, 128, 3, stride=2, padding=1), CellNorm(128), nn.ReLU()),
-            *(nn.Conv2d(128, 128, 3, padding=1), CellNorm(128), nn.ReLU()),
+            *(nn.Conv2d(48, 64, 3, padding=1), CellNorm(64), nn.ReLU()),
+            *(nn.Conv2d(64, 128, 3, stride=2, padding=1), CellNorm(128), nn.ReLU()),
         )
         self.place = nn.Conv2d(128 + 2, 96, 1)
         for module in self.modules():
