@@ -41,7 +41,6 @@ def existing(config: DictConfig) -> Path | None:
         return run if run.is_dir() else None
     if not (run / "config.yaml").exists():
         raise InputError(f"There is no run at {run} to go on with: start it without train.resume.")
-    _stored(run / "config.yaml")  # a damaged one is the first thing to say
     return run
 
 

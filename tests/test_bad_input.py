@@ -522,7 +522,7 @@ def test_a_pickle_as_anything_else_is_not_executed(place: Path, capsys: pytest.C
     prepare = "prepare data.train=50 data.valid=5 data.test=5 data.vocabulary.kind=word data.processes=1"
     run(capsys, *prepare.split())
     cache = next(path for path in (place / "cache").iterdir() if path.is_dir())
-    (place / "runs" / "mine").mkdir(parents=True)
+    shutil.copytree(place / "translator", place / "runs" / "mine" / "checkpoints" / "step-0000001")
     for seed in range(4):
         hostile = bomb(place / "canary", Random(seed))
         for name in ("weights.pt", "weights.safetensors", "runs/mine/config.yaml"):
@@ -553,7 +553,7 @@ def test_the_bomb_is_a_bomb(tmp_path: Path) -> None:
 
 def test_a_configuration_of_yaml_does_not_grow(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few aliases within aliases would name a value a billion times; a tag would name a class."""
-    (place / "runs" / "mine").mkdir(parents=True)
+    shutil.copytree(place / "translator", place / "runs" / "mine" / "checkpoints" / "step-0000001")
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     for text in ("\n".join(lines), "model: !!python/object/apply:os.system ['touch canary']", "- a", "model: {"):
