@@ -49,19 +49,10 @@ WEIGHTS, TRAINING, RECORD, MANIFEST = (
     "checkpoint.json",
     "manifest.json",
 )
-CHECKPOINT = re.compile(
-    rf"step-[0-9]+(-stopped)?|{AVERAGE}[0-9]+"
-)  # the names of checkpoints, which lead to no other directory
-COUNTS = (
-    "epoch",
-    "position",
-    "stale",
-    "since_halving",
-    "plateaus",
-    "skipped",
-    "skipped_in_a_row",
-)  # in a record's progress
-LARGEST = 2**53  # of a number there
+# In a checkpoint's record: the names of checkpoints, which lead to no other directory, and what the progress counts.
+CHECKPOINT = re.compile(rf"step-[0-9]+(-stopped)?|{AVERAGE}[0-9]+")
+COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
+LARGEST = 2**53  # of a number
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class Trainer:
             raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
         self.progress = progress
         checkpoint.remove_all_but_good(self.run, found.path)
-        there = {path.name for path in (self.run / "checkpoints").iterdir()}
+        there = {path.name for path in checkpoint.list_checkpoints(self.run)}
         if progress.best.get("checkpoint") not in there:
             progress.best = {}  # it went when a better one came, which is damaged
         if progress.good not in there:

@@ -115,13 +115,18 @@ class _Exponential(torch.autograd.Function):
     def forward(ctx: Any, k: Tensor, ledger: Ledger) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.dtype = ledger, k.dtype
-        return _exponential(k)
+        keys = _exponential(k)
+        ctx.save_for_backward(keys)
+        return keys
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, _: None) -> tuple[Tensor | None, None]:
-        gradient = ctx.ledger.close()
-        return (None if gradient is None else gradient.to(ctx.dtype)), None
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        total = ctx.ledger.close()
+        if gradient is not None:  # of keys that were used without their ledger
+            (keys,) = ctx.saved_tensors
+            total = gradient * 2 * keys + (0 if total is None else total)
+        return (None if total is None else total.to(ctx.dtype)), None
 
 
 class _AdditiveScore(torch.autograd.Function):
@@ -141,9 +146,9 @@ class _AdditiveScore(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         q, keys, v = ctx.saved_tensors
-        k_gradient = ctx.ledger.sum_for(keys)
+        k_gradient = torch.zeros_like(keys) if ctx.ledger is None else ctx.ledger.sum_for(keys)
         q_gradient, v_gradient = torch.empty_like(q), gradient.sum().expand(len(v)).clone()
         for rows in _few_rows(q, keys):
             r, e = _r(q[rows], keys[rows]), gradient[rows]
@@ -151,7 +156,8 @@ class _AdditiveScore(torch.autograd.Function):
             inner = torch.addcmul(r, r, r, value=-1).mul_(e[..., None]).mul_(4 * v)  # tanh′(q + k) = 4 r (1 − r)
             q_gradient[rows] = inner.sum(2)
             k_gradient[rows] += inner.sum(1) if inner.shape[1] > 1 else inner.squeeze(1)
-        return q_gradient.to(ctx.dtype), None, v_gradient, None
+        keys_gradient = k_gradient / (2 * keys) if ctx.ledger is None else None  # k = ln(keys) / 2
+        return q_gradient.to(ctx.dtype), keys_gradient, v_gradient, None
 
 
 def _r(q: Tensor, keys: Tensor) -> Tensor:

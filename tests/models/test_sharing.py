@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqtool import cross_entropy
 from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding import select
 from seqtool.losses import Loss, TrainingLoss
 from seqtool.models import attention, sharing
 from seqtool.models.encoder_decoder import EncoderDecoder
@@ -85,3 +86,23 @@ def test_nothing_is_shared_without_a_backward_pass() -> None:
     with torch.no_grad(), sharing.one_gradient(model):
         assert all(one.shared is None for one in model.modules() if isinstance(one, sharing.StepLinear))
     assert sharing.ledger_of(sharing.share(torch.zeros(2, 2))) is not None
+
+
+def test_selected_keys_have_their_gradient() -> None:
+    """Rows of a memory are other tensors than the memory that was shared."""
+    model, batch = make("bahdanau-gru")
+    model.double()
+
+    def gradient() -> dict[str, Tensor]:
+        model.zero_grad()
+        memory, state = model.encode(batch.source)
+        rows = torch.tensor([3, 0, 3])
+        step = model.step(select(memory, rows), select(state, rows), torch.tensor([4, 5, 6]))
+        step.logits.square().sum().backward()
+        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+    found = gradient()
+    with sharing.plain():
+        expected = gradient()
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], expected[name], rtol=1e-9, atol=1e-12) for name in found)
