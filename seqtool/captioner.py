@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from PIL.Image import Image
 from torch import Tensor
 
-from seqtool import checkpoint
+from seqtool import checkpoint, distributed
 from seqtool.cli import config_directory
 from seqtool.config import build, names, typed
 from seqtool.data import vocabulary
@@ -25,7 +25,7 @@ from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
 from seqtool.devices import MachineSettings, choose_device, set_threads
 from seqtool.errors import InputError
-from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, decode
+from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.captioner import Captioner as ImageModel
 from seqtool.models.encoder_decoder import Step
@@ -50,6 +50,10 @@ class Caption:
     attention: NDArray[np.float32] | None
     grid: tuple[int, int]
     chosen: list[int] | None
+
+
+# An image's name, what the model saw of it (size×size×3), and its captions, or why it cannot be read.
+Described = tuple[str, NDArray[np.uint8], list[Caption] | InputError]
 
 
 @dataclass(frozen=True)
@@ -191,27 +195,27 @@ class Captioner:
             result.append(found)
         return result
 
-    def described(
-        self, images: Sequence[str | Path | Image]
-    ) -> Iterator[tuple[str, NDArray[np.uint8], list[Caption] | InputError]]:
+    def described(self, images: Sequence[str | Path | Image]) -> Iterator[Described]:
         """Each image in order: its name, what the model saw of it (size×size×3), and its n best captions, or why it
         cannot be read. An image's chance depends on its place in the list.
         """
-        window = 4 * self.settings.batch_size
-        for start in range(0, len(images), window):
-            chosen = list(enumerate(images[start : start + window], start))
-            with ThreadPoolExecutor(READERS) as pool:
-                found = list(pool.map(self._load, (image for _, image in chosen)))
-            seen = {n: one for (n, _), one in zip(chosen, found, strict=True) if not isinstance(one, InputError)}
-            captions: dict[int, list[Caption]] = {}
-            if seen:
-                pictures = Loaded(np.stack(list(seen.values())))
-                captions = dict(zip(seen, self.describe_pictures(pictures, list(seen)), strict=True))
-            for (n, image), one in zip(chosen, found, strict=True):
-                if isinstance(one, InputError):
-                    yield str(image), NOTHING, one
-                else:
-                    yield str(image), one, captions[n]
+        windows = list(chunks(range(len(images)), 4 * self.settings.batch_size))
+        for some in chunks(windows, distributed.size()):
+            for window in distributed.together(lambda numbers: self._describe(images, numbers), some):
+                yield from window
+
+    def _describe(self, images: Sequence[str | Path | Image], numbers: Sequence[int]) -> list[Described]:
+        with ThreadPoolExecutor(READERS) as pool:
+            found = list(pool.map(lambda n: self._load(images[n]), numbers))
+        seen = {n: one for n, one in zip(numbers, found, strict=True) if not isinstance(one, InputError)}
+        captions: dict[int, list[Caption]] = {}
+        if seen:
+            pictures = Loaded(np.stack(list(seen.values())))
+            captions = dict(zip(seen, self.describe_pictures(pictures, list(seen)), strict=True))
+        return [
+            (str(images[n]), NOTHING, one) if isinstance(one, InputError) else (str(images[n]), one, captions[n])
+            for n, one in zip(numbers, found, strict=True)
+        ]
 
     def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
         try:

@@ -266,7 +266,7 @@ def _hypothesis(beams: _Beams, row: int, penalty: LengthPenalty, coverage: float
     tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
     length = len(tokens) + ended
     log_p = float(beams.log_p[row])
-    attention = beams.attention[row, :length].clone() if beams.attention is not None else None  # not a view of all
+    attention = None if beams.attention is None else beams.attention[row, :length].to("cpu", copy=True)  # no view
     score = log_p / penalty(length)
     if coverage and attention is not None and ended:
         covered = attention.sum(0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from seqtool import distributed
 from seqtool.errors import InputError
 
 MOST_THREADS = 1024
@@ -22,9 +23,18 @@ class MachineSettings:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU."""
+    """`auto` is the GPU where there is one, else the CPU; of several processes on a machine each takes one GPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    local = distributed.local_rank()
+    if name == "cuda" and local is not None:
+        if local >= torch.cuda.device_count():
+            raise InputError(
+                f"More processes were started than the {torch.cuda.device_count()} GPUs that torch sees here: "
+                "lower --nproc-per-node, or say device=cpu."
+            )
+        torch.cuda.set_device(local)
+        name = f"cuda:{local}"
     try:
         device = torch.device(name)
     except RuntimeError as error:

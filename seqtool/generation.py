@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqtool import decoding
+from seqtool import decoding, distributed
 from seqtool.data.batches import make_source
 from seqtool.decoding import Hypothesis
 from seqtool.errors import InputError
+
+X = TypeVar("X")
 
 LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
 MOST = {  # far beyond what is of use
@@ -143,18 +145,18 @@ def decode(
     draws: Sequence[NDArray[np.float64]] | None,
     keep_attention: bool,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses for each source, in the order given.
+    """The n best hypotheses for each source, in the order given; several processes share out the batches.
 
     `draws` is what sampling takes its chance from: for each source an array samples × length.
     """
     penalty = decoding.length_penalty(settings.length_penalty, settings.length_alpha)
-    result: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
-    for rows in chunks(sources.order(), settings.batch_size):
+
+    def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
         maximum = [sources.maximum(i, settings.max_length) for i in rows]
         with torch.inference_mode():
             memory, state = model.encode(sources.batch(rows).to(device))
             if draws is not None:
-                hypotheses = decoding.sample(
+                return decoding.sample(
                     model.step,
                     memory,
                     state,
@@ -166,23 +168,26 @@ def decode(
                     top_p=settings.top_p,
                     keep_attention=keep_attention,
                 )
-            else:
-                hypotheses = decoding.beam_search(
-                    model.step,
-                    memory,
-                    state,
-                    beam=settings.beam,
-                    maximum=maximum,
-                    minimum=settings.min_length,
-                    n_best=settings.n_best,
-                    penalty=penalty,
-                    coverage=settings.coverage_penalty,
-                    keep_attention=keep_attention,
-                )
+            return decoding.beam_search(
+                model.step,
+                memory,
+                state,
+                beam=settings.beam,
+                maximum=maximum,
+                minimum=settings.min_length,
+                n_best=settings.n_best,
+                penalty=penalty,
+                coverage=settings.coverage_penalty,
+                keep_attention=keep_attention,
+            )
+
+    batches = list(chunks(sources.order(), settings.batch_size))
+    result: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
+    for rows, hypotheses in zip(batches, distributed.together(decoded, batches), strict=True):
         for i, n_best in zip(rows, hypotheses, strict=True):
             result[i] = n_best
     return result
 
 
-def chunks(order: list[int], size: int) -> Iterator[list[int]]:
-    return (order[i : i + size] for i in range(0, len(order), size))
+def chunks(items: Sequence[X], size: int) -> Iterator[Sequence[X]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

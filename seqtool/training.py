@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from seqtool import checkpoint
+from seqtool import checkpoint, distributed
 from seqtool.data.batches import UNITS, Batch, Source, epoch_batches
 from seqtool.devices import autocast, out_of_memory
 from seqtool.errors import InputError
@@ -157,11 +157,12 @@ class Trainer:
         device: torch.device,
         seed: int,
         save: Callable[[Path, dict[str, Tensor], dict[str, Tensor], dict[str, Any]], None],
-        recorder: Recorder,
+        recorder: Recorder | None,
         run: Path,
     ) -> None:
         self.model = model
         self.loss = TrainingLoss(model, settings.label_smoothing).to(device)
+        self.parallel = distributed.DataParallel(self.loss)
         self.optimiser = optimiser
         self.schedule = schedule
         self.plateau_patience = plateau_patience
@@ -197,16 +198,15 @@ class Trainer:
             mininterval=0.5 if sys.stderr.isatty() else 30,  # seconds; a log file gets a line now and then
         )
         with bar:
-            while not stopped:
+            while not (stop := self._stops(stopped, started)):
                 if self._validation_is_due():
                     self._validate(scheduled=True)
-                    progress.seconds = time.monotonic() - started
-                if stopped or progress.at_limit(settings):
+                    continue
+                if progress.at_limit(settings):
                     break
                 group = batches[progress.position : progress.position + settings.accumulate]
                 self._update(group, len(batches))
                 bar.update()
-                progress.seconds = time.monotonic() - started
                 if progress.position >= len(batches):
                     progress.epoch, progress.position = progress.epoch + 1, 0
                     batches = self._batches()
@@ -214,15 +214,21 @@ class Trainer:
                     rate = self.optimiser.param_groups[0]["lr"]
                     record = self.meter.record(progress.step, progress.epoch, progress.seconds, rate)
                     record["skipped_steps"] = progress.skipped
-                    self.recorder.write(record)
+                    if self.recorder is not None:
+                        self.recorder.write(record)
                     bar.set_postfix_str(_postfix(record, progress, settings), refresh=False)
-            if stopped:
+            if stop:
                 self._checkpoint()
             elif progress.last.get("step") != progress.step:
                 self._validate(scheduled=False)
-        if not stopped and settings.average_last > 1:
+        if not stop and settings.average_last > 1:
             self._average()
-        return not stopped
+        return not stop
+
+    def _stops(self, stopped: Sequence[int], started: float) -> bool:
+        """Whether a signal stops the run; all processes agree on that, and on how long they have trained."""
+        stop, self.progress.seconds = distributed.highest(bool(stopped), time.monotonic() - started)
+        return bool(stop)
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
@@ -235,7 +241,9 @@ class Trainer:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
         self.progress = progress
-        checkpoint.remove_all_but_good(self.run, found.path)
+        if distributed.is_first():
+            checkpoint.remove_all_but_good(self.run, found.path)
+        distributed.wait_for_all()
         there = {path.name for path in checkpoint.list_checkpoints(self.run)}
         if progress.best.get("checkpoint") not in there:
             progress.best = {}  # it went when a better one came, which is damaged
@@ -257,16 +265,18 @@ class Trainer:
         if scaler:
             self.scaler.load_state_dict(dict(scaler))
         self.loss.baseline.copy_(tensors["loss.baseline"])
-        torch.set_rng_state(tensors["random.cpu"])
-        if "random.cuda" in tensors and self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        random = {name: tensors.get(_of_process(name, distributed.rank())) for name in ("random.cpu", "random.cuda")}
+        if (state := random["random.cpu"]) is not None:
+            torch.set_rng_state(state)
+        if (state := random["random.cuda"]) is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state, self.device)
 
     def _update(self, group: list[Any], batches: int) -> None:
         """One optimiser step over `group` batches, skipped where the loss or its gradient is not finite."""
         settings, progress = self.settings, self.progress
-        collated = [self.data.collate(indices) for indices in group]
-        tokens = sum(batch.tokens for batch in collated)
-        divisor = tokens if settings.normalise == "tokens" else sum(len(batch.indices) for batch in collated)
+        sentences = sum(len(indices) for indices in group)
+        tokens = sentences + sum(int(self.data.target_lengths[indices].sum()) for indices in group)
+        divisor = tokens if settings.normalise == "tokens" else sentences
         epoch = progress.epoch + progress.position / batches
         progress.step += 1
         progress.position += len(group)
@@ -276,22 +286,16 @@ class Trainer:
                 parameter.requires_grad_(progress.step > parameters["from_step"])
         self.loss.train()
         self.optimiser.zero_grad(set_to_none=True)
-        nll = torch.zeros((), device=self.device)
-        rewards = []
-        for batch in collated:
-            with out_of_memory(self.device, partial(self._too_large, batch)):
-                with autocast(self.device, self.precision):
-                    loss = self.loss(batch.to(self.device))
-                self.scaler.scale(loss.total / divisor).backward()
-            nll += loss.nll
-            if loss.reward is not None:
-                rewards.append(loss.reward)
+        self.parallel.prepare()
+        sums = torch.zeros(3, device=self.device)  # −log p; rewards and how many there are
+        for indices in group:
+            sums += self._backward(indices, divisor, last=indices is group[-1])
+        nll, reward, rewards = distributed.total(sums)
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
         if bool(norm.isfinite() & nll.isfinite()):
             self.scaler.step(self.optimiser)
-            if rewards:
-                self.loss.observe(torch.stack(rewards).nanmean())
+            self.loss.observe(reward / rewards)
             self.meter.add(nll, tokens, norm)
             progress.skipped_in_a_row = 0
         else:
@@ -300,6 +304,21 @@ class Trainer:
         self.scaler.update()  # which lowers its scale after an infinite gradient
         if progress.skipped_in_a_row == HOPELESS:
             self._give_up()
+
+    def _backward(self, indices: Any, divisor: int, *, last: bool) -> Tensor:
+        """Add the gradient of this process's share of a batch; returns its −log p, and rewards and their number."""
+        mine = distributed.share(indices)
+        batch = self.data.collate(mine if len(mine) else indices[:1])  # no process is left out of the exchange
+        weight = distributed.size() if len(mine) else 0  # the exchange is a mean
+        with self.parallel.exchanging(last=last), out_of_memory(self.device, partial(self._too_large, batch)):
+            with autocast(self.device, self.precision):
+                loss = self.parallel(batch.to(self.device))
+            self.scaler.scale(loss.total * weight / divisor).backward()
+        if not len(mine):
+            return torch.zeros(3, device=self.device)
+        reward = torch.full_like(loss.nll, math.nan) if loss.reward is None else loss.reward
+        finite = reward.isfinite()
+        return torch.stack([loss.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
 
     def _too_large(self, batch: Batch) -> str:
         """The end of the sentence about a batch that does not fit into memory."""
@@ -318,7 +337,8 @@ class Trainer:
         progress, good = self.progress, "Nothing good was saved before: start again."
         if progress.good is not None:
             path = self.run / "checkpoints" / progress.good
-            checkpoint.remove_all_but_good(self.run, path)
+            if distributed.is_first():
+                checkpoint.remove_all_but_good(self.run, path)
             good = f"The last good checkpoint is {path}: go on from it with run={self.run.name} train.resume=true."
         raise InputError(
             f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
@@ -328,7 +348,7 @@ class Trainer:
     def _validate(self, *, scheduled: bool) -> None:
         """Score the validation set and keep a checkpoint."""
         progress = self.progress
-        if scheduled and self.flow is not None:
+        if scheduled and self.flow is not None and distributed.is_first():
             self.flow.measure(self.model, self._probe(), progress.step)
         result = self.validator(self.loss, self.model)
         better = result.better_than(progress.best, by=self.settings.best_by)
@@ -348,17 +368,13 @@ class Trainer:
         if math.isfinite(result.loss) and not progress.skipped_in_a_row:
             progress.good = _name(progress.step)
         progress.last = {"step": progress.step, **result.record()}
-        self.recorder.write(
-            {
-                "step": progress.step,
-                "epoch": progress.epoch,
-                "seconds": round(progress.seconds, 1),
-                **{f"valid_{name}": value for name, value in result.record().items()},
-            }
-        )
+        if self.recorder is not None:
+            place = {"step": progress.step, "epoch": progress.epoch, "seconds": round(progress.seconds, 1)}
+            self.recorder.write({**place, **{f"valid_{name}": value for name, value in result.record().items()}})
         tqdm.write(f"{_place(progress)}: {result.text()}{', the best so far' if better else ''}")
         self._checkpoint()
-        self.recorder.draw()
+        if self.recorder is not None:
+            self.recorder.draw()
         self.meter.since = time.monotonic()
 
     def _checkpoint(self) -> None:
@@ -367,9 +383,12 @@ class Trainer:
         if path.exists():  # stopped right after it was saved
             return
         self.progress.meter = self.meter.state()
-        tensors: dict[str, Tensor] = {"random.cpu": torch.get_rng_state(), "loss.baseline": self.loss.baseline}
+        random = {"random.cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+            random["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors: dict[str, Tensor] = {"loss.baseline": self.loss.baseline}
+        for process, states in enumerate(distributed.gathered(random)):
+            tensors |= {_of_process(name, process): state for name, state in states.items()}
         scalars: dict[str, Any] = {}
         for index, state in self.optimiser.state_dict()["state"].items():
             for key, value in state.items():
@@ -381,7 +400,7 @@ class Trainer:
     def _prune(self, newest: str) -> None:
         """Remove the checkpoints that are kept no longer."""
         kept = {newest, self.progress.best.get("checkpoint"), self.progress.good, *self.progress.scheduled}
-        for old in checkpoint.list_checkpoints(self.run):
+        for old in checkpoint.list_checkpoints(self.run) if distributed.is_first() else ():
             if old.name not in kept:
                 checkpoint.remove(old)
 
@@ -391,6 +410,8 @@ class Trainer:
         found = [self.run / "checkpoints" / name for name in progress.scheduled[-self.settings.average_last :]]
         if not found:
             return
+        path = self.run / "checkpoints" / f"{checkpoint.AVERAGE}{len(found)}"
+        saved = path.exists()
         mean = checkpoint.average([checkpoint.read(path) for path in found])
         trained = {name: tensor.detach().clone() for name, tensor in checkpoint.weights(self.model).items()}
         checkpoint.fill(self.model, mean)
@@ -398,8 +419,7 @@ class Trainer:
         checkpoint.fill(self.model, trained)
         better = result.better_than(progress.best, by=self.settings.best_by)
         tqdm.write(f"Average of the last {len(found)} checkpoints: {result.text()}{', the best' if better else ''}")
-        path = self.run / "checkpoints" / f"{checkpoint.AVERAGE}{len(found)}"
-        if better and not path.exists():
+        if better and not saved:
             progress.best = {"checkpoint": path.name, "step": progress.step, **result.record()}
             self.save(path, mean, {}, {**asdict(progress), "last": progress.best})
 
@@ -455,6 +475,11 @@ def noted_signals() -> Iterator[list[int]]:
 
 def _of_another_version(found: checkpoint.Checkpoint) -> InputError:
     return InputError(f"{found.path} was made by another version of seqtool ({found.versions}).")
+
+
+def _of_process(name: str, process: int) -> str:
+    """What a process's random state is called in a checkpoint."""
+    return name if process == 0 else f"{name}.{process}"
 
 
 def _name(step: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool import checkpoint, decoding
+from seqtool import checkpoint, decoding, distributed
 from seqtool.cli import config_directory
 from seqtool.config import build, names, typed
 from seqtool.data import vocabulary
@@ -160,14 +160,18 @@ class Translator:
             (self.source_vocabulary.encode(source), self.target_vocabulary.encode(target))
             for source, target in zip(sources, targets, strict=True)
         ]
-        result: list[Translation | None] = [None] * len(pairs)
-        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
-        for rows in chunks(order, self.settings.batch_size):
+
+        def forced(rows: Sequence[int]) -> list[Hypothesis]:
             with torch.inference_mode():
                 memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
                 target = make_target([pairs[i][1] for i in rows]).to(self.device)
-                forced = decoding.force(self.model.step, memory, state, target)
-            for i, hypothesis in zip(rows, forced, strict=True):
+                return decoding.force(self.model.step, memory, state, target)
+
+        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
+        batches = list(chunks(order, self.settings.batch_size))
+        result: list[Translation | None] = [None] * len(pairs)
+        for rows, hypotheses in zip(batches, distributed.together(forced, batches), strict=True):
+            for i, hypothesis in zip(rows, hypotheses, strict=True):
                 pieces = self.source_vocabulary.pieces(sources[i])
                 result[i] = self._translation(hypothesis, pieces, replace_unknown=False)
         return [translation for translation in result if translation is not None]

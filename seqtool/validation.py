@@ -9,12 +9,13 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from seqtool import distributed
 from seqtool.data.cache import Split
 from seqtool.data.caption_cache import CaptionSplit
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.devices import autocast, out_of_memory
 from seqtool.errors import InputError
-from seqtool.generation import MOST, DecodeSettings, Images, Sentences, Sources, decode
+from seqtool.generation import MOST, DecodeSettings, Images, Sentences, Sources, chunks, decode
 from seqtool.losses import TrainingLoss
 from seqtool.metrics.captioning import ValidationScorer
 from seqtool.metrics.translation import corpus_bleu
@@ -123,13 +124,13 @@ class Validator(ABC):
         return self.validation(nats, written)
 
     def _loss(self, loss: TrainingLoss) -> float:
-        nll, tokens = 0.0, 0
-        order = np.argsort(self.split.target_lengths, kind="stable")
-        for start in range(0, len(order), self.settings.batch_size):
-            batch = self.split.collate(order[start : start + self.settings.batch_size])
-            nll += float(loss(batch.to(self.device)).nll)
-            tokens += batch.tokens
-        return nll / max(tokens, 1)
+        def measured(rows: Sequence[int]) -> tuple[float, int]:
+            batch = self.split.collate(rows)
+            return float(loss(batch.to(self.device)).nll), batch.tokens
+
+        order = np.argsort(self.split.target_lengths, kind="stable").tolist()
+        parts = distributed.together(measured, list(chunks(order, self.settings.batch_size)))
+        return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
 
     def _decoded(self, model: EncoderDecoder[Any], sources: Sources) -> list[str]:
         hypotheses = decode(model, sources, self.settings, device=self.device, draws=None, keep_attention=False)

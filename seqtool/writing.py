@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TextIO
 
 from tqdm import tqdm
 
-from seqtool import plots
+from seqtool import distributed, plots
 from seqtool.data.alignment import format_pharaoh
 from seqtool.data.text_files import LONGEST, read_lines, replacing
 from seqtool.errors import InputError
@@ -135,6 +135,8 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         self.stack = ExitStack()
+        if not distributed.is_first():  # which does not write
+            return self
         if self.plot is not None:
             self.plot.mkdir(parents=True, exist_ok=True)
         output, alignments = self.settings.output, self.settings.alignments
@@ -158,8 +160,11 @@ class Writer:
                     f"(max_length={limit}).",
                     file=sys.stderr,
                 )
-        need = self.settings.format == "jsonl" or self.links is not None or self.plot is not None
-        results = self.translator.hypotheses(lines, attention=need, replace_unknown=self.settings.replace_unknown)
+        settings = self.settings
+        need = settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None
+        results = self.translator.hypotheses(lines, attention=need, replace_unknown=settings.replace_unknown)
+        if not distributed.is_first():
+            return
         for line, n_best in zip(lines, results, strict=True):
             self.count += 1
             self._write_one(line, n_best)

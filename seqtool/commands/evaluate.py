@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,22 @@ FOR_CAPTIONS = ("hard_attention", "java", "document_frequencies", "save_document
 
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses, and print a table or JSON."""
-    task = _task(config)
+    with _group(config):
+        task = _task(config)
+        if config.checkpoint is None:
+            _check_files_alone(config)
+        report = _captions(config) if task == "captioning" else _translations(config)
+        as_json = config.format == "json"
+        print(json.dumps(report.record(), indent=1, ensure_ascii=False) if as_json else report.text())
+
+
+def _group(config: DictConfig) -> AbstractContextManager[None]:
+    """A checkpoint's test set may be shared out."""
     if config.checkpoint is None:
-        _check_files_alone(config)
-    report = _captions(config) if task == "captioning" else _translations(config)
-    as_json = config.format == "json"
-    print(json.dumps(report.record(), indent=1, ensure_ascii=False) if as_json else report.text())
+        return nullcontext()
+    from seqtool.distributed import group  # imports torch, which scoring files does not need
+
+    return group()
 
 
 def _task(config: DictConfig) -> str:
@@ -64,8 +76,11 @@ def _translations(config: DictConfig) -> Any:
     settings.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None:
         return evaluate_files(settings)
-    from seqtool.translator import load_translator  # imports torch, which scoring files does not need
+    from seqtool.distributed import is_first
+    from seqtool.translator import load_translator
 
+    if not is_first():
+        settings = replace(settings, output=None, plot=None)
     return evaluate_checkpoint(load_translator(config), settings, OmegaConf.select(config, "data"))
 
 
@@ -93,9 +108,10 @@ def _captions(config: DictConfig) -> Any:
         hypotheses, references = str(settings.hypotheses), settings.references[0]
         return captions.evaluate_caption_files(Path(hypotheses), Path(references), **scoring)
     from seqtool.captioner import Captioner
+    from seqtool.distributed import is_first
 
     captioner = Captioner.load(names(config.checkpoint), **_decoding_given(config))
-    output = None if settings.output is None else Path(settings.output)
+    output = Path(settings.output) if settings.output is not None and is_first() else None
     data = OmegaConf.select(config, "data")
     return captions.evaluate_captioner(captioner, settings.split, data, output=output, **scoring)
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import seqtool
-from seqtool import checkpoint, resuming, runs
+from seqtool import checkpoint, distributed, resuming, runs
 from seqtool.assembly import (
     check_backbone,
     check_vocabularies,
@@ -52,13 +53,15 @@ def train(config: DictConfig) -> None:
     """Train a new run, or go on with one."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
-    run, found = resuming.existing(config), None
-    begun = [] if run is None else [run]
-    with ExitStack() as stack, resuming.how_to_go_on(begun):
-        if run is not None:
-            stack.enter_context(runs.locked(run))
-            found = resuming.last(run, config)
-        _train(config, run, found, stack, begun)
+    with distributed.group():
+        run, found = distributed.from_first(lambda: resuming.existing(config)), None
+        begun = [] if run is None else [run]
+        with ExitStack() as stack, resuming.how_to_go_on(begun):
+            if run is not None:
+                if distributed.is_first():
+                    stack.enter_context(runs.locked(run))
+                found = distributed.from_first(partial(resuming.last, run, config))
+            _train(config, run, found, stack, begun)
 
 
 def _train(
@@ -93,6 +96,7 @@ def _train(
     model = make_model(config, cache, pretrained=found is None and config.init_from is None)
     if found is None:
         first_weights(model, config, cache)
+    distributed.seed(top.seed)
     model.to(device)
     optimiser = make_optimiser(optimiser_settings, parameter_groups(model, config))
     validator = make_validator(cache, validation, device, top.precision)
@@ -101,9 +105,11 @@ def _train(
     stopped = stack.enter_context(noted_signals())
     if run is None:
         model_name = str(config.model._target_).rsplit(".", 1)[-1].lower()
-        run = runs.create(top.run, suggestion=f"{cache.name}-{model_name}", root=resuming.RUNS)
+        suggestion = f"{cache.name}-{model_name}"
+        run = distributed.from_first(lambda: runs.create(top.run, suggestion=suggestion, root=resuming.RUNS))
         begun.append(run)
-        stack.enter_context(runs.locked(run))
+        if distributed.is_first():
+            stack.enter_context(runs.locked(run))
     if found is not None:
         check_vocabularies(found, cache, f"{run} was started with")
         found.load_weights(model)
@@ -111,20 +117,24 @@ def _train(
     stored = plain(config)
 
     def save(path: Path, weights: Any, training: Any, progress: Any) -> None:
-        checkpoint.save(
-            path,
-            model=weights,
-            training=training,
-            config=stored,
-            progress=progress,
-            versions=versions(),
-            data=data,
-            vocabularies=cache.vocabulary_files,
-        )
+        if distributed.is_first():
+            checkpoint.save(
+                path,
+                model=weights,
+                training=training,
+                config=stored,
+                progress=progress,
+                versions=versions(),
+                data=data,
+                vocabularies=cache.vocabulary_files,
+            )
+        distributed.wait_for_all()
 
-    checkpoint.remove_unfinished(run)
-    recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=settings.tensorboard)
-    write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
+    recorder = None
+    if distributed.is_first():
+        checkpoint.remove_unfinished(run)
+        recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=settings.tensorboard)
+        write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
     trainer = Trainer(
         model,
         optimiser=optimiser,
@@ -144,7 +154,7 @@ def _train(
         trainer.resume(found)
     size = sum(parameter.numel() for parameter in model.parameters())
     what = f"{len(cache.split('train')):,} {'captions' if describes_images(config.model) else 'pairs'}"
-    log.info("%s: %s parameters on %s, %s", run, f"{size:,}", device, what)
+    log.info("%s: %s parameters on %s, %s", run, f"{size:,}", distributed.place(device), what)
     if trainer.train(stopped):
         _report(run, trainer.progress.best, config)
     else:

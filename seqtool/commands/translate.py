@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from seqtool import distributed
 from seqtool.config import typed
 from seqtool.generation import DECODING
 from seqtool.translator import load_translator
@@ -13,7 +14,6 @@ def translate(config: DictConfig) -> None:
     own = {str(name): value for name, value in config.items() if name not in {*DECODING, "checkpoint", "input"}}
     settings = typed(WriterSettings, own)
     settings.check()
-    translator = load_translator(config)
-    with Writer(settings, translator) as writer:
-        for lines in windows(config.input, 32 * config.batch_size):
+    with distributed.group(), Writer(settings, load_translator(config)) as writer:
+        for lines in distributed.each_from_first(windows(config.input, 32 * config.batch_size)):
             writer.write(lines)

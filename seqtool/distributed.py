@@ -1,0 +1,201 @@
+"""Several processes that work as one, through torch.distributed: what torchrun starts.
+
+Every process runs the same command on the same input; they share out the work, agree on what they found, and the first
+alone reads standard input, writes files and speaks. A process by itself is a group of one, where all of this is free.
+"""
+
+import atexit
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from seqtool.errors import InputError
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+JOINING = timedelta(minutes=10)
+PATIENCE = timedelta(days=1)  # the first may wait for a line; torchrun stops the others where one has failed
+
+_rank, _size = 0, 1
+
+
+def rank() -> int:
+    return _rank
+
+
+def size() -> int:
+    return _size
+
+
+def is_first() -> bool:
+    return _rank == 0
+
+
+@contextmanager
+def group() -> Iterator[None]:
+    """Work together with the other processes that torchrun started, if it did. Raises InputError where one is lost."""
+    global _rank, _size
+    members = int(os.environ.get("WORLD_SIZE", 1)) if dist.is_torchelastic_launched() else 1
+    if members == 1 or _size > 1:
+        yield
+        return
+    try:
+        if not dist.is_initialized():
+            _join()
+            atexit.register(dist.destroy_process_group)
+        _rank, _size = dist.get_rank(), dist.get_world_size()
+        with nullcontext() if is_first() else _silence():
+            yield
+    except RuntimeError as error:
+        atexit.unregister(dist.destroy_process_group)  # it would wait for the others
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise InputError("Lost the connection to another process, which says why it stopped.") from error
+    finally:
+        _rank, _size = 0, 1
+
+
+def _join() -> None:
+    store, rank, size = next(rendezvous("env://", timeout=JOINING))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # in which the addresses of dead workers still stand
+        store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Say nothing but why this process fails."""
+    logging.disable(logging.WARNING)
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def local_rank() -> int | None:
+    """Which of this machine's processes this is; None by itself."""
+    return int(os.environ["LOCAL_RANK"]) if _size > 1 else None
+
+
+def place(device: torch.device) -> str:
+    """Where the work is done, for people."""
+    return f"{device}" if _size == 1 else f"{_size} processes, the first on {device}"
+
+
+def seed(number: int) -> None:
+    """Give each process a chance of its own; the first keeps the one that it has."""
+    if not is_first():
+        torch.manual_seed(int(np.random.SeedSequence([number, _rank]).generate_state(1, np.uint64)[0]))
+
+
+def share(items: Sequence[X]) -> Sequence[X]:
+    """This process's part: every `size`-th."""
+    return items[_rank::_size]
+
+
+def together(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
+    """[function(item) for item in items], in every process, each having done its share.
+
+    What a function does together with others while it is shared out itself, it does alone.
+    """
+    global _rank, _size
+    if _size == 1:
+        return [function(item) for item in items]
+    before = _rank, _size
+    mine = share(items)
+    try:
+        _rank, _size = 0, 1
+        done = [function(item) for item in mine]
+    finally:
+        _rank, _size = before
+    results: list[Any] = [None] * len(items)
+    for process, part in enumerate(gathered(done)):
+        results[process::_size] = part
+    return results
+
+
+def gathered(value: X) -> list[X]:
+    """Every process's value, in every process."""
+    if _size == 1:
+        return [value]
+    values: list[Any] = [None] * _size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def from_first(function: Callable[[], X]) -> X:
+    """What the function gives in the first process; the others do not call it."""
+    if _size == 1:
+        return function()
+    value = [function() if is_first() else None]
+    dist.broadcast_object_list(value)
+    return value[0]  # type: ignore[return-value]
+
+
+def each_from_first(items: Iterator[X]) -> Iterator[X]:
+    """What the first process's iterator gives, as it comes."""
+    while found := from_first(lambda: list(islice(items, 1))):
+        yield found[0]
+
+
+def highest(*values: float) -> list[float]:
+    """Of each number the highest that a process has."""
+    if _size == 1:
+        return list(values)
+    highest = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    return highest.tolist()
+
+
+def total(tensor: Tensor) -> Tensor:
+    """The sum over all processes, in place."""
+    if _size > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def wait_for_all() -> None:
+    if _size > 1:
+        dist.barrier()
+
+
+class DataParallel:
+    """A loss whose gradients, after the last batch of a step, are the mean over all processes."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self.loss = loss
+        self._wrapped: nn.Module = loss
+        self._trained = -1
+
+    def prepare(self) -> None:
+        """Before each step: which parameters are trained may have changed."""
+        trained = sum(parameter.requires_grad for parameter in self.loss.parameters())
+        if _size > 1 and trained != self._trained:
+            warnings.filterwarnings("ignore", "Grad strides do not match")  # of matrices with one row: it costs nothing
+            self._wrapped = DistributedDataParallel(self.loss)
+            self._trained = trained
+
+    def __call__(self, batch: Any) -> Any:
+        return self._wrapped(batch)
+
+    def exchanging(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around a batch's pass forward and back: gradients are added up, and exchanged after the last."""
+        if last or not isinstance(self._wrapped, DistributedDataParallel):
+            return nullcontext()
+        return self._wrapped.no_sync()

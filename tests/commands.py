@@ -1,0 +1,43 @@
+"""Command lines one after another in one process: what torchrun starts in tests/test_distributed.py.
+
+    python tests/commands.py DTYPE DIE_AT '[["train", "run=a"], …]'
+
+The second process dies at step DIE_AT, once, unless that is 0.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import torch
+
+from seqtool import cli
+from seqtool.training import Trainer
+
+
+def main() -> None:
+    dtype, die_at, lines = sys.argv[1:]
+    torch.set_default_dtype(getattr(torch, dtype))
+    if int(die_at) and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        _die_at(int(die_at))
+    for line in json.loads(lines):
+        status = cli.run(line, cli.config_directory())
+        if status:
+            sys.exit(status)
+
+
+def _die_at(step: int) -> None:
+    update = Trainer._update
+
+    def dying(self: Trainer, *arguments: Any) -> None:
+        if self.progress.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        update(self, *arguments)
+
+    Trainer._update = dying  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Several processes are one: the same weights, the same scores, the same text, whatever their number."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+COMMANDS = Path(__file__).with_name("commands.py")
+COMMON = [
+    *("device=cpu", "threads=1", "data.processes=1", "train.minutes=null", "train.log_every=5", "train.batch_size=7"),
+    *("validation.max_length=12", "model.embedding=12"),
+]
+TEXT = ["data.train=200", "data.valid=40", "data.test=40", "data.vocabulary.size=150"]
+BAHDANAU = ["model.encoder_hidden=8", "model.decoder_hidden=12", "model.alignment=8", "model.maxout=8"]
+PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.vocabulary.minimum_count=1"]
+ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
+FIFTY = ["train.steps=50", "train.validate_every=25", "model.dropout=0"]
+SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *FIFTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
+ADAM = ["train", "run=adam", *COMMON, *TEXT, *FIFTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
+SOFT = [
+    *(
+        "train",
+        "run=soft",
+        *COMMON,
+        *PHOTOS,
+        *ATTEND,
+        *FIFTY,
+        "model.encoder.fine_tune_from=20",
+        "train.batch_by=tokens",
+    ),
+    *("train.batch_size=40", "model.encoder.augment=false"),
+]
+HARD = [
+    *(
+        "train",
+        "run=hard",
+        *COMMON,
+        *PHOTOS,
+        *ATTEND,
+        "model.attention=hard",
+        "train.steps=20",
+        "train.validate_every=4",
+    ),
+    *("train.resume=auto", "train.batch_size=5"),
+]
+Commands = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def commands(
+    place: Path, *lines: Sequence[str], processes: int, dtype: str = "float32", die_at: int = 0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run command lines in `place`, in one process or in those that torchrun starts."""
+    runner = [sys.executable]
+    if processes > 1:
+        runner += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=1"]
+    ended = subprocess.run(
+        [*runner, str(COMMANDS), dtype, str(die_at), json.dumps(lines)],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """For each number of processes a directory in which everything was run with it, decoding with the same weights."""
+    found: dict[int, Path] = {}
+    for processes in (1, 2, 4):
+        place = found[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
+        make_photos(place / "photos")
+        commands(place, SGD, processes=processes, dtype="float64")
+        commands(place, ADAM, SOFT, *uses(found[1] / "runs"), processes=processes)
+    return found
+
+
+def uses(runs: Path) -> list[list[str]]:
+    """Commands that decode, in small batches."""
+    machine = ["device=cpu", "threads=1", "batch_size=3", "max_length=12"]
+    drawn = ["sample=true", "temperature=3"]  # what it finds most probable is still nothing
+    return [
+        ["translate", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=translations.txt", *machine, *drawn],
+        ["caption", f"checkpoint={runs}/soft", "images=photos", "output=captions.txt", *machine],
+        ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", *machine],
+        ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *drawn],
+    ]
+
+
+def make_photos(directory: Path) -> None:
+    directory.mkdir()
+    generator = np.random.default_rng(0)
+    lines = []
+    for i in range(11):
+        colour = ("red", "green", "blue")[i % 3]
+        pixels = np.full((32, 32, 3), 40, np.uint8)
+        pixels[..., i % 3] = generator.integers(150, 255)
+        Image.fromarray(pixels).save(directory / f"{i:02}.png")
+        lines += [{"file": f"{i:02}.png", "caption": text} for text in (f"a {colour} picture", f"all is {colour}")]
+    (directory / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "broken.png").write_bytes(b"nothing")
+    words = ["I", "have", "a", "cat", "but", "no", "house", ""]
+    text = [" ".join(words[(i * j) % len(words)] for j in range(i % 5)) for i in range(50)]
+    (directory / "lines.txt").write_text("\n".join(text) + "\n")
+
+
+def weights(place: Path, run: str, step: int) -> dict[str, torch.Tensor]:
+    return load_file(place / "runs" / run / "checkpoints" / f"step-{step:07}" / "model.safetensors")
+
+
+def records(place: Path, run: str) -> list[dict[str, Any]]:
+    lines = (place / "runs" / run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in ("seconds", "tokens_per_second")}
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize(("run", "tolerance"), [("sgd", 1e-9), ("adam", 1e-4), ("soft", 1e-4)])
+def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
+    for step in (25, 50):
+        alone, together = (weights(places[n], run, step) for n in (1, processes))
+        for name, value in alone.items():
+            torch.testing.assert_close(together[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("run", ["sgd", "adam", "soft"])
+def test_records_are_those_of_one_process(places: dict[int, Path], run: str, processes: int) -> None:
+    alone, together = (records(places[n], run) for n in (1, processes))
+    assert len(alone) == len(together) == 12
+    for ours, theirs in zip(together, alone, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("file", ["translations.txt", "captions.txt", "captions.json", "test.txt"])
+def test_text_is_that_of_one_process(places: dict[int, Path], file: str, processes: int) -> None:
+    text = (places[processes] / file).read_bytes()
+    assert text == (places[1] / file).read_bytes()
+    assert len(text) > 200
+
+
+def test_lines_from_a_pipe_are_translated_once_each_and_in_order(places: dict[int, Path]) -> None:
+    line = ["translate", "checkpoint=runs/adam", "device=cpu", "threads=1", "batch_size=1", "max_length=12"]
+    line += ["sample=true", "temperature=3"]
+    text = (places[1] / "photos" / "lines.txt").read_text()
+    ended = commands(places[1], line, processes=2, input=text)
+    assert ended.stdout == (places[1] / "translations.txt").read_text()
+
+
+def test_a_run_whose_worker_was_killed_ends_the_same(tmp_path: Path) -> None:
+    """With chance in it: dropout, and hard attention's draws and baseline, are each process's own."""
+    made = {}
+    for name, die_at in (("whole", 0), ("killed", 13)):
+        place = tmp_path / name
+        place.mkdir()
+        make_photos(place / "photos")
+        ended = commands(place, HARD, processes=2, die_at=die_at)
+        made[name] = place / "runs/hard/checkpoints/step-0000020"
+        assert ("exitcode: -9" in ended.stderr) == bool(die_at)
+    for file in ("model.safetensors", "training.safetensors"):
+        whole, killed = (load_file(made[name] / file) for name in ("whole", "killed"))
+        assert whole.keys() == killed.keys()
+        for name, value in whole.items():
+            assert torch.equal(value, killed[name]), name
+    assert not torch.equal(whole["random.cpu"], whole["random.cpu.1"])
+    assert whole["loss.baseline"].isfinite()
