@@ -57,9 +57,15 @@ class _Projected(torch.autograd.Function):
         nll = torch.empty(len(x), dtype=single, device=x.device)
         total = torch.zeros((), dtype=single, device=x.device)
         size = max(1, AT_ONCE // vocabulary)
+        logits = torch.empty(
+            min(size, len(x)), vocabulary, dtype=dtype, device=x.device
+        )  # made once: new memory is dear
+        logs = logits if dtype == single else torch.empty_like(logits, dtype=single)
         for rows in (slice(start, start + size) for start in range(0, len(x), size)):
             label, real = labels[rows], labels[rows] != PAD
-            log_p = F.log_softmax(F.linear(features[rows], matrix, offset), -1, dtype=single)
+            z, log_p = logits[: len(label)], logs[: len(label)]
+            torch.addmm(offset, features[rows], matrix.t(), out=z)
+            torch.log_softmax(z, -1, dtype=single, out=log_p)
             nll[rows] = F.nll_loss(log_p, label, ignore_index=PAD, reduction="none")
             total += (1 - smoothing) * nll[rows].sum()
             if smoothing:
@@ -72,9 +78,12 @@ class _Projected(torch.autograd.Function):
             gradient.scatter_add_(1, label[:, None], gradient.new_full((len(label), 1), smoothing - 1))
             gradient *= real[:, None]
             bias_gradient += gradient.sum(0)
-            gradient = gradient.to(dtype)
-            x_gradient[rows] = gradient @ matrix
-            weight_gradient += gradient.t() @ features[rows]
+            z.copy_(gradient)
+            torch.mm(z, matrix, out=x_gradient[rows])
+            if dtype == single:
+                weight_gradient.addmm_(z.t(), features[rows])
+            else:
+                weight_gradient += z.t() @ features[rows]
         if wanted:
             ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = x.dtype, weight.dtype, bias.dtype

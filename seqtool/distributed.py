@@ -171,8 +171,7 @@ def total(tensor: Tensor) -> Tensor:
 
 
 def wait_for_all() -> None:
-    if _size > 1:
-        dist.barrier()
+    highest(0.0)
 
 
 class DataParallel:

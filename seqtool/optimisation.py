@@ -17,6 +17,8 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
+FUSED = ("adam", "adamw")  # one pass over memory instead of a dozen
+
 Schedule = Callable[[int, float, int], float]
 """(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
 
@@ -26,14 +28,20 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
 
     `parameters` are parameters or groups of them, as torch takes them.
     """
-    arguments = dict(settings)
+    arguments, parameters = dict(settings), list(parameters)
     name = arguments.pop("name")
+    if name in FUSED and all(parameter.device.type in ("cpu", "cuda") for parameter in _flat(parameters)):
+        arguments = {"fused": True, **arguments}
     if name not in OPTIMISERS:
         raise InputError(sentence([unknown(name, OPTIMISERS, kind="optimiser")]))
     try:
         return OPTIMISERS[name](parameters, **arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
+
+
+def _flat(parameters: list[Any]) -> list[torch.Tensor]:
+    return [one for group in parameters for one in (group["params"] if isinstance(group, dict) else [group])]
 
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:

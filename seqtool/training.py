@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from seqtool import checkpoint, distributed
-from seqtool.data.batches import UNITS, Batch, Source, epoch_batches
+from seqtool.data.batches import UNITS, Batch, Epoch, Source
 from seqtool.devices import autocast, out_of_memory
 from seqtool.errors import InputError
 from seqtool.gradient_flow import GradientFlow
@@ -185,7 +185,7 @@ class Trainer:
         """Train; returns false where a signal stopped it before its limit: `stopped` is not empty any more."""
         settings, progress = self.settings, self.progress
         started = time.monotonic() - progress.seconds
-        batches = self._batches()
+        batches = self._epoch()
         updates = math.ceil(len(batches) / settings.accumulate)
         limits = [settings.steps, settings.epochs and settings.epochs * updates]
         total = min((limit for limit in limits if limit is not None), default=None)
@@ -204,12 +204,11 @@ class Trainer:
                     continue
                 if progress.at_limit(settings):
                     break
-                group = batches[progress.position : progress.position + settings.accumulate]
-                self._update(group, len(batches))
+                self._update(batches)
                 bar.update()
-                if progress.position >= len(batches):
+                if batches.has_ended(progress.position):
                     progress.epoch, progress.position = progress.epoch + 1, 0
-                    batches = self._batches()
+                    batches = self._epoch()
                 if progress.step % settings.log_every == 0:
                     rate = self.optimiser.param_groups[0]["lr"]
                     record = self.meter.record(progress.step, progress.epoch, progress.seconds, rate)
@@ -271,13 +270,14 @@ class Trainer:
         if (state := random["random.cuda"]) is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state, self.device)
 
-    def _update(self, group: list[Any], batches: int) -> None:
-        """One optimiser step over `group` batches, skipped where the loss or its gradient is not finite."""
+    def _update(self, batches: Epoch) -> None:
+        """One optimiser step over the next batches, skipped where the loss or its gradient is not finite."""
         settings, progress = self.settings, self.progress
+        group = batches.batches(progress.position, settings.accumulate)
         sentences = sum(len(indices) for indices in group)
-        tokens = sentences + sum(int(self.data.target_lengths[indices].sum()) for indices in group)
+        tokens = sentences + sum(int(self.data.lengths(indices)[1].sum()) for indices in group)
         divisor = tokens if settings.normalise == "tokens" else sentences
-        epoch = progress.epoch + progress.position / batches
+        epoch = progress.epoch + batches.share(progress.position)
         progress.step += 1
         progress.position += len(group)
         for parameters, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
@@ -423,11 +423,10 @@ class Trainer:
             progress.best = {"checkpoint": path.name, "step": progress.step, **result.record()}
             self.save(path, mean, {}, {**asdict(progress), "last": progress.best})
 
-    def _batches(self) -> list[Any]:
+    def _epoch(self) -> Epoch:
         settings = self.settings
-        return epoch_batches(
-            self.data.source_lengths,
-            self.data.target_lengths,
+        return Epoch(
+            self.data,
             size=settings.batch_size,
             unit=settings.batch_by,
             seed=self.seed,
@@ -437,7 +436,7 @@ class Trainer:
 
     def _probe(self) -> Batch:
         """Up to 64 rather long training pairs of one source length: what gradient flow is measured on every time."""
-        lengths = self.data.source_lengths
+        lengths, _ = self.data.lengths(np.arange(len(self.data)))
         length = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
         return self.data.collate(np.flatnonzero(lengths == length)[:64]).to(self.device)  # type: ignore[no-any-return]
 
@@ -456,7 +455,7 @@ def noted_signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not received:  # written past Python's buffers, which this may have interrupted
+        if not received and distributed.is_first():  # written past Python's buffers, which this may have interrupted
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
         received.append(number)

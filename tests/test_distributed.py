@@ -14,6 +14,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from seqtool import distributed
+from seqtool.devices import choose_device
+from seqtool.errors import InputError
+
 COMMANDS = Path(__file__).with_name("commands.py")
 COMMON = [
     *("device=cpu", "threads=1", "data.processes=1", "train.minutes=null", "train.log_every=5", "train.batch_size=7"),
@@ -162,6 +166,20 @@ def test_lines_from_a_pipe_are_translated_once_each_and_in_order(places: dict[in
     assert ended.stdout == (places[1] / "translations.txt").read_text()
 
 
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "local_rank", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("auto", "cuda"):
+        with pytest.raises(InputError) as error:
+            choose_device(name)
+        assert str(error.value) == (
+            "More processes were started than the 2 GPUs that torch sees here: "
+            "lower --nproc-per-node, or say device=cpu."
+        )
+    assert choose_device("cpu") == torch.device("cpu")
+
+
 def test_a_run_whose_worker_was_killed_ends_the_same(tmp_path: Path) -> None:
     """With chance in it: dropout, and hard attention's draws and baseline, are each process's own."""
     made = {}
@@ -172,6 +190,7 @@ def test_a_run_whose_worker_was_killed_ends_the_same(tmp_path: Path) -> None:
         ended = commands(place, HARD, processes=2, die_at=die_at)
         made[name] = place / "runs/hard/checkpoints/step-0000020"
         assert ("exitcode: -9" in ended.stderr) == bool(die_at)
+        assert ("Lost the connection to another process" in ended.stderr) == bool(die_at)
     for file in ("model.safetensors", "training.safetensors"):
         whole, killed = (load_file(made[name] / file) for name in ("whole", "killed"))
         assert whole.keys() == killed.keys()

@@ -18,14 +18,17 @@ PAGES = ("README.md", "data/README.md")
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words after each `seqtool` in the indented lines of a page, also in a pipe."""
+    """The words after each `seqtool` in the indented lines of a page, also in a pipe or behind torchrun."""
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     for line in text.splitlines():
         if not line.startswith("    "):
             continue
         for part in line.split(" | "):
-            if part.split()[:1] == ["seqtool"]:
-                yield shlex.split(part, comments=True)[1:]
+            words = shlex.split(part, comments=True)
+            if "torchrun" in words:
+                words = words[words.index("-m") + 1 :]
+            if words[:1] == ["seqtool"]:
+                yield words[1:]
 
 
 ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(page)]

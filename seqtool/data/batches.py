@@ -1,5 +1,6 @@
 """Batches: sentences of like length together, in an order that is a function of the seed and the epoch."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,8 @@ Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
 UNITS = ("sentences", "tokens")
+BUFFER = 2**22  # pairs that are shuffled at once
+BLOCKS = 64  # in a buffer
 
 
 class Pairs(Protocol):
@@ -24,6 +27,14 @@ class Pairs(Protocol):
     def source(self, index: int) -> NDArray[np.integer]: ...
 
     def target(self, index: int) -> NDArray[np.integer]: ...
+
+
+class Sized(Protocol):
+    """Pairs of which the lengths are known: in tokens without BOS and EOS, of sources and targets."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self, indices: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 
 @dataclass(frozen=True)
@@ -111,42 +122,81 @@ def collate(pairs: Pairs, indices: ArrayLike) -> Batch:
     )
 
 
-def epoch_batches(
-    source_lengths: ArrayLike,
-    target_lengths: ArrayLike,
-    *,
-    size: int,
-    unit: str,
-    seed: int,
-    epoch: int,
-    pool: int,
-) -> list[Indices]:
-    """The batches of an epoch, as indices of pairs: each pair once. The same arguments give the same batches.
+class Epoch:
+    """The batches of one pass over the pairs, as indices: each pair once. Equal arguments give equal batches.
 
-    The pairs are shuffled and cut into pools of about `pool` batches; each pool is sorted by length and cut
-    into batches of `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer
-    sentence is a batch of its own); the batches are shuffled. Lengths are in tokens without BOS and EOS.
+    Up to `buffer` pairs are shuffled at once. Of more, blocks of neighbours are shuffled, as many as fill the buffer
+    are read, and their pairs are shuffled and batched, then the next: memory does not grow with the corpus.
+
+    What was shuffled is cut into pools of about `pool` batches; each pool is sorted by length and cut into batches of
+    `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer sentence is a batch of its
+    own); the batches are shuffled.
     """
-    if unit not in UNITS:
-        raise InputError(f"Unknown batch unit '{unit}'; choose from {', '.join(UNITS)}.")
-    if size < 1 or pool < 1:
-        raise InputError(f"A batch and a pool hold at least 1, not {size} {unit} and {pool} batches.")
-    sources, labels = np.asarray(source_lengths), np.asarray(target_lengths) + 1
-    if len(labels) == 0:
-        return []
-    generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(labels))
-    sentences = size if unit == "sentences" else max(1, int(size / labels.mean()))  # in a batch, on average
-    batches = []
-    for start in range(0, len(order), pool * sentences):
-        chosen = order[start : start + pool * sentences]
-        chosen = chosen[np.lexsort((sources[chosen], labels[chosen]))]  # by target, then by source
-        if unit == "sentences":
-            cuts = list(range(size, len(chosen), size))
+
+    def __init__(
+        self, pairs: Sized, *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
+    ) -> None:
+        if unit not in UNITS:
+            raise InputError(f"Unknown batch unit '{unit}'; choose from {', '.join(UNITS)}.")
+        if size < 1 or pool < 1:
+            raise InputError(f"A batch and a pool hold at least 1, not {size} {unit} and {pool} batches.")
+        self._pairs = pairs
+        self._size, self._unit, self._pool = size, unit, pool
+        self._seed = [seed, epoch]
+        self._block = max(1, buffer // BLOCKS)
+        self._buffers = 1 if len(pairs) <= buffer else math.ceil(len(pairs) / (self._block * BLOCKS))
+        self._go_to(0, start=0)
+        self._expected = len(self._batches) * self._buffers
+
+    def __len__(self) -> int:
+        """The number of batches; by the first buffer, where there are several."""
+        return self._expected
+
+    def batches(self, position: int, count: int) -> list[Indices]:
+        """Up to `count` batches from `position` on, at least one before the end."""
+        if position < self._start:
+            self._go_to(0, start=0)
+        while position >= (end := self._start + len(self._batches)) and self._number < self._buffers - 1:
+            self._go_to(self._number + 1, start=end)
+        return self._batches[position - self._start :][:count]
+
+    def has_ended(self, position: int) -> bool:
+        """Whether the batches before `position`, to which `batches` has come, are all."""
+        return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
+
+    def share(self, position: int) -> float:
+        """How much of the epoch comes before `position`."""
+        return (self._number + (position - self._start) / max(1, len(self._batches))) / self._buffers
+
+    def _go_to(self, number: int, *, start: int) -> None:
+        self._number, self._start = number, start
+        n, generator = len(self._pairs), np.random.default_rng(self._seed)
+        if self._buffers == 1:
+            order = generator.permutation(n)
         else:
-            cuts = _token_cuts(labels[chosen].tolist(), size)
-        batches += np.split(chosen, cuts)
-    return [batches[place] for place in generator.permutation(len(batches))]
+            blocks = generator.permutation(math.ceil(n / self._block))[number * BLOCKS : (number + 1) * BLOCKS]
+            rows = [np.arange(block * self._block, min(n, (block + 1) * self._block)) for block in blocks]
+            generator = np.random.default_rng([*self._seed, number])
+            order = generator.permutation(np.concatenate(rows))
+        self._batches = self._cut(order, generator)
+
+    def _cut(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
+        if len(order) == 0:
+            return []
+        size = self._size
+        sources, targets = self._pairs.lengths(order)
+        labels = targets + 1
+        sentences = size if self._unit == "sentences" else max(1, int(size / labels.mean()))  # in a batch, on average
+        batches = []
+        for start in range(0, len(order), self._pool * sentences):
+            pool = slice(start, start + self._pool * sentences)
+            by_length = np.lexsort((sources[pool], labels[pool]))  # by target, then by source
+            if self._unit == "sentences":
+                cuts = list(range(size, len(by_length), size))
+            else:
+                cuts = _token_cuts(labels[pool][by_length].tolist(), size)
+            batches += np.split(order[pool][by_length], cuts)
+        return [batches[place] for place in generator.permutation(len(batches))]
 
 
 def _token_cuts(lengths: list[int], size: int) -> list[int]:

@@ -11,6 +11,7 @@
 Arrays are memory-mapped, so memory does not grow with the corpus.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -53,10 +54,10 @@ class Split:
     def target(self, index: int) -> Ids:
         return self._ids("target", index)
 
-    @cached_property
-    def source_lengths(self) -> NDArray[np.int64]:
-        """In tokens, of all sources."""
-        return np.diff(self._offsets["source"])
+    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """In tokens, of the sources and targets of these pairs."""
+        source, target = (offsets[indices + 1] - offsets[indices] for offsets in self._offsets.values())
+        return source, target
 
     @cached_property
     def target_lengths(self) -> NDArray[np.int64]:
@@ -134,19 +135,40 @@ class Cache:
 
 
 class SideWriter:
-    """Writes the tokens and offsets of one side of a split; `stem` as in cache/…/train.source."""
+    """Writes the tokens and offsets of one side of a split; `stem` as in cache/…/train.source.
 
-    def __init__(self, stem: Path) -> None:
+    `begun`: goes on where another one was when it `noted` this.
+    """
+
+    def __init__(self, stem: Path, begun: Mapping[str, int] | None = None) -> None:
         self._stem = stem
         self._stack = ExitStack()
-        self.sentences = self.tokens = self.unknown = 0
+        self._begun = begun
+        self.sentences, self.tokens, self.unknown = (
+            (begun or {}).get(name, 0) for name in ("sentences", "tokens", "unknown")
+        )
 
     def __enter__(self) -> "SideWriter":
         tokens, offsets = (self._stem.with_name(f"{self._stem.name}.{name}.bin") for name in ("tokens", "offsets"))
-        self._tokens = self._stack.enter_context(tokens.open("wb"))
-        self._offsets = self._stack.enter_context(offsets.open("wb"))
-        self._offsets.write(np.zeros(1, OFFSET).tobytes())
+        mode = "wb" if self._begun is None else "r+b"
+        self._tokens: Any = self._stack.enter_context(tokens.open(mode))
+        self._offsets: Any = self._stack.enter_context(offsets.open(mode))
+        if self._begun is None:
+            self._offsets.write(np.zeros(1, OFFSET).tobytes())
+        else:
+            sizes = self._begun["bytes"], OFFSET.itemsize * (self.sentences + 1)
+            for file, size in zip((self._tokens, self._offsets), sizes, strict=True):
+                file.truncate(size)
+                file.seek(size)
         return self
+
+    def noted(self) -> dict[str, int]:
+        """How far this is, all of it on the disk."""
+        for file in (self._tokens, self._offsets):
+            file.flush()
+            os.fsync(file.fileno())
+        counts = {"sentences": self.sentences, "tokens": self.tokens, "unknown": self.unknown}
+        return {**counts, "bytes": self._tokens.tell()}
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

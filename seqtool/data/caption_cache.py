@@ -63,10 +63,9 @@ class CaptionSplit:
         """In tokens, of all captions."""
         return np.diff(self._offsets)
 
-    @cached_property
-    def source_lengths(self) -> NDArray[np.int64]:
-        """All 1: images are of one size, and captions are sorted by their own length alone."""
-        return np.ones(len(self), np.int64)
+    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """In tokens, of the sources, all 1, as images are of one size, and of the captions with these indices."""
+        return np.ones(len(indices), np.int64), self._offsets[indices + 1] - self._offsets[indices]
 
     @cached_property
     def files(self) -> list[str]:

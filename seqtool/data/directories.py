@@ -2,7 +2,7 @@
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
 cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made; the lock goes with the process that holds it
-cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made; what a killed process leaves is never used
+cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made; what a killed process leaves is never used as it is
 """
 
 import hashlib
@@ -31,18 +31,19 @@ def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
     return root / re.sub(r"[^\w.-]+", "_", f"{name}-{digest}")
 
 
-def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
+def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]], *, resumes: bool = False) -> bool:
     """Make the directory unless it is there; returns whether it was made here.
 
     `fill` writes the files into the directory it is given and returns what the summary says besides their
-    sizes. A process that finds another one at it waits. However `fill` ends, nothing unfinished stays.
+    sizes. A process that finds another one at it waits. However `fill` ends, nothing unfinished stays; what a
+    killed process left goes, unless `fill` `resumes` from it.
     """
     if directory.exists():
         return False
     with _locked(directory):
         if directory.exists():
             return False
-        _make(directory, fill)
+        _make(directory, fill, resumes)
         return True
 
 
@@ -73,11 +74,12 @@ def versions(**others: str) -> dict[str, str]:
     return {"seqtool": seqtool.__version__, **others, "python": platform.python_version()}
 
 
-def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
+def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: bool) -> None:
     """Under the lock whatever is there is a leftover."""
     unfinished = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
+    if not resumes:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(exist_ok=True)
     try:
         with naming(directory):
             summary = fill(unfinished)

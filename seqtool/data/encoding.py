@@ -1,25 +1,21 @@
 """Sentence pairs to token ids, in chunks, over several processes, with what was left out counted."""
 
-import os
-import signal
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data import workers
 from seqtool.data.vocabulary import UNK, Vocabulary, load_pair
 from seqtool.errors import InputError
 
 CHUNK = 10_000  # pairs
 SMALL = 5 * CHUNK  # fewer pairs are encoded sooner than other processes start
-MOST_PROCESSES = 8  # by default; one process reads for all of them
 
 Pair = tuple[str, str]
 
@@ -113,47 +109,20 @@ def encode(
     Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one where the `count`
     of the pairs is small. A few chunks are in memory at a time, however many there are.
     """
-    chunks = _chunks(pairs)
-    workers = processes or min(MOST_PROCESSES, _cpus())
-    if workers == 1 or count < SMALL:
-        encoder = Encoder(*load_pair(directory))
-        yield from (encoder(chunk, limits) for chunk in chunks)
-        return
-    pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(directory,)
-    )
-    waiting: deque[Future[Encoded]] = deque()
-    try:
-        for chunk in chunks:
-            waiting.append(pool.submit(_work, chunk, limits))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    processes = workers.number(processes) if count >= SMALL else 1
+    tasks = ((directory, chunk, limits) for chunk in _chunks(pairs))
+    yield from workers.in_order(_encoded, tasks, workers=processes)
 
 
-_encoder: Encoder  # of a worker process, set when it starts
+def _encoded(task: tuple[Path, Sequence[Pair], LimitSettings | None]) -> Encoded:
+    directory, pairs, limits = task
+    return _encoder(directory)(pairs, limits)
 
 
-def _start_worker(directory: Path) -> None:
-    global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, which then ends the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _encoder = Encoder(*load_pair(directory))
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed cannot end its workers, and they would wait for work for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(pairs: Sequence[Pair], limits: LimitSettings | None) -> Encoded:
-    return _encoder(pairs, limits)
+@lru_cache(maxsize=1)
+def _encoder(directory: Path) -> Encoder:
+    """Of this process."""
+    return Encoder(*load_pair(directory))
 
 
 def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:
@@ -166,7 +135,3 @@ def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
     iterator = iter(pairs)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,10 +1,11 @@
 """Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share."""
 
+import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
 from seqtool.data.encoding import LimitSettings, Pair, encode, token_type
 from seqtool.data.translation import Corpus
+from seqtool.data.unfinished import SHARD, Unfinished
 from seqtool.data.vocabulary import Vocabulary, load_pair, save_pair
 from seqtool.data.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
+
+log = logging.getLogger("seqtool")
 
 PROCESSES = 1024  # at most
 SEED = 0  # of the sample that SentencePiece learns from
@@ -79,7 +83,7 @@ def prepare_cache(config: Config, *, trusted: bool = True) -> Cache:
     corpus.fetch()
     inputs = _inputs(corpus, settings, Digests(root / "digests.json"))
     directory = place(root, "-".join((corpus.name, corpus.source_language, corpus.target_language)), inputs)
-    make_once(directory, lambda unfinished: _fill(unfinished, corpus, settings, inputs))
+    make_once(directory, lambda unfinished: _fill(unfinished, corpus, settings, inputs), resumes=True)
     return Cache(directory)
 
 
@@ -124,13 +128,18 @@ def _inputs(corpus: Corpus, settings: CacheSettings, digest: Digests) -> dict[st
 
 def _fill(directory: Path, corpus: Corpus, settings: CacheSettings, inputs: dict[str, Any]) -> dict[str, Any]:
     """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
-    counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}
-    source, target = _vocabularies(corpus, settings.vocabulary, counts["train"])
-    save_pair(directory, source, target)
+    unfinished = Unfinished(directory)
+    counts = unfinished.counts
+    if counts is None:
+        counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}
+        save_pair(directory, *_vocabularies(corpus, settings.vocabulary, counts["train"]))
+        unfinished.note(counts=counts)
+    source, target = load_pair(directory)
     splits = {}
     with tqdm(total=sum(counts.values()), unit=" pairs", desc="Encoding", disable=None) as bar:
         for split, count in counts.items():
-            splits[split] = _write_split(directory, corpus, split, count, settings, bar.update)
+            splits[split] = _write_split(directory, corpus, split, count, settings, unfinished, bar.update)
+    unfinished.finish()
     return {
         "corpus": corpus.name,
         "languages": [corpus.source_language, corpus.target_language],
@@ -187,25 +196,38 @@ def _write_split(
     split: str,
     count: int,
     settings: CacheSettings,
+    unfinished: Unfinished,
     progress: Callable[[int], object],
 ) -> dict[str, Any]:
     """Write the files of a split of `count` pairs; returns what was counted.
 
-    Of training pairs alone some are left out, and their text is not kept: scores are over all sentences.
+    Of training pairs alone some are left out, and their text is not kept: scores are over all sentences. They alone
+    are so many that it is worth going on with what a killed process has left.
     """
     is_train = split == "train"
     pairs = corpus.pairs(split)
+    begun: Mapping[str, Any] = unfinished.train if is_train else {"read": 0, "dropped": {}}
+    read = begun["read"]
+    if read:
+        log.info("Going on after %s training pairs, which a preparation that was killed has left.", f"{read:,}")
+        pairs = islice(pairs, read, None)
+        progress(read)
     if not is_train:
         pairs = copied(pairs, directory / f"{split}.source.txt", directory / f"{split}.target.txt")
     limits = settings.limits if is_train else None
-    dropped: Counter[str] = Counter()
-    source, target = (SideWriter(directory / f"{split}.{side}") for side in ("source", "target"))
+    dropped: Counter[str] = Counter(begun["dropped"])
+    source, target = (SideWriter(directory / f"{split}.{side}", begun.get(side)) for side in ("source", "target"))
     with source, target:
-        for chunk in encode(pairs, directory, limits, count=count, processes=settings.processes):
+        for chunk in encode(pairs, directory, limits, count=count - read, processes=settings.processes):
             source.write(chunk.source)
             target.write(chunk.target)
             dropped += chunk.dropped
-            progress(len(chunk.source.lengths) + chunk.dropped.total())
+            size = len(chunk.source.lengths) + chunk.dropped.total()
+            progress(size)
+            read += size
+            if is_train and (read % SHARD == 0 or read == count):
+                so_far = {"read": read, "dropped": dropped, "source": source.noted(), "target": target.noted()}
+                unfinished.note(train=so_far)
     if source.sentences == 0:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} training pairs is within data.limits: {reasons}.")

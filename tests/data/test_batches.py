@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from seqtool.data.batches import collate, epoch_batches, make_source, make_target
+from seqtool.data.batches import Epoch, collate, make_source, make_target
 from seqtool.data.vocabulary import BOS, EOS, PAD
 from seqtool.errors import InputError
 
@@ -17,6 +17,12 @@ TARGETS = np.maximum(0, SOURCES + generator.integers(-3, 4, size=1003))
 class Pairs:
     """Pair i: a source of SOURCES[i] tokens and a target of TARGETS[i], all of them 10 + i."""
 
+    def __len__(self) -> int:
+        return len(SOURCES)
+
+    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return SOURCES[indices], TARGETS[indices]
+
     def source(self, index: int) -> NDArray[np.uint16]:
         return np.full(SOURCES[index], 10 + index, dtype=np.uint16)
 
@@ -24,14 +30,24 @@ class Pairs:
         return np.full(TARGETS[index], 10 + index, dtype=np.uint16)
 
 
-def make(*, size: int = 32, unit: str = "sentences", seed: int = 1, epoch: int = 0, pool: int = 8) -> list[list[int]]:
-    batches = epoch_batches(SOURCES, TARGETS, size=size, unit=unit, seed=seed, epoch=epoch, pool=pool)
-    return [batch.tolist() for batch in batches]
+def make(
+    *, size: int = 32, unit: str = "sentences", seed: int = 1, epoch: int = 0, pool: int = 8, buffer: int = 2000
+) -> list[list[int]]:
+    made = Epoch(Pairs(), size=size, unit=unit, seed=seed, epoch=epoch, pool=pool, buffer=buffer)
+    return [batch.tolist() for batch in all_of(made)]
+
+
+def all_of(epoch: Epoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
+    batches: list[NDArray[np.int64]] = []
+    while not epoch.has_ended(start + len(batches)):
+        batches += epoch.batches(start + len(batches), count)
+    return batches
 
 
 @pytest.mark.parametrize(("unit", "size"), [("sentences", 32), ("sentences", 1), ("tokens", 400), ("tokens", 1)])
-def test_an_epoch_has_each_pair_once(unit: str, size: int) -> None:
-    batches = make(unit=unit, size=size)
+@pytest.mark.parametrize("buffer", [1, 300, 1002, 1003])
+def test_an_epoch_has_each_pair_once(unit: str, size: int, buffer: int) -> None:
+    batches = make(unit=unit, size=size, buffer=buffer)
     assert sorted(index for batch in batches for index in batch) == list(range(len(SOURCES)))
     assert all(batches)
 
@@ -68,8 +84,42 @@ def test_batches_come_in_no_order_of_length() -> None:
     assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.5
 
 
+def test_a_corpus_beyond_the_buffer_is_shuffled_within_buffers_of_shuffled_blocks() -> None:
+    made = Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
+    batches = all_of(made)
+    assert len(made) == 26 * 4 >= len(batches) == 26 * 3 + 24  # 1,003 pairs: three buffers of 256 and one of 235
+    first = np.concatenate(batches[:26])
+    blocks, sizes = np.unique(first // 4, return_counts=True)  # 64 blocks of 4 neighbours, the last of all having 3
+    assert len(blocks) == 64
+    assert set(sizes[blocks < 250]) == {4}
+    assert blocks.min() < 20
+    assert blocks.max() > 230
+    orders = [make(buffer=256), make(buffer=256, epoch=1), make(buffer=256, seed=2), make()]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+
+
+@pytest.mark.parametrize("buffer", [256, 2000])
+@pytest.mark.parametrize("start", [0, 1, 26, 27, 70])
+def test_an_epoch_goes_on_from_any_place(buffer: int, start: int) -> None:
+    def epoch() -> Epoch:
+        return Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=buffer)
+
+    whole, again = all_of(epoch()), epoch()
+    rest = all_of(again, start=start)
+    assert [batch.tolist() for batch in rest] == [batch.tolist() for batch in whole[start:]]
+    assert again.share(len(whole)) == 1.0
+    assert all_of(again)[0].tolist() == whole[0].tolist()  # and back
+    shares = [again.share(position) for position in range(len(whole)) if again.batches(position, 1)]
+    assert shares[0] == 0
+    assert np.all(np.diff(shares) > 0)
+
+
 def test_nothing_makes_no_batches() -> None:
-    assert epoch_batches([], [], size=4, unit="tokens", seed=1, epoch=0, pool=2) == []
+    class Nothing(Pairs):
+        def __len__(self) -> int:
+            return 0
+
+    assert all_of(Epoch(Nothing(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
 
 
 def test_unusable_settings() -> None:

@@ -92,7 +92,7 @@ def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
     for i, (source, target) in enumerate(kept):
         assert train.source(i).tolist() == cache.source_vocabulary.encode(source)
         assert train.target(i).tolist() == cache.target_vocabulary.encode(target)
-        assert train.source_lengths[i] == len(train.source(i))
+        assert train.lengths(np.array([i])) == (len(train.source(i)), len(train.target(i)))
         assert train.target_lengths[i] == len(train.target(i))
     for i, line in enumerate(VALID):
         assert valid.source(i).tolist() == cache.source_vocabulary.encode(line.split("\t")[0])
@@ -240,6 +240,47 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
     assert not is_cache(Path(config["cache"]) / left[1])
     cache = prepare_cache(config)
     assert len(cache.split("valid")) == 4
+    assert left_in(config) == [cache.directory.name]
+
+
+KILLED_WHILE_ENCODING = """
+import json, os, signal, sys
+from seqtool.data import encoding, preparation
+
+encoding.CHUNK, preparation.SHARD = 3, 6
+write, times = preparation.SideWriter.write, []
+def write_and_die(self, side):
+    write(self, side)
+    times.append(1)
+    if len(times) == int(sys.argv[2]):
+        self._tokens.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+preparation.SideWriter.write = write_and_die
+preparation.prepare_cache(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("writes", "done"), [(3, 0), (5, 6), (9, 12), (18, 24), (21, 28)])
+def test_a_preparation_goes_on_with_what_a_killed_one_left(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, done: int
+) -> None:
+    """Two writes a chunk of three pairs; progress is noted after every second chunk and at the end of 28 pairs."""
+    whole = prepare_cache(changed(config, cache=str(tmp_path / "whole")))
+    command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
+    assert subprocess.run(command, check=False).returncode == -9
+    encoded: list[int] = []
+    encode = encoding.Encoder.__call__
+
+    def counted(self: encoding.Encoder, pairs: Any, limits: Any) -> Any:
+        encoded.append(len(pairs))
+        return encode(self, pairs, limits)
+
+    monkeypatch.setattr(encoding.Encoder, "__call__", counted)
+    monkeypatch.setattr(preparation, "_vocabularies", None)  # they are there
+    cache = prepare_cache(config)
+    assert sum(encoded) == 28 - done + len(VALID)
+    assert content(cache) == content(whole)
+    assert cache.summary == whole.summary
     assert left_in(config) == [cache.directory.name]
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from seqtool.cli import config_directory
 from seqtool.commands.prepare import prepared
 from seqtool.data import caption_preparation, image_store, preparation
-from seqtool.data.batches import Annotations, Pixels, epoch_batches
+from seqtool.data.batches import Annotations, Epoch, Pixels
 from seqtool.data.caption_cache import CaptionCache, is_caption_cache
 from seqtool.data.caption_preparation import prepare_captions
 from seqtool.data.captioning import Captioned, Digest, ImageCorpus
@@ -121,7 +121,9 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
     for split in (train, valid):
         assert split.target_lengths.tolist() == [len(split.target(i)) for i in range(len(split))]
-        assert split.source_lengths.tolist() == [1] * len(split)
+        sources, targets = split.lengths(np.arange(len(split)))
+        assert sources.tolist() == [1] * len(split)
+        assert targets.tolist() == split.target_lengths.tolist()
         with pytest.raises(IndexError):
             split.target(len(split))
 
@@ -161,9 +163,9 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
 
 def test_batches_hold_captions_of_like_length(config: Config) -> None:
     train = prepare(config).split("train")
-    batches = epoch_batches(
-        train.source_lengths, train.target_lengths, size=6, unit="sentences", seed=1, epoch=0, pool=50
-    )
+    epoch = Epoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
+    batches = epoch.batches(0, len(epoch))
+    assert len(batches) == len(epoch) > 3
     assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
 
 

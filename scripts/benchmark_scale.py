@@ -1,0 +1,123 @@
+#!/usr/bin/env python
+"""Memory and patience at size: prepare 10 million pairs, train on them, translate 200,000 lines from a pipe.
+
+    python scripts/benchmark_scale.py --output results/scale.json
+
+Memory is the most that the process tree had resident at one time, looked at every 50 ms; pages that processes share,
+and those of the cache's files that were read, count in full. The lines go to a small model, for it is not speed that is
+measured: how long the first line takes to come out, and whether the last tenth takes more memory than the first.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+from benchmark_prepare import generate, peak_memory, resident
+
+SEQTOOL = [sys.executable, "-m", "seqtool"]
+SMALL = [
+    *("model.embedding=32", "model.encoder_hidden=32", "model.decoder_hidden=32", "model.alignment=32"),
+    "model.maxout=32",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=10_000_000)
+    parser.add_argument("--lines", type=int, default=200_000)
+    parser.add_argument("--steps", type=int, default=200, help="of training")
+    parser.add_argument("--threads", type=int, default=2, help="and processes that prepare")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        place = Path(scratch)
+        for seed, side in enumerate(("source", "target")):
+            generate(place / f"train.{side}", arguments.pairs, seed)
+            generate(place / f"valid.{side}", 100, seed + 2)
+        record = {
+            "machine": benchmarking.machine(arguments.threads),
+            "pairs": arguments.pairs,
+            "text (MB)": sum(file.stat().st_size for file in place.glob("train.*")) / 1e6,
+            **prepare_and_train(place, arguments),
+            **stream(place, arguments),
+        }
+    for name, value in record.items():
+        print(f"{name}: {f'{value:,.1f}' if isinstance(value, float) else value}")
+    benchmarking.write(record, arguments.output)
+
+
+def prepare_and_train(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    data = [
+        *("data=parallel", "data.train=train.source,train.target", "data.valid=valid.source,valid.target"),
+        *("data.vocabulary.size=8000", f"data.processes={arguments.threads}"),
+    ]
+    limits = [f"train.steps={arguments.steps}", "train.minutes=null", "validation.max_length=5", "device=cpu"]
+    start = time.perf_counter()
+    record: dict[str, Any] = {"memory to prepare (MB)": memory(place, "prepare", *data)}
+    record["time to prepare (s)"] = time.perf_counter() - start
+    cache = next(place.glob("cache/parallel-*"))
+    record["cache (MB)"] = sum(file.stat().st_size for file in cache.iterdir()) / 1e6
+    threads = f"threads={arguments.threads}"
+    record["memory to train (MB)"] = memory(place, "train", *data, *limits, threads, "run=large")
+    memory(place, "train", *data, *limits, threads, "run=small", *SMALL)
+    return record
+
+
+def memory(place: Path, *command: str) -> float:
+    return peak_memory(subprocess.Popen([*SEQTOOL, *command], cwd=place)) / 1e6
+
+
+def stream(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Lines in at once, lines out as they come."""
+    settings = ["checkpoint=runs/small", "beam=1", "max_length=20", "device=cpu", f"threads={arguments.threads}"]
+    with (place / "train.source").open("rb") as text:
+        lines = [line for line, _ in zip(text, range(arguments.lines), strict=False)]
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [*SEQTOOL, "translate", *settings], cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(lines[0])
+    process.stdin.flush()
+    process.stdout.readline()
+    first = time.perf_counter() - started
+    asked = time.perf_counter()
+    process.stdin.write(lines[1])
+    process.stdin.flush()
+    process.stdout.readline()
+    second = time.perf_counter() - asked
+    feeder = threading.Thread(target=feed, args=(process.stdin, lines[2:]))
+    feeder.start()
+    seen, sizes = 2, []
+    for _ in process.stdout:
+        seen += 1
+        if seen % max(1, arguments.lines // 100) == 0:
+            sizes.append(resident(process.pid) / 1e6)
+    feeder.join()
+    if process.wait() or seen != len(lines):
+        sys.exit(f"translate ended with {process.returncode} after {seen:,} of {len(lines):,} lines.")
+    tenth = max(1, len(sizes) // 10)
+    return {
+        "lines from a pipe": seen,
+        "first line out, from the start of the process (s)": first,
+        "a line out, of a process that runs (s)": second,
+        "lines/s": seen / (time.perf_counter() - asked),
+        "memory over the first tenth of the lines (MB)": max(sizes[:tenth]),
+        "memory over the last tenth (MB)": max(sizes[-tenth:]),
+    }
+
+
+def feed(stream: Any, lines: list[bytes]) -> None:
+    stream.writelines(lines)
+    stream.close()
+
+
+if __name__ == "__main__":
+    main()
