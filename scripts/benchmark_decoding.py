@@ -3,10 +3,10 @@
 
     python scripts/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-has every system translate the sentences with its own command, after a few updates of training at the sizes of
-benchmark_training.py. What such models write is never done, so every translation is forced to one length. The time of
-a second run over eight sentences is taken off, and with it starting and loading; the rate is in hypothesis-steps a
-second.
+has every system translate the sentences with its own command and a model that has learnt nothing, at the sizes of
+benchmark_training.py. What such models write is never done: every translation is as long as is allowed, which is
+checked. The time of a second run over eight sentences is taken off, and with it starting and loading; the rate is in
+hypothesis-steps a second.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
@@ -39,7 +39,7 @@ from seqtool.translator import Translator
 
 LENGTH = 25  # words of every translation
 FEW = 8
-STEPS = 5  # updates of training
+STEPS, RATE = 5, "0.000000000001"  # updates of training, which leave the model as it was
 
 
 def main() -> None:
@@ -145,22 +145,23 @@ def prepare_seqtool(run: Path, data: Path, beam: int, arguments: argparse.Namesp
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
         *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
+        f"optim.lr={RATE}",
         *(f"threads={arguments.threads}", *MODELS["RNNsearch, readout 512"].split()),
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
-    length = LENGTH + 1  # with <eos>
-    settings = [f"beam={beam}", f"min_length={length}", f"max_length={length}", f"threads={arguments.threads}"]
+    settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
 
     def translate(source: Path) -> None:
         subprocess.run([*command, f"input={source}", f"output={run}/output"], cwd=run, check=True, capture_output=True)
+        check("seqtool", (run / "output").read_text(encoding="utf-8").splitlines(), source)
 
     return translate
 
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
-    lengths = {"BEAM": beam, "SHORTEST": LENGTH, "LONGEST": LENGTH}
+    lengths = {"BEAM": beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
     config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **lengths)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)
@@ -169,9 +170,18 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
         command = toolkits.translate_command(
             name, arguments.environments, config, run, source, beam=beam, length=LENGTH
         )
-        toolkits.run(command, directory=run, threads=arguments.threads, source=source)
+        printed = toolkits.run(command, directory=run, threads=arguments.threads, source=source)
+        check(name, toolkits.translated(name, run, printed), source)
 
     return translate
+
+
+def check(name: str, translations: list[str], source: Path) -> None:
+    """That as many words were written as are counted, or nearly."""
+    count = len(source.read_text(encoding="utf-8").splitlines())
+    words = sum(len(line.split()) for line in translations[:count])
+    if not 0.98 * count * LENGTH <= words <= 1.02 * count * LENGTH:
+        sys.exit(f"{name} wrote {words:,} words for {count:,} sentences, not {LENGTH} each.")
 
 
 def rate_of(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:

@@ -32,6 +32,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from seqtool.config import describes_images
 from seqtool.data.text_files import read_record
@@ -79,7 +80,7 @@ class Checkpoint:
 
         It is built on torch's meta device: what the settings ask for takes no memory before it is known to be there.
         """
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             model = make()
         _replace(model, self._weights_of(model))
         return model
@@ -113,6 +114,15 @@ class Checkpoint:
                     f"{self.path} does not fit the model: '{name}' is {kinds[0]} there and {kinds[1]} here."
                 )
         return tensors
+
+
+class _Unfilled(TorchFunctionMode):
+    """Draws no first values: on the meta device torch's first draw imports its compiler, which takes a second."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if function in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_):
+            return arguments[0] if arguments else named["tensor"]
+        return function(*arguments, **(named or {}))
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

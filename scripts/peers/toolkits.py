@@ -49,8 +49,8 @@ def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None
 
 
 def configure(name: str, run: Path, **values: object) -> Path:
-    """The peer's config with its values filled in: DATA, STEPS, EVERY, of decoding BEAM, SHORTEST and LONGEST."""
-    values = {"VALIDATE": 1_000_000, "BEAM": 1, "SHORTEST": 1, "LONGEST": 60, **values}
+    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, of decoding BEAM, SHORTEST and LONGEST."""
+    values = {"VALIDATE": 1_000_000, "BEAM": 1, "SHORTEST": 1, "LONGEST": 60, "RATE": 0.001, **values}
     template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
     path = run / "config.yaml"
     path.write_text(template.substitute(RUN=run, **values), encoding="utf-8")
@@ -72,12 +72,18 @@ def translate_command(
     if name == "joeynmt":
         return [binaries / "python", "-m", "joeynmt", "translate", config]
     model = sorted(run.glob("model_step_*.pt"))[-1]
-    sizes = ["-beam_size", beam, "-batch_size", 64, "-min_length", length, "-max_length", length]
+    sizes = ["-beam_size", beam, "-batch_size", 64, "-max_length", length, "-max_length_ratio", 100]
     return [binaries / "onmt_translate", "-model", model, "-src", source, "-output", run / "output", *sizes]
 
 
+def translated(name: str, run: Path, printed: str) -> list[str]:
+    """The translations of `translate_command`."""
+    text = printed if name == "joeynmt" else (run / "output").read_text(encoding="utf-8")
+    return text.splitlines()
+
+
 def run(command: Sequence[object], *, directory: Path, threads: int, source: Path | None = None) -> str:
-    """What it printed; the script ends where it fails."""
+    """What it printed, standard output first; the script ends where it fails."""
     words = [str(word) for word in command]
     environment = {
         **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
