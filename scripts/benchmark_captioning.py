@@ -41,6 +41,7 @@ from seqtool.decoding import beam_search, length_penalty
 from seqtool.errors import InputError
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
+from seqtool.optimisation import make_optimiser
 
 LOCATIONS, D, VOCABULARY = 196, 512, 8000
 CAPTIONS, BATCH, STEPS = 640, 64, 20
@@ -173,7 +174,7 @@ def train(
 ) -> None:
     loss = TrainingLoss(model, 0.0).train()
     parameters = [one for one in model.parameters() if one.requires_grad]
-    optimiser = torch.optim.Adam(parameters)
+    optimiser = make_optimiser({"name": "adam", "lr": 0.001}, parameters)
     for rows, target, lengths in batches(captions, order):
         tokens = int(lengths.sum())
         optimiser.zero_grad()
