@@ -184,7 +184,8 @@ def log(run: str) -> str:
 def compare(whole: Path, run: Path) -> None:
     """Raise AssertionError where the run is not what the undisturbed one is, or something unfinished is left in it."""
     kept = sorted(path.name for path in (whole / "checkpoints").iterdir())
-    assert kept == sorted(path.name for path in (run / "checkpoints").iterdir()), f"{run} keeps other checkpoints"
+    others = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert kept == others, f"{run} keeps {others}, not {kept}"
     for name in kept:
         one, other = (checkpoint.read(path / "checkpoints" / name) for path in (whole, run))
         for file in ("model.safetensors", "training.safetensors"):
