@@ -188,6 +188,10 @@ def test_auto_starts_a_run_goes_on_with_it_and_ends(place: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith("Run runs/r is finished: to go on, raise what ended it")
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
     assert [record["step"] for record in records("r")] == [1, 2, 2, 3, 4, 4]
+    left = Path("runs/r/checkpoints/.step-0000002-removed")  # killed at its last removal
+    left.mkdir()
+    assert train(*common, "train.steps=4") == 0
+    assert not left.exists()
 
 
 def test_auto_starts_anew_what_was_killed_before_its_first_checkpoint(

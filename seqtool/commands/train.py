@@ -60,6 +60,7 @@ def train(config: DictConfig) -> None:
             if run is not None:
                 if distributed.is_first():
                     stack.enter_context(runs.locked(run))
+                    checkpoint.remove_unfinished(run)
                 found = distributed.from_first(partial(resuming.last, run, config))
             _train(config, run, found, stack, begun)
 
@@ -132,7 +133,6 @@ def _train(
 
     recorder = None
     if distributed.is_first():
-        checkpoint.remove_unfinished(run)
         recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=settings.tensorboard)
         write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
     trainer = Trainer(
