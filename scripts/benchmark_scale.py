@@ -80,7 +80,11 @@ def stream(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         lines = [line for line, _ in zip(text, range(arguments.lines), strict=False)]
     started = time.perf_counter()
     process = subprocess.Popen(
-        [*SEQTOOL, "translate", *settings], cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*SEQTOOL, "translate", *settings],
+        cwd=place,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # which lines are cut
     )
     assert process.stdin is not None
     assert process.stdout is not None
