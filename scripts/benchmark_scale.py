@@ -4,8 +4,8 @@
     python scripts/benchmark_scale.py --output results/scale.json
 
 Memory is the most that the process tree had resident at one time, looked at every 50 ms; pages that processes share,
-and those of the cache's files that were read, count in full. The lines go to a small model, for it is not speed that is
-measured: how long the first line takes to come out, and whether the last tenth takes more memory than the first.
+and those of the cache's files that were read, count in full. The model is small, for it is the corpus that is measured.
+Of the lines it is said how long the first takes to come out, and whether the last take more memory than the first.
 """
 
 import argparse
@@ -63,9 +63,9 @@ def prepare_and_train(place: Path, arguments: argparse.Namespace) -> dict[str, A
     record["time to prepare (s)"] = time.perf_counter() - start
     cache = next(place.glob("cache/parallel-*"))
     record["cache (MB)"] = sum(file.stat().st_size for file in cache.iterdir()) / 1e6
-    threads = f"threads={arguments.threads}"
-    record["memory to train (MB)"] = memory(place, "train", *data, *limits, threads, "run=large")
-    memory(place, "train", *data, *limits, threads, "run=small", *SMALL)
+    record["memory to train (MB)"] = memory(
+        place, "train", *data, *limits, *SMALL, f"threads={arguments.threads}", "run=small"
+    )
     return record
 
 
