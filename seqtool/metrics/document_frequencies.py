@@ -9,6 +9,8 @@ from seqtool.data.text_files import check_file, parse_json, replacing
 from seqtool.errors import InputError
 from seqtool.metrics.ngrams import ORDERS
 
+LARGEST = 2**53  # a number of images
+
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
@@ -43,7 +45,10 @@ class DocumentFrequencies:
         try:
             record = parse_json(content)
             counts = {str(ngram): int(images) for ngram, images in record["document_frequencies"].items()}
-            return cls(int(record["images"]), counts, str(record["tokenize"]), path.stem)
+            images = int(record["images"])
+            if not all(0 < count <= images <= LARGEST for count in counts.values()):
+                raise ValueError("an n-gram in the references of no image, or of more than there are")
+            return cls(images, counts, str(record["tokenize"]), path.stem)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "

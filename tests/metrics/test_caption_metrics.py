@@ -149,7 +149,16 @@ def test_document_frequencies_must_be_tokenised_alike() -> None:
         score({"1": "a"}, {"1": ["a"]}, tokenize="none", document_frequencies=frequencies)
 
 
-@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"images": 1, "tokenize": "ptb", "document_frequencies": []}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("x", "[]", "{}", '{"images": 1, "tokenize": "ptb", "document_frequencies": []}'),
+        *(
+            f'{{"images": {images}, "tokenize": "ptb", "document_frequencies": {{"a": {count}}}}}'
+            for images, count in ((2, 3), (2, 0), (2, -1), (2, 10**30), (10**30, 10**30))
+        ),
+    ],
+)
 def test_files_that_hold_no_document_frequencies(tmp_path: Path, content: str) -> None:
     file = tmp_path / "df.json"
     file.write_text(content)
