@@ -36,7 +36,7 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
         raise InputError(sentence([unknown(name, OPTIMISERS, kind="optimiser")]))
     try:
         return OPTIMISERS[name](parameters, **arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
 
 
