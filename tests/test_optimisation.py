@@ -67,6 +67,8 @@ def test_every_optimiser_descends(settings: dict[str, object]) -> None:
 def test_bad_settings() -> None:
     with pytest.raises(InputError, match=r"^Unknown optimiser 'adan'; did you mean 'adam'\?$"):
         make_optimiser({"name": "adan"}, [torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: list index out of range\.$"):
+        make_optimiser({"name": "adam", "betas": [0.9]}, [torch.nn.Parameter(torch.zeros(1))])
     with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: Invalid learning rate: -1\.0\.$"):
         make_optimiser({"name": "adam", "lr": -1.0}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^Unknown schedule 'constan'; did you mean 'constant'\?$"):
