@@ -51,6 +51,11 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for names in ("--run -r", "--multirun -m", "--resolve", "--hydra-help"):
         parser.add_argument(*names.split(), action="store_true")
     parser.add_argument("settings", nargs="*")
+    for argument in arguments:
+        try:
+            os.fsencode(argument)
+        except UnicodeEncodeError as error:
+            raise InputError(f"{argument!a} holds a character that no text has.") from error
     found, strange = parser.parse_known_intermixed_args(arguments)
     if strange:
         raise InputError(f"Unknown option '{strange[0]}': settings are written key=value, without dashes.")

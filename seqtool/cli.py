@@ -131,6 +131,9 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     def task(config: "DictConfig") -> None:
         try:
             _call(command, config)
+        except OmegaConfBaseException as error:  # a setting that was taken out
+            problem = str(error).splitlines()[0]
+            raise _Carried(InputError(f"{problem} (see seqtool {command} --help).")) from error
         except Exception as error:
             raise _Carried(error) from error
 

@@ -29,15 +29,21 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     `parameters` are parameters or groups of them, as torch takes them.
     """
     arguments, parameters = dict(settings), list(parameters)
-    name = arguments.pop("name")
+    name = _name(arguments, OPTIMISERS, kind="optimiser")
     if name in FUSED and all(parameter.device.type in ("cpu", "cuda") for parameter in _flat(parameters)):
         arguments = {"fused": True, **arguments}
-    if name not in OPTIMISERS:
-        raise InputError(sentence([unknown(name, OPTIMISERS, kind="optimiser")]))
     try:
         return OPTIMISERS[name](parameters, **arguments)
     except (TypeError, ValueError, IndexError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
+
+
+def _name(arguments: dict[str, Any], known: Mapping[str, Any], *, kind: str) -> str:
+    """Take the name, one of those that are known, out of the arguments."""
+    name = str(arguments.pop("name", ""))
+    if name not in known:
+        raise InputError(sentence([unknown(name, known, kind=kind)]))
+    return name
 
 
 def _flat(parameters: list[Any]) -> list[torch.Tensor]:
@@ -46,9 +52,7 @@ def _flat(parameters: list[Any]) -> list[torch.Tensor]:
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     arguments = dict(settings)
-    name = arguments.pop("name")
-    if name not in SCHEDULES:
-        raise InputError(sentence([unknown(name, SCHEDULES, kind="schedule")]))
+    name = _name(arguments, SCHEDULES, kind="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
     schedule: Schedule = call(SCHEDULES[name], arguments, prefix="schedule")

@@ -21,6 +21,7 @@ from seqtool.models.encoder_decoder import EncoderDecoder
 from seqtool.training import Progress, TrainSettings
 
 RUNS = Path("runs")
+MOST_BRACKETS = 1000  # in the settings of a run, which have a few
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # What a run cannot change while it goes on: the weights' shapes, the batches and their order.
 FIXED = (
@@ -93,6 +94,8 @@ def _stored(file: Path) -> DictConfig:
     """The settings that a run was started with. InputError where the file is not as it was written."""
     try:
         text = file.read_text(encoding="utf-8")
+        if text.count("[") + text.count("{") > MOST_BRACKETS:
+            raise ValueError("brackets, over which YAML takes its time")
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # type: ignore[no-untyped-call]
             raise ValueError("aliases, of which a few can name a value a billion times")
         stored = OmegaConf.create(text)

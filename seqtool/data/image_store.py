@@ -35,7 +35,6 @@ from seqtool.models.backbone import Backbone, EncoderSettings, backbone_fingerpr
 
 FORMAT = 2  # of the directory; part of what names it
 VALUES, DIGESTS = "values.bin", "digests.txt"
-TYPES = ("|u1", "<f2")  # of pixels and of annotation vectors
 MOST = torch.finfo(torch.float16).max  # 65,504
 log = logging.getLogger("seqtool")
 
@@ -54,12 +53,17 @@ class ImageStore:
         self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
         self.dimension: int | None = None
-        if summary["locations"] is not None:
-            rows, columns = summary["locations"]
-            self.locations, self.dimension = (rows, columns), summary["dimension"]
-        if summary["type"] not in TYPES:
-            raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.")
-        self._values = np.memmap(directory / VALUES, summary["type"], mode="r", shape=tuple(summary["shape"]))
+        try:
+            if summary["locations"] is not None:
+                rows, columns = summary["locations"]
+                self.locations, self.dimension = (rows, columns), summary["dimension"]
+            kind = "|u1" if self.locations is None else "<f2"
+            _, _, *others = shape = tuple(summary["shape"])
+            if summary["type"] != kind or len(others) != (2 if self.locations is None else 1):
+                raise ValueError("another type or shape")
+            self._values = np.memmap(directory / VALUES, kind, mode="r", shape=shape)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
         known = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
         self.rows = np.array([known.get(digest or "", -1) for digest in digests], np.int64)
