@@ -131,10 +131,10 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     def task(config: "DictConfig") -> None:
         try:
             _call(command, config)
-        except OmegaConfBaseException as error:  # a setting that was taken out
-            problem = str(error).splitlines()[0]
-            raise _Carried(InputError(f"{problem} (see seqtool {command} --help).")) from error
         except Exception as error:
+            removed = [setting for setting in settings if setting.startswith("~")]
+            if removed and isinstance(error, OmegaConfBaseException):
+                error = InputError(f"{' '.join(removed)} takes away what {command} needs: write key=value.")
             raise _Carried(error) from error
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us rather than being printed

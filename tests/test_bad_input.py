@@ -556,7 +556,13 @@ def test_a_configuration_of_yaml_does_not_grow(place: Path, capsys: pytest.Captu
     shutil.copytree(place / "translator", place / "runs" / "mine" / "checkpoints" / "step-0000001")
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    for text in ("\n".join(lines), "model: !!python/object/apply:os.system ['touch canary']", "- a", "model: {"):
+    for text in (
+        "\n".join(lines),
+        "model: !!python/object/apply:os.system ['touch canary']",
+        "- a",
+        "model: {",
+        40_000 * "[",
+    ):
         (place / "runs" / "mine" / "config.yaml").write_text(text)
         sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
         assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."

@@ -342,6 +342,7 @@ def test_other_settings_keep_hydras_grammar() -> None:
         ),
         ("train --epochs 3", "Unknown option '--epochs': settings are written key=value, without dashes."),
         ("train epochs", "'epochs' is not a setting: write key=value."),
+        ("train run=\ud800", "'run=\\ud800' holds a character that no text has."),
         ("train --cfg all -m", "Only one of --run, --multirun, --cfg and --info can be given."),
         ("train -p", "Argument --package/-p: expected one argument."),
         ("train --resolve", "--resolve goes with --cfg."),
@@ -400,6 +401,14 @@ def test_bad_input_found_by_a_command_is_one_sentence(
     printed = capsys.readouterr().err
     assert printed.startswith("Traceback") and "in command" in printed
     assert printed.endswith(f"seqtool: {sentence}\n")
+
+
+def test_a_setting_that_was_taken_out(
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(lambda config: print(config.train.epochs), monkeypatch)
+    assert cli.run(["train", "~train.epochs"], configs) == 2
+    assert capsys.readouterr().err == "seqtool: ~train.epochs takes away what train needs: write key=value.\n"
 
 
 def test_a_defect_keeps_its_traceback(

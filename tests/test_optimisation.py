@@ -65,6 +65,10 @@ def test_every_optimiser_descends(settings: dict[str, object]) -> None:
 
 
 def test_bad_settings() -> None:
+    with pytest.raises(InputError, match=r"^Unknown optimiser ''; choose from adadelta, adam,"):
+        make_optimiser({"lr": 1.0}, [torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(InputError, match=r"^Unknown schedule '\{\}'; choose from constant, cosine,"):
+        make_schedule({"name": {}})
     with pytest.raises(InputError, match=r"^Unknown optimiser 'adan'; did you mean 'adam'\?$"):
         make_optimiser({"name": "adan"}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: list index out of range\.$"):
