@@ -34,7 +34,7 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
         arguments = {"fused": True, **arguments}
     try:
         return OPTIMISERS[name](parameters, **arguments)
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
 
 
