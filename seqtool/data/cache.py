@@ -11,6 +11,7 @@
 Arrays are memory-mapped, so memory does not grow with the corpus.
 """
 
+import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; part of what names it
 OFFSET = np.dtype("<i8")
 TOKEN_TYPES = ("<u2", "<u4")
+GIVE_BACK = 2**10  # pairs, of which each may bring 4 × 64 KB with it
 
 Ids = NDArray[np.unsignedinteger]
 
@@ -44,6 +46,7 @@ class Split:
         self._directory = directory
         self._tokens = {side: mapped(self._file(f"{side}.tokens.bin"), types[side]) for side in types}
         self._offsets = {side: mapped(self._file(f"{side}.offsets.bin"), OFFSET) for side in types}
+        self._read = 0
 
     def __len__(self) -> int:
         return len(self._offsets["source"]) - 1
@@ -57,6 +60,7 @@ class Split:
     def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """In tokens, of the sources and targets of these pairs."""
         source, target = (offsets[indices + 1] - offsets[indices] for offsets in self._offsets.values())
+        self._give_back(len(indices))
         return source, target
 
     @cached_property
@@ -68,7 +72,18 @@ class Split:
         """These pairs as a batch."""
         from seqtool.data.batches import collate  # imports torch, which preparing does without
 
-        return collate(self, indices)
+        batch = collate(self, indices)
+        self._give_back(len(batch.indices))
+        return batch
+
+    def _give_back(self, read: int) -> None:
+        """Of every so many pairs that were read, from all over the files, the pages: the system's cache keeps them."""
+        self._read += read
+        if self._read >= GIVE_BACK:
+            self._read = 0
+            for values in (*self._tokens.values(), *self._offsets.values()):
+                if isinstance(values, np.memmap):
+                    values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
     def texts(self, side: str) -> list[str]:
         """The sentences as they came, of `source` or `target`. The cache keeps none of the training split."""
