@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; part of what names it
 OFFSET = np.dtype("<i8")
 TOKEN_TYPES = ("<u2", "<u4")
-GIVE_BACK = 2**10  # pairs, of which each may bring 4 × 64 KB with it
+GIVE_BACK = 2**8  # pairs, each of which may bring a megabyte with it
 
 Ids = NDArray[np.unsignedinteger]
 
