@@ -57,9 +57,8 @@ class _Projected(torch.autograd.Function):
         nll = torch.empty(len(x), dtype=single, device=x.device)
         total = torch.zeros((), dtype=single, device=x.device)
         size = max(1, AT_ONCE // vocabulary)
-        logits = torch.empty(
-            min(size, len(x)), vocabulary, dtype=dtype, device=x.device
-        )  # made once: new memory is dear
+        # Made once, for new memory is dear: the logits, and what becomes of them, log p and then the gradient.
+        logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
         logs = logits if dtype == single else torch.empty_like(logits, dtype=single)
         for rows in (slice(start, start + size) for start in range(0, len(x), size)):
             label, real = labels[rows], labels[rows] != PAD
@@ -78,12 +77,11 @@ class _Projected(torch.autograd.Function):
             gradient.scatter_add_(1, label[:, None], gradient.new_full((len(label), 1), smoothing - 1))
             gradient *= real[:, None]
             bias_gradient += gradient.sum(0)
-            z.copy_(gradient)
-            torch.mm(z, matrix, out=x_gradient[rows])
-            if dtype == single:
+            if dtype == single:  # z is the gradient
                 weight_gradient.addmm_(z.t(), features[rows])
             else:
-                weight_gradient += z.t() @ features[rows]
+                weight_gradient += z.copy_(gradient).t() @ features[rows]
+            torch.mm(z, matrix, out=x_gradient[rows])
         if wanted:
             ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = x.dtype, weight.dtype, bias.dtype

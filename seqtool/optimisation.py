@@ -30,11 +30,12 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     """
     arguments, parameters = dict(settings), list(parameters)
     name = _name(arguments, OPTIMISERS, kind="optimiser")
-    if name in FUSED and all(parameter.device.type in ("cpu", "cuda") for parameter in _flat(parameters)):
+    own = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
+    if name in FUSED and not own and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
         arguments = {"fused": True, **arguments}
     try:
         return OPTIMISERS[name](parameters, **arguments)
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, RuntimeError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
 
 

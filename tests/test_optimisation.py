@@ -64,7 +64,15 @@ def test_every_optimiser_descends(settings: dict[str, object]) -> None:
     assert float((x.detach() - 3).norm()) < 2 * 3**0.5
 
 
+@pytest.mark.parametrize(("settings", "fused"), [({}, True), ({"fused": False}, False), ({"foreach": True}, None)])
+def test_adam_is_fused_unless_the_settings_say_otherwise(settings: dict[str, bool], fused: bool | None) -> None:
+    optimiser = make_optimiser({"name": "adam", **settings}, [torch.nn.Parameter(torch.ones(1))])
+    assert optimiser.defaults["fused"] is fused
+
+
 def test_bad_settings() -> None:
+    with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: .*fused.* and .*foreach"):
+        make_optimiser({"name": "adam", "fused": True, "foreach": True}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^Unknown optimiser ''; choose from adadelta, adam,"):
         make_optimiser({"lr": 1.0}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^Unknown schedule '\{\}'; choose from constant, cosine,"):
