@@ -6,16 +6,17 @@
 has every system translate the sentences with its own command and a model that has learnt nothing, at the sizes of
 benchmark_training.py. What such models write is never done: every translation is as long as is allowed, which is
 checked. The time of a second run over eight sentences is taken off, and with it starting and loading; the rate is in
-hypothesis-steps a second.
+hypothesis-steps a second, and seqtool's also the share of the machine's matrix rate.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
-translates with a trained model, and states the share of the machine's matrix rate: operations as torch counts them
-(matrix products only), the limit being the best of square products of 1024, 2048 and 4096 in the same run.
+translates with a trained model, and states the share of the machine's matrix rate. Operations are as torch counts them
+(matrix products only), the limit is the best of square products of 1024, 2048 and 4096 in the same run.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,15 +30,21 @@ from typing import Any
 import benchmarking
 import torch
 from benchmark_training import MODELS, VOCABULARY
+from hydra import compose, initialize_config_dir
 from peers import toolkits
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqtool
+from seqtool.cli import config_directory
+from seqtool.config import build
+from seqtool.data.batches import make_source
 from seqtool.data.text_files import read_lines
 from seqtool.errors import InputError
 from seqtool.translator import Translator
 
+MODEL = "RNNsearch, readout 512"
 LENGTH = 25  # words of every translation
+PRECISIONS = {"seqtool": "fp32", "seqtool, bf16": "bf16"}
 FEW = 8
 STEPS, RATE = 5, "0.000000000001"  # updates of training, which leave the model as it was
 
@@ -100,14 +107,17 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
+    limits = {
+        name: benchmarking.matrix_rate(dtype) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+    }
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data = Path(place)
         write_data(data, sentences)
         for beam in map(int, arguments.beams.split(",")):
             ways: dict[str, Callable[[], float]] = {}
-            for name in ("seqtool", *peers):
+            for name in (*PRECISIONS, *peers):
                 run = Path(tempfile.mkdtemp(dir=data))
-                make = prepare_seqtool if name == "seqtool" else partial(prepare_peer, name)
+                make = partial(prepare_seqtool if name in PRECISIONS else prepare_peer, name)
                 ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(sentences), beam)
             found = benchmarking.in_turn(ways, arguments.repeats)
             medians = benchmarking.medians(found)
@@ -116,11 +126,34 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                     "hypothesis_steps_per_second": round(median),
                     "sentences_per_second": round(median / beam / LENGTH, 1),
                     "all": [round(one) for one in found[name]],
-                    **{f"times_{peer}": round(median / medians[peer], 2) for peer in peers if name == "seqtool"},
                 }
                 for name, median in medians.items()
             }
-    return {"sentences": len(sentences), "words of each translation": LENGTH, "rows": rows}
+            for name, precision in PRECISIONS.items():
+                rate, limit = medians[name], limits[precision]
+                rows[f"beam {beam}"][name] |= {
+                    **{f"times_{peer}": round(rate / medians[peer], 2) for peer in peers},
+                    "share_of_matrix_rate": round(rate * operations(sentences, beam) / 1e9 / limit, 3),
+                }
+    return {
+        "sentences": len(sentences),
+        "words of each translation": LENGTH,
+        "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
+        "rows": rows,
+    }
+
+
+def operations(sentences: list[str], beam: int) -> float:
+    """Floating-point operations of a hypothesis-step: the decoder's, and its part of those of reading a sentence."""
+    sentence = [4] * round(statistics.mean(len(line.split()) for line in sentences))
+    with initialize_config_dir(str(config_directory()), version_base=None):
+        config = compose("train", MODELS[MODEL].split())
+    model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    with FlopCounterMode(display=False) as reading, torch.no_grad():
+        memory, state = model.encode(make_source([sentence]))
+    with FlopCounterMode(display=False) as step, torch.no_grad():
+        model.step(memory, state, torch.tensor([4]))
+    return float(step.get_total_flops() + reading.get_total_flops() / (beam * LENGTH))
 
 
 def write_data(data: Path, sentences: list[str]) -> None:
@@ -140,22 +173,23 @@ def write_data(data: Path, sentences: list[str]) -> None:
 Translate = Callable[[Path], Any]
 
 
-def prepare_seqtool(run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
+def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
         *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
         f"optim.lr={RATE}",
-        *(f"threads={arguments.threads}", *MODELS["RNNsearch, readout 512"].split()),
+        *(f"threads={arguments.threads}", *MODELS[MODEL].split()),
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
     settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
+    settings.append(f"precision={PRECISIONS[name]}")
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
 
     def translate(source: Path) -> None:
         subprocess.run([*command, f"input={source}", f"output={run}/output"], cwd=run, check=True, capture_output=True)
-        check("seqtool", (run / "output").read_text(encoding="utf-8").splitlines(), source)
+        check(name, (run / "output").read_text(encoding="utf-8").splitlines(), source)
 
     return translate
 

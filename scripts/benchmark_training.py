@@ -128,7 +128,7 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
     run = "run"
     command = "from seqtool.cli import main; main()"
     if plain:
-        command = f"from seqtool.models import sharing; sharing.plain().__enter__(); {command}"
+        command = "from seqtool.cli import main; from seqtool.models import sharing\nwith sharing.plain(): main()"
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
         *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),

@@ -23,7 +23,7 @@ from seqtool.data.batches import Annotations, Pixels
 from seqtool.data.images import fit, read_image, upright_rgb
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, choose_device, set_threads
+from seqtool.devices import MachineSettings, check_precision, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode
 from seqtool.models.backbone import EncoderSettings
@@ -148,6 +148,7 @@ class Captioner:
         decoding = typed(DecodeSettings, merged)
         set_threads(machine.threads)
         where = choose_device(machine.device)
+        check_precision(where, decoding.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
         if not paths:
             raise InputError("checkpoint=… names no run or checkpoint.")

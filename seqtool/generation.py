@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from seqtool import decoding, distributed
 from seqtool.data.batches import make_source
 from seqtool.decoding import Hypothesis
+from seqtool.devices import autocast
 from seqtool.errors import InputError
 
 X = TypeVar("X")
@@ -39,6 +40,7 @@ class DecodeSettings:
     max_length: int
     min_length: int
     batch_size: int
+    precision: str
 
     def __post_init__(self) -> None:
         problems = [
@@ -153,7 +155,7 @@ def decode(
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
         maximum = [sources.maximum(i, settings.max_length) for i in rows]
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(device, settings.precision):
             memory, state = model.encode(sources.batch(rows).to(device))
             if draws is not None:
                 return decoding.sample(

@@ -18,7 +18,7 @@ from seqtool.data.alignment import Link, Matrix, hard_alignment, word_attention,
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, choose_device, set_threads
+from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode
 from seqtool.models.encoder_decoder import EncoderDecoder
@@ -90,6 +90,7 @@ class Translator:
         decode = typed(DecodeSettings, merged)
         set_threads(machine.threads)
         where = choose_device(machine.device)
+        check_precision(where, decode.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
         if not paths:
             raise InputError("checkpoint=… names no run or checkpoint.")
@@ -162,7 +163,7 @@ class Translator:
         ]
 
         def forced(rows: Sequence[int]) -> list[Hypothesis]:
-            with torch.inference_mode():
+            with torch.inference_mode(), autocast(self.device, self.settings.precision):
                 memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
                 target = make_target([pairs[i][1] for i in rows]).to(self.device)
                 return decoding.force(self.model.step, memory, state, target)

@@ -99,6 +99,7 @@ class Validator(ABC):
             max_length=settings.max_length,
             min_length=1,
             batch_size=BATCH,
+            precision=precision,
         )
         self.device = device
         self.precision = precision

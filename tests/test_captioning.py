@@ -213,6 +213,8 @@ def test_python(place: Path) -> None:
     assert isinstance(captioner, Captioner)
     image = Image.open("data/photos/005.png")
     assert captioner.caption([image]) == captioner.caption(["data/photos/005.png"])
+    rounded = seqtool.load("runs/soft", device="cpu", precision="bf16")
+    assert isinstance(rounded, Captioner) and rounded.caption([image]) == captioner.caption([image])
     (best,) = captioner.describe([image])[0]
     assert best.attention is not None and best.attention.shape == (len(best.words), 64)
     assert best.attention.sum(-1) == pytest.approx(np.ones(len(best.words)), abs=1e-5)
@@ -245,6 +247,7 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["caption", "checkpoint=runs/soft", "images=data/photos", "hard_attention=most"],
             "Unknown hard_attention 'most'; choose from expected, argmax, sample.",
         ),
+        (["caption", "checkpoint=runs/soft", "images=data/photos", "precision=fp16"], "precision=fp16 needs a GPU"),
         (["translate", "checkpoint=runs/soft", "input=x"], "holds a captioner: use seqtool caption."),
         (["caption", "checkpoint=[]", "images=data/photos"], "checkpoint=… names no run or checkpoint."),
         (["caption", "checkpoint=runs/soft", "images=[]"], "images=… names no image."),

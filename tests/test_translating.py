@@ -116,6 +116,19 @@ def test_interactive(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
+def test_precision(place: Path, sentences: list[str], name: str) -> None:
+    """In bf16 probabilities are a little different, and no more."""
+    exact, rounded = (seqtool.load(f"runs/{name}", device="cpu", precision=one) for one in ("fp32", "bf16"))
+    targets = exact.translate(sentences)
+    nats = [one.score(sentences, targets) for one in (exact, rounded)]
+    assert nats[0] != nats[1] and nats[1] == pytest.approx(nats[0], rel=0.05, abs=0.1)
+    found = [[one[0].log_probability for one in model.hypotheses(sentences[:9])] for model in (exact, rounded)]
+    assert found[0] != found[1]
+    with pytest.raises(InputError, match=r"^precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32\.$"):
+        seqtool.load(f"runs/{name}", device="cpu", precision="fp16")
+
+
+@pytest.mark.parametrize("name", ["attend", "fixed"])
 def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
     """1,000 sentences of random words: the same words, scores within 1e-5 relative, ties apart."""
     translator = seqtool.load(f"runs/{name}", device="cpu", max_length=40)

@@ -85,7 +85,7 @@ class Additive(Score):
 
     def keys(self, values: Tensor) -> Tensor:
         k: Tensor = self.U(values)
-        return k if sharing.is_plain() else _share_exponential(k)
+        return k if sharing.is_plain() else _share_exponential(k, self.v.weight.squeeze(0))
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         q = self.W(query)
@@ -96,10 +96,10 @@ class Additive(Score):
         return e
 
 
-def _share_exponential(k: Tensor) -> Tensor:
-    """e^2k, shared; its ledger adds up the gradients of k itself, which cannot overflow."""
+def _share_exponential(k: Tensor, v: Tensor) -> Tensor:
+    """e^2k, shared; its ledger adds up the gradients of k itself, which cannot overflow, without their factor 4 v."""
     ledger = Ledger()
-    keys: Tensor = _Exponential.apply(k, ledger)
+    keys: Tensor = _Exponential.apply(k, v.detach(), ledger)
     if sharing.is_on():
         keys.ledger = ledger  # type: ignore[attr-defined]
     return keys
@@ -112,21 +112,23 @@ def _exponential(x: Tensor) -> Tensor:
 
 class _Exponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, k: Tensor, ledger: Ledger) -> Tensor:
+    def forward(ctx: Any, k: Tensor, v: Tensor, ledger: Ledger) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.dtype = ledger, k.dtype
         keys = _exponential(k)
-        ctx.save_for_backward(keys)
+        ctx.save_for_backward(keys, v)
         return keys
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        keys, v = ctx.saved_tensors
         total = ctx.ledger.close()
+        if total is not None:
+            total = total.mul_(4 * v)
         if gradient is not None:  # of keys that were used without their ledger
-            (keys,) = ctx.saved_tensors
             total = gradient * 2 * keys + (0 if total is None else total)
-        return (None if total is None else total.to(ctx.dtype)), None
+        return (None if total is None else total.to(ctx.dtype)), None, None
 
 
 class _AdditiveScore(torch.autograd.Function):
@@ -153,11 +155,12 @@ class _AdditiveScore(torch.autograd.Function):
         for rows in _few_rows(q, keys):
             r, e = _r(q[rows], keys[rows]), gradient[rows]
             v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
-            inner = torch.addcmul(r, r, r, value=-1).mul_(e[..., None]).mul_(4 * v)  # tanh′(q + k) = 4 r (1 − r)
-            q_gradient[rows] = inner.sum(2)
-            k_gradient[rows] += inner.sum(1) if inner.shape[1] > 1 else inner.squeeze(1)
-        keys_gradient = k_gradient / (2 * keys) if ctx.ledger is None else None  # k = ln(keys) / 2
-        return q_gradient.to(ctx.dtype), keys_gradient, v_gradient, None
+            slope = torch.addcmul(r, r, r, value=-1)  # tanh′(q + k) = 4 r (1 − r)
+            q_gradient[rows] = (e[:, :, None] @ slope).squeeze(2)
+            for k in range(q.shape[1]):
+                k_gradient[rows].addcmul_(slope[:, k], e[:, k, :, None])
+        keys_gradient = k_gradient * 2 * v / keys if ctx.ledger is None else None  # k = ln(keys) / 2
+        return (q_gradient * 4 * v).to(ctx.dtype), keys_gradient, v_gradient, None
 
 
 def _r(q: Tensor, keys: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class Ledger:
         """Σ_t x_tᵀ g_t, the sum being part of one product, and what was added."""
         total, self.sum = self.sum, None
         if self.products:
-            x, g = (torch.cat(one, -2) for one in zip(*self.products, strict=True))
+            x, g = (one[0] if len(one) == 1 else torch.cat(one, -2) for one in zip(*self.products, strict=True))
             self.products.clear()
             outer = x.transpose(-2, -1) @ g
             total = outer if total is None else total + outer
