@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The numbers of results/scenes/: trains each captioner on the built-in pictures, ten minutes a run, and measures on the
-# test set whether captions are true and where attention lies. Further arguments go to every `seqtool train`.
+# test set whether captions are true and where attention lies; captions are ranked by their probability, as a mean over words
+# would favour long ones, which say left or right. Further arguments go to every `seqtool train`.
 #     bash scripts/results_scenes.sh threads=2 precision=bf16
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +13,7 @@ result() { # NAME SETTING…: train runs/scenes-NAME and write results/scenes/NA
     shift
     [ ! -e "results/scenes/$name.json" ] || return 0
     seqtool train run="scenes-$name" "$@"
-    python scripts/evaluate_scenes.py checkpoint="runs/scenes-$name" output="results/scenes/$name.json"
+    python scripts/evaluate_scenes.py checkpoint="runs/scenes-$name" length_penalty=none output="results/scenes/$name.json"
 }
 
 result soft experiment=scenes_soft "$@"
