@@ -4,7 +4,8 @@
     python scripts/benchmark_captioning.py --threads 2 --output results/captioning.json
 
 trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words)
-from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py. In training all see the same 640
+from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products torch takes in the
+library that it chooses by itself. In training all see the same 640
 captions in batches of 64, seqtool sorted by length as it always does; words a second, without padding. In decoding
 every caption is forced to one length; hypothesis-steps a second.
 
@@ -18,8 +19,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from seqtool.data.batches import Annotations, Batch, make_target
 from seqtool.data.caption_preparation import prepare_captions
 from seqtool.data.vocabulary import EOS
 from seqtool.decoding import beam_search, length_penalty
+from seqtool.devices import set_up_cpu
 from seqtool.errors import InputError
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    set_up_cpu(arguments.threads)
     record = describe(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), "beam": arguments.beam, **record}
     print(json.dumps(record, indent=1))
@@ -125,7 +127,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     def search(name: str) -> None:
         a = values[: few.get(name, BATCH)]
         if name in loops:
-            loops[name].beam_search(a.float(), arguments.beam, STEPS)
+            with torch_as_it_comes():
+                loops[name].beam_search(a.float(), arguments.beam, STEPS)
         else:
             decode(ours, a, arguments.beam)
 
@@ -154,6 +157,16 @@ def rate(count: int, work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return count / (time.perf_counter() - start)
+
+
+@contextmanager
+def torch_as_it_comes() -> Iterator[None]:
+    matmul = torch.backends.mkldnn.matmul
+    ours, matmul.fp32_precision = matmul.fp32_precision, "none"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = ours
 
 
 def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -186,6 +199,7 @@ def train(
         optimiser.step()
 
 
+@torch_as_it_comes()
 def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]]) -> None:
     optimiser = torch.optim.Adam(loop.parameters())
     for rows, target, lengths in batches(captions, list(range(len(captions)))):

@@ -39,6 +39,7 @@ from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import make_source
 from seqtool.data.text_files import read_lines
+from seqtool.devices import set_up_cpu
 from seqtool.errors import InputError
 from seqtool.translator import Translator
 
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    set_up_cpu(arguments.threads)
     record = translate(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), **record}
     print(json.dumps(record, indent=1))
@@ -107,9 +108,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
-    limits = {
-        name: benchmarking.matrix_rate(dtype) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
-    }
+    limits = {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data = Path(place)
         write_data(data, sentences)

@@ -6,8 +6,8 @@
 Every system trains on the same generated text with its own training command, one after the other, again and again; a
 run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
 are installed into environments of their own under --environments (once). `plain` is seqtool with every gradient left to
-autograd. The share is of the best square matrix product in the same run, where a token costs three times the operations
-of its pass forward, as torch counts them.
+autograd. The share is of the best square matrix product in the same run, by the library that seqtool chooses, where a
+token costs three times the operations of its pass forward, as torch counts them.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import make_source, make_target
+from seqtool.devices import set_up_cpu
 
 VOCABULARY = 8000  # with four special symbols
 PAIRS = 20_000
@@ -74,9 +75,9 @@ def main() -> None:
             systems[name] = partial(train_peer, name, Path(place), data, arguments)
         found = benchmarking.in_turn(systems, arguments.repeats)
     torch.set_num_threads(arguments.threads)
-    limits = {
-        name: benchmarking.matrix_rate(dtype) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
-    }
+    limits = {"fp32, torch's choice of library": benchmarking.matrix_rate()}
+    set_up_cpu(arguments.threads)
+    limits |= {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
     record = report(found, limits, arguments)
     benchmarking.write(record, arguments.output)
 
@@ -103,7 +104,7 @@ def report(found: dict[str, list[float]], limits: dict[str, float], arguments: a
         rows[name] = row
         shown = f"{name:<38}{rate:>10,.0f}{row.get('gflop_per_second', ''):>10}{row.get('share_of_matrix_rate', ''):>8}"
         print(shown + "".join(f"{row.get(f'times_{peer}', ''):>12}" for peer in found if peer in PEERS))
-    print(f"matrix rate: {limits['fp32']:.0f} GFLOP/s in fp32, {limits['bf16']:.0f} in bf16")
+    print("matrix rate in GFLOP/s: " + ", ".join(f"{limit:.0f} ({name})" for name, limit in limits.items()))
     return {
         "machine": benchmarking.machine(arguments.threads),
         "steps": arguments.steps,
