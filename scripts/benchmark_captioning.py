@@ -19,8 +19,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from seqtool.data.batches import Annotations, Batch, make_target
 from seqtool.data.caption_preparation import prepare_captions
 from seqtool.data.vocabulary import EOS
 from seqtool.decoding import beam_search, length_penalty
-from seqtool.devices import set_up_cpu
+from seqtool.devices import onednn
 from seqtool.errors import InputError
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    set_up_cpu(arguments.threads)
+    torch.set_num_threads(arguments.threads)
     record = describe(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), "beam": arguments.beam, **record}
     print(json.dumps(record, indent=1))
@@ -127,8 +127,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     def search(name: str) -> None:
         a = values[: few.get(name, BATCH)]
         if name in loops:
-            with torch_as_it_comes():
-                loops[name].beam_search(a.float(), arguments.beam, STEPS)
+            loops[name].beam_search(a.float(), arguments.beam, STEPS)
         else:
             decode(ours, a, arguments.beam)
 
@@ -159,16 +158,6 @@ def rate(count: int, work: Callable[[], Any]) -> float:
     return count / (time.perf_counter() - start)
 
 
-@contextmanager
-def torch_as_it_comes() -> Iterator[None]:
-    matmul = torch.backends.mkldnn.matmul
-    ours, matmul.fp32_precision = matmul.fp32_precision, "none"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = ours
-
-
 def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """(rows, BOS … EOS and padding, lengths with EOS)."""
     chunks = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
@@ -182,6 +171,7 @@ def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, T
     ]
 
 
+@onednn()
 def train(
     model: Any, values: Tensor, captions: list[list[int]], order: list[int], *, plain: bool = False, bf16: bool = False
 ) -> None:
@@ -199,7 +189,6 @@ def train(
         optimiser.step()
 
 
-@torch_as_it_comes()
 def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]]) -> None:
     optimiser = torch.optim.Adam(loop.parameters())
     for rows, target, lengths in batches(captions, list(range(len(captions)))):
@@ -209,6 +198,7 @@ def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]]) -> Non
         optimiser.step()
 
 
+@onednn()
 @torch.no_grad()
 def decode(model: Any, values: Tensor, beam: int) -> None:
     memory, state = model.encode(Annotations(values))

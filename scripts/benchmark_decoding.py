@@ -39,7 +39,7 @@ from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import make_source
 from seqtool.data.text_files import read_lines
-from seqtool.devices import set_up_cpu
+from seqtool.devices import onednn
 from seqtool.errors import InputError
 from seqtool.translator import Translator
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    set_up_cpu(arguments.threads)
+    torch.set_num_threads(arguments.threads)
     record = translate(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), **record}
     print(json.dumps(record, indent=1))
@@ -75,7 +75,8 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    limit = benchmarking.matrix_rate(device=translator.device)
+    with onednn():
+        limit = benchmarking.matrix_rate(device=translator.device)
     with FlopCounterMode(display=False) as counter:
         translations = translator.translate(sentences)
 
@@ -108,7 +109,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
-    limits = {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
+    with onednn():
+        limits = {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data = Path(place)
         write_data(data, sentences)

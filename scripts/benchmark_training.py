@@ -31,7 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import make_source, make_target
-from seqtool.devices import set_up_cpu
+from seqtool.devices import onednn
 
 VOCABULARY = 8000  # with four special symbols
 PAIRS = 20_000
@@ -76,8 +76,8 @@ def main() -> None:
         found = benchmarking.in_turn(systems, arguments.repeats)
     torch.set_num_threads(arguments.threads)
     limits = {"fp32, torch's choice of library": benchmarking.matrix_rate()}
-    set_up_cpu(arguments.threads)
-    limits |= {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
+    with onednn():
+        limits |= {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
     record = report(found, limits, arguments)
     benchmarking.write(record, arguments.output)
 

@@ -23,7 +23,7 @@ from seqtool.data.batches import Annotations, Pixels
 from seqtool.data.images import fit, read_image, upright_rgb
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, check_precision, choose_device, set_up_cpu
+from seqtool.devices import MachineSettings, check_precision, choose_device, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode
 from seqtool.models.backbone import EncoderSettings
@@ -146,7 +146,7 @@ class Captioner:
         machine = typed(MachineSettings, {name: merged.pop(name) for name in ("device", "threads")})
         hard_attention = str(merged.pop("hard_attention"))
         decoding = typed(DecodeSettings, merged)
-        set_up_cpu(machine.threads)
+        set_threads(machine.threads)
         where = choose_device(machine.device)
         check_precision(where, decoding.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,9 +51,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def set_up_cpu(threads: int | None) -> None:
-    """CPU threads of torch, None leaving torch's choice, and the library that multiplies its matrices."""
-    multiply_by_onednn()
+def set_threads(threads: int | None) -> None:
+    """CPU threads of torch; None leaves torch's choice."""
     if threads is not None:
         if threads < 1:
             raise InputError(f"threads must be at least 1, not {threads}.")
@@ -61,19 +61,37 @@ def set_up_cpu(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def multiply_by_onednn() -> None:
-    """Have oneDNN multiply fp32 matrices: MKL, torch's choice, makes no use of AVX-512 on processors that are not
-    Intel's, which halves their rate.
-
-    torch's only switch for it also lets oneDNN round to bf16 on the way, as it does where there are units for that
-    (AMX, Arm) and nowhere else. So it is tried with numbers that rounding would change, and left where it does.
+@contextmanager
+def onednn() -> Iterator[bool]:
+    """Have oneDNN multiply fp32 matrices on a CPU, where that loses no precision (true, otherwise false): MKL, torch's
+    choice on x86, makes no use of AVX-512 on processors that are not Intel's, which halves their rate.
     """
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    if not hasattr(matmul, "fp32_precision"):  # before torch 2.9
+    if not _onednn_is_exact():
+        yield False
         return
+    with _products_by_onednn():
+        yield True
+
+
+@cache
+def _onednn_is_exact() -> bool:
+    """torch's only switch for oneDNN also allows it to round to bf16 on the way, as it does where there are units for
+    that (AMX, Arm) and nowhere else. So it is tried, with numbers that rounding would change.
+    """
+    if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
+        return False
+    x = torch.full((256, 256), 1 + 2**-12)
+    with _products_by_onednn():
+        return torch.equal(x @ torch.eye(256), x)
+
+
+@contextmanager
+def _products_by_onednn() -> Iterator[None]:
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-    exact = torch.full((256, 256), 1 + 2**-12)
-    if not torch.equal(exact @ torch.eye(256), exact):
+    try:
+        yield
+    finally:
         matmul.fp32_precision = before
 
 

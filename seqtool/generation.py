@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from seqtool import decoding, distributed
 from seqtool.data.batches import make_source
 from seqtool.decoding import Hypothesis
-from seqtool.devices import autocast
+from seqtool.devices import autocast, onednn
 from seqtool.errors import InputError
 
 X = TypeVar("X")
@@ -155,7 +155,7 @@ def decode(
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
         maximum = [sources.maximum(i, settings.max_length) for i in rows]
-        with torch.inference_mode(), autocast(device, settings.precision):
+        with torch.inference_mode(), autocast(device, settings.precision), onednn():
             memory, state = model.encode(sources.batch(rows).to(device))
             if draws is not None:
                 return decoding.sample(

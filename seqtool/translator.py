@@ -18,7 +18,7 @@ from seqtool.data.alignment import Link, Matrix, hard_alignment, word_attention,
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, set_up_cpu
+from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, onednn, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode
 from seqtool.models.encoder_decoder import EncoderDecoder
@@ -88,7 +88,7 @@ class Translator:
         merged = {**defaults, **settings}
         machine = typed(MachineSettings, {name: merged.pop(name) for name in ("device", "threads")})
         decode = typed(DecodeSettings, merged)
-        set_up_cpu(machine.threads)
+        set_threads(machine.threads)
         where = choose_device(machine.device)
         check_precision(where, decode.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)
@@ -163,7 +163,7 @@ class Translator:
         ]
 
         def forced(rows: Sequence[int]) -> list[Hypothesis]:
-            with torch.inference_mode(), autocast(self.device, self.settings.precision):
+            with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
                 memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
                 target = make_target([pairs[i][1] for i in rows]).to(self.device)
                 return decoding.force(self.model.step, memory, state, target)

@@ -1,37 +1,38 @@
 """Where and how products are taken."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from seqtool.devices import multiply_by_onednn
+from seqtool.devices import _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
 )
 
 
-@pytest.fixture
-def matmul() -> Iterator[object]:
-    """torch's switch, as it comes and as it was found."""
-    switch = torch.backends.mkldnn.matmul
-    before, switch.fp32_precision = switch.fp32_precision, "none"
-    yield switch
-    switch.fp32_precision = before
-
-
-def test_products_stay_in_single_precision(matmul: object) -> None:
-    multiply_by_onednn()
+def test_products_stay_in_single_precision() -> None:
     torch.manual_seed(0)
     for rows, inner, columns in ((64, 512, 1536), (1000, 300, 200), (1, 512, 512), (7, 33, 5)):
         a, b = torch.randn(rows, inner), torch.randn(inner, columns)
         exact = a.double() @ b.double()
         bound = 8 * torch.finfo(torch.float32).eps * (a.double().abs() @ b.double().abs())
-        assert ((a @ b - exact).abs() <= bound).all()
+        with onednn():
+            assert ((a @ b - exact).abs() <= bound).all()
 
 
-def test_left_alone_where_products_are_rounded(matmul: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "eye", lambda n: torch.diag(torch.full((n,), 1 - 2.0**-9)))  # what bf16 would make of it
-    multiply_by_onednn()
-    assert matmul.fp32_precision == "none"  # type: ignore[attr-defined]
+def test_torch_is_as_it_was_afterwards() -> None:
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    with pytest.raises(ZeroDivisionError), onednn() as chosen:
+        assert matmul.fp32_precision == ("bf16" if chosen else before)
+        raise ZeroDivisionError
+    assert matmul.fp32_precision == before
+
+
+def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    _onednn_is_exact.cache_clear()
+    monkeypatch.setattr(torch, "eye", lambda n: torch.diag(torch.full((n,), 1 - 2.0**-9)))  # as good as rounding x
+    with onednn() as chosen:
+        assert not chosen
+    monkeypatch.undo()
+    _onednn_is_exact.cache_clear()

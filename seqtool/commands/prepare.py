@@ -24,10 +24,10 @@ def prepared(config: DictConfig) -> "Cache | CaptionCache":
     if "encoder" not in config.model:
         return prepare_cache(config.data)
     from seqtool.data.caption_preparation import prepare_captions  # imports torch, which text does without
-    from seqtool.devices import MachineSettings, choose_device, set_up_cpu
+    from seqtool.devices import MachineSettings, choose_device, set_threads
     from seqtool.models.backbone import EncoderSettings
 
     encoder = typed(EncoderSettings, config.model.encoder)
     machine = typed(MachineSettings, {"device": config.device, "threads": config.threads})
-    set_up_cpu(machine.threads)
+    set_threads(machine.threads)
     return prepare_captions(config.data, encoder, device=choose_device(machine.device))

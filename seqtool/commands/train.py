@@ -26,7 +26,7 @@ from seqtool.assembly import (
 from seqtool.commands.prepare import prepared
 from seqtool.config import describes_images, plain, resolved, typed
 from seqtool.data.text_files import write_whole
-from seqtool.devices import check_precision, choose_device, set_up_cpu
+from seqtool.devices import check_precision, choose_device, onednn, set_threads
 from seqtool.errors import InputError
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
@@ -84,7 +84,7 @@ def _train(
     validation.check()
     device = choose_device(top.device)
     check_precision(device, top.precision)
-    set_up_cpu(top.threads)
+    set_threads(top.threads)
     optimiser_settings, schedule_settings = plain(config.optim), plain(config.schedule)
     schedule = make_schedule(schedule_settings)
     _check_task(config, settings)
@@ -154,8 +154,11 @@ def _train(
         trainer.resume(found)
     size = sum(parameter.numel() for parameter in model.parameters())
     what = f"{len(cache.split('train')):,} {'captions' if describes_images(config.model) else 'pairs'}"
-    log.info("%s: %s parameters on %s, %s", run, f"{size:,}", distributed.place(device), what)
-    if trainer.train(stopped):
+    with onednn() as chosen:
+        where = f"{distributed.place(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
+        log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, what)
+        finished = trainer.train(stopped)
+    if finished:
         _report(run, trainer.progress.best, config)
     else:
         print(f"Stopped at step {trainer.progress.step:,}. Go on with: {resuming.command(run)}")
