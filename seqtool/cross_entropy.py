@@ -29,7 +29,7 @@ def cross_entropy(features: Tensor, output: nn.Linear, labels: Tensor, smoothing
     (Szegedy et al. 2016). The softmax is in single precision at least. A few rows are projected at a time, and their
     share of the gradient is made at once.
     """
-    if not sharing.is_on():
+    if sharing.is_plain():
         return of_logits(output(features), labels, smoothing)
     total, nll = _Projected.apply(features.flatten(0, -2), output.weight, output.bias, labels.flatten(), smoothing)
     return CrossEntropy(total, nll.view_as(labels))

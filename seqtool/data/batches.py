@@ -17,7 +17,7 @@ Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
 UNITS = ("sentences", "tokens")
-BUFFER = 2**22  # pairs that are shuffled at once
+BUFFER = 2**19  # pairs that are shuffled at once
 BLOCKS = 64  # in a buffer
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; part of what names it
 OFFSET = np.dtype("<i8")
 TOKEN_TYPES = ("<u2", "<u4")
-GIVE_BACK = 2**8  # pairs, each of which may bring a megabyte with it
+GIVE_BACK = 2**4  # reads, each of which may bring a megabyte with it
 
 Ids = NDArray[np.unsignedinteger]
 
@@ -72,12 +72,10 @@ class Split:
         """These pairs as a batch."""
         from seqtool.data.batches import collate  # imports torch, which preparing does without
 
-        batch = collate(self, indices)
-        self._give_back(len(batch.indices))
-        return batch
+        return collate(self, indices)
 
     def _give_back(self, read: int) -> None:
-        """Of every so many pairs that were read, from all over the files, the pages: the system's cache keeps them."""
+        """After so many reads, from all over the files, their pages: the system's cache keeps them."""
         self._read += read
         if self._read >= GIVE_BACK:
             self._read = 0
@@ -98,7 +96,9 @@ class Split:
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         offsets = self._offsets[side]
-        return self._tokens[side][offsets[index] : offsets[index + 1]]
+        ids = np.array(self._tokens[side][offsets[index] : offsets[index + 1]])
+        self._give_back(1)
+        return ids
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{self.name}.{name}"
