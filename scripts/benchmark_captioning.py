@@ -4,10 +4,10 @@
     python scripts/benchmark_captioning.py --threads 2 --output results/captioning.json
 
 trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words)
-from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products torch takes in the
-library that it chooses by itself. In training all see the same 640
-captions in batches of 64, seqtool sorted by length as it always does; words a second, without padding. In decoding
-every caption is forced to one length; hypothesis-steps a second.
+from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products are left to the
+library that torch chooses. In training all see the same 640 captions in batches of 64, seqtool sorted by length
+as it always does; words a second, without padding. In decoding every caption is forced to one length; hypothesis-steps
+a second.
 
     python scripts/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
