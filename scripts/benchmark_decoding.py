@@ -5,8 +5,9 @@
 
 has every system translate the sentences with its own command and a model that has learnt nothing, at the sizes of
 benchmark_training.py. What such models write is never done: every translation is as long as is allowed, which is
-checked. The time of a second run over eight sentences is taken off, and with it starting and loading; the rate is in
-hypothesis-steps a second, and seqtool's also the share of the machine's matrix rate.
+checked. All decode as many sentences at once as make 320 hypotheses. The time of a second run over eight sentences is
+taken off, and with it starting and loading; the rate is in hypothesis-steps a second, and seqtool's also the share of
+the machine's matrix rate.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
@@ -41,6 +42,7 @@ from seqtool.data.batches import make_source
 from seqtool.data.text_files import read_lines
 from seqtool.devices import onednn
 from seqtool.errors import InputError
+from seqtool.generation import HYPOTHESES
 from seqtool.translator import Translator
 
 MODEL = "RNNsearch, readout 512"
@@ -196,14 +198,14 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
-    lengths = {"BEAM": beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
-    config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **lengths)
+    search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
+    config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **search)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)
 
     def translate(source: Path) -> None:
         command = toolkits.translate_command(
-            name, arguments.environments, config, run, source, beam=beam, length=LENGTH
+            name, arguments.environments, config, run, source, beam=beam, sentences=HYPOTHESES // beam, length=LENGTH
         )
         printed = toolkits.run(command, directory=run, threads=arguments.threads, source=source)
         check(name, toolkits.translated(name, run, printed), source)

@@ -32,6 +32,7 @@ from seqtool.models.encoder_decoder import Step
 from seqtool.models.show_attend_tell import CHOICES, Choice, ShowAttendTell
 
 READERS = 8  # threads that open images
+AT_ONCE = 64  # images, where nothing else is said
 NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
 
 
@@ -146,6 +147,8 @@ class Captioner:
         machine = typed(MachineSettings, {name: merged.pop(name) for name in ("device", "threads")})
         hard_attention = str(merged.pop("hard_attention"))
         decoding = typed(DecodeSettings, merged)
+        if decoding.batch_size is None:
+            decoding.batch_size = AT_ONCE
         set_threads(machine.threads)
         where = choose_device(machine.device)
         check_precision(where, decoding.precision)
@@ -200,7 +203,7 @@ class Captioner:
         """Each image in order: its name, what the model saw of it (size×size×3), and its n best captions, or why it
         cannot be read. An image's chance depends on its place in the list.
         """
-        windows = list(chunks(range(len(images)), 4 * self.settings.batch_size))
+        windows = list(chunks(range(len(images)), 4 * self.settings.at_once))
         for some in chunks(windows, distributed.size()):
             for window in distributed.together(lambda numbers: self._describe(images, numbers), some):
                 yield from window

@@ -57,31 +57,32 @@ class _Projected(torch.autograd.Function):
         nll = torch.empty(len(x), dtype=single, device=x.device)
         total = torch.zeros((), dtype=single, device=x.device)
         size = max(1, AT_ONCE // vocabulary)
-        # Made once, for new memory is dear: the logits, and what becomes of them, log p and then the gradient.
+        # Made once, for new memory is dear: the logits, and what becomes of them, p and then the gradient.
         logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
-        logs = logits if dtype == single else torch.empty_like(logits, dtype=single)
+        probabilities = logits if dtype == single else torch.empty_like(logits, dtype=single)
         for rows in (slice(start, start + size) for start in range(0, len(x), size)):
-            label, real = labels[rows], labels[rows] != PAD
-            z, log_p = logits[: len(label)], logs[: len(label)]
-            torch.addmm(offset, features[rows], matrix.t(), out=z)
-            torch.log_softmax(z, -1, dtype=single, out=log_p)
-            nll[rows] = F.nll_loss(log_p, label, ignore_index=PAD, reduction="none")
+            label, real = labels[rows, None], labels[rows, None] != PAD
+            z, p = logits[: len(label)], probabilities[: len(label)]
+            torch.mm(features[rows], matrix.t(), out=z).add_(offset)
+            highest, of_label = z.amax(-1, keepdim=True), z.gather(1, label)
+            mean = z.mean(-1, keepdim=True, dtype=single) if smoothing else None
+            torch.softmax(z, -1, dtype=single, out=p)
+            log_sum = highest - p.amax(-1, keepdim=True).log()  # of e^z
+            nll[rows] = (log_sum - of_label).where(real, 0).squeeze(1)
             total += (1 - smoothing) * nll[rows].sum()
-            if smoothing:
-                total -= smoothing * (log_p.mean(-1) * real).sum()
+            if mean is not None:
+                total += smoothing * (log_sum - mean).where(real, 0).sum()
             if not wanted:
                 continue
-            gradient = log_p.exp_()  # ∂/∂logits: p − (1 − ε) · one-hot − ε / V
-            if smoothing:
-                gradient -= smoothing / vocabulary
-            gradient.scatter_add_(1, label[:, None], gradient.new_full((len(label), 1), smoothing - 1))
-            gradient *= real[:, None]
-            bias_gradient += gradient.sum(0)
+            gradient = p if mean is None else p.sub_(smoothing / vocabulary)  # p − (1 − ε) · one-hot − ε / V
+            gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
+            bias_gradient += (real.to(single).t() @ gradient).squeeze(0)
+            inputs = features[rows] * real
             if dtype == single:  # z is the gradient
-                weight_gradient.addmm_(z.t(), features[rows])
+                weight_gradient.addmm_(z.t(), inputs)
             else:
-                weight_gradient += z.copy_(gradient).t() @ features[rows]
-            torch.mm(z, matrix, out=x_gradient[rows])
+                weight_gradient += z.copy_(gradient).t() @ inputs
+            torch.mm(z, matrix, out=x_gradient[rows]).mul_(real)
         if wanted:
             ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = x.dtype, weight.dtype, bias.dtype

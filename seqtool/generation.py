@@ -16,6 +16,8 @@ from seqtool.errors import InputError
 
 X = TypeVar("X")
 
+HYPOTHESES = 320  # decoded at once where nothing else is said
+
 LEAST = {"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0}
 MOST = {  # far beyond what is of use
     **{"beam": 1000, "n_best": 1000, "max_length": 10_000, "batch_size": 1_000_000},
@@ -39,14 +41,14 @@ class DecodeSettings:
     seed: int
     max_length: int
     min_length: int
-    batch_size: int
+    batch_size: int | None
     precision: str
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} must be at least 1, not {getattr(self, name)}"
             for name in ("beam", "n_best", "max_length", "min_length", "batch_size")
-            if getattr(self, name) < 1
+            if getattr(self, name) is not None and getattr(self, name) < 1
         ]
         if not self.sample and self.n_best > self.beam:
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
@@ -58,7 +60,7 @@ class DecodeSettings:
         problems += [
             f"{name} must be at most {most:,}, not {getattr(self, name):,}"
             for name, most in MOST.items()
-            if getattr(self, name) > most
+            if getattr(self, name) is not None and getattr(self, name) > most
         ]
         if self.min_length > self.max_length:
             problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
@@ -66,6 +68,11 @@ class DecodeSettings:
             problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if problems:
             raise InputError("; ".join(problems) + ".")
+
+    @property
+    def at_once(self) -> int:
+        """How many sources make a batch."""
+        return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
 
     def draws(self, number: int) -> NDArray[np.float64]:
         """Where the output with this number takes its chance from, whatever is decoded beside it: samples × length."""
@@ -183,7 +190,7 @@ def decode(
                 keep_attention=keep_attention,
             )
 
-    batches = list(chunks(sources.order(), settings.batch_size))
+    batches = list(chunks(sources.order(), settings.at_once))
     result: list[list[Hypothesis]] = [[] for _ in range(len(sources))]
     for rows, hypotheses in zip(batches, distributed.together(decoded, batches), strict=True):
         for i, n_best in zip(rows, hypotheses, strict=True):

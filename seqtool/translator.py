@@ -169,7 +169,7 @@ class Translator:
                 return decoding.force(self.model.step, memory, state, target)
 
         order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
-        batches = list(chunks(order, self.settings.batch_size))
+        batches = list(chunks(order, self.settings.at_once))
         result: list[Translation | None] = [None] * len(pairs)
         for rows, hypotheses in zip(batches, distributed.together(forced, batches), strict=True):
             for i, hypothesis in zip(rows, hypotheses, strict=True):

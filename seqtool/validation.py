@@ -130,7 +130,7 @@ class Validator(ABC):
             return float(loss(batch.to(self.device)).nll), batch.tokens
 
         order = np.argsort(self.split.target_lengths, kind="stable").tolist()
-        parts = distributed.together(measured, list(chunks(order, self.settings.batch_size)))
+        parts = distributed.together(measured, list(chunks(order, self.settings.at_once)))
         return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
 
     def _decoded(self, model: EncoderDecoder[Any], sources: Sources) -> list[str]:

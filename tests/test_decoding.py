@@ -10,7 +10,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.vocabulary import BOS, EOS, PAD
-from seqtool.decoding import Ensemble, Hypothesis, beam_search, force, length_penalty, sample, select
+from seqtool.decoding import Ensemble, Hypothesis, _highest, beam_search, force, length_penalty, sample, select
 from seqtool.errors import InputError
 
 SENTENCES = random_sentences(40, seed=20)
@@ -216,6 +216,19 @@ def test_a_broken_model_still_gives_a_hypothesis() -> None:
     with torch.no_grad():
         model.output.bias.fill_(math.nan)
     assert all(len(n_best) == 1 for n_best in search(model, SENTENCES[:3]))
+
+
+@pytest.mark.parametrize("size", [12, 4096, 5000])  # short; whole blocks; some behind them
+def test_the_highest_of_long_rows(size: int) -> None:
+    x = torch.randn(6, size, generator=torch.Generator().manual_seed(1))
+    x[1] = x[1].sort(descending=True).values
+    x[2] = x[2].sort().values
+    x[3, torch.arange(size) % 50 != 7] = -math.inf
+    for k in (1, 2, 10):
+        values, index = _highest(x, k)
+        assert torch.equal(values, x.topk(k, -1).values)
+        assert torch.equal(values, x.gather(1, index))
+        assert all(len(set(row)) == k for row in index.tolist())
 
 
 def test_length_penalties() -> None:

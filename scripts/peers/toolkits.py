@@ -49,8 +49,11 @@ def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None
 
 
 def configure(name: str, run: Path, **values: object) -> Path:
-    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, of decoding BEAM, SHORTEST and LONGEST."""
-    values = {"VALIDATE": 1_000_000, "BEAM": 1, "SHORTEST": 1, "LONGEST": 60, "RATE": 0.001, **values}
+    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, and of decoding BEAM, SENTENCES,
+    SHORTEST and LONGEST.
+    """
+    search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
+    values = {"VALIDATE": 1_000_000, "RATE": 0.001, **search, **values}
     template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
     path = run / "config.yaml"
     path.write_text(template.substitute(RUN=run, **values), encoding="utf-8")
@@ -65,14 +68,16 @@ def train_command(name: str, environments: Path, config: Path) -> list[object]:
 
 
 def translate_command(
-    name: str, environments: Path, config: Path, run: Path, source: Path, *, beam: int, length: int
+    name: str, environments: Path, config: Path, run: Path, source: Path, *, beam: int, sentences: int, length: int
 ) -> list[object]:
-    """Translations of exactly `length` words; JoeyNMT reads standard input and has all that in its config."""
+    """Translations of exactly `length` words, of so many sentences at once; JoeyNMT reads standard input and has all
+    that in its config.
+    """
     binaries = environments.absolute() / name / "bin"
     if name == "joeynmt":
         return [binaries / "python", "-m", "joeynmt", "translate", config]
     model = sorted(run.glob("model_step_*.pt"))[-1]
-    sizes = ["-beam_size", beam, "-batch_size", 64, "-max_length", length, "-max_length_ratio", 100]
+    sizes = ["-beam_size", beam, "-batch_size", sentences, "-max_length", length, "-max_length_ratio", 100]
     return [binaries / "onmt_translate", "-model", model, "-src", source, "-output", run / "output", *sizes]
 
 

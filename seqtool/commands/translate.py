@@ -14,6 +14,8 @@ def translate(config: DictConfig) -> None:
     own = {str(name): value for name, value in config.items() if name not in {*DECODING, "checkpoint", "input"}}
     settings = typed(WriterSettings, own)
     settings.check()
-    with distributed.group(), Writer(settings, load_translator(config)) as writer:
-        for lines in distributed.each_from_first(windows(config.input, 32 * config.batch_size)):
-            writer.write(lines)
+    with distributed.group():
+        translator = load_translator(config)
+        with Writer(settings, translator) as writer:
+            for lines in distributed.each_from_first(windows(config.input, 32 * translator.settings.at_once)):
+                writer.write(lines)

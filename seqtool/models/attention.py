@@ -155,7 +155,7 @@ class _AdditiveScore(torch.autograd.Function):
         for rows in _few_rows(q, keys):
             r, e = _r(q[rows], keys[rows]), gradient[rows]
             v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
-            slope = torch.addcmul(r, r, r, value=-1)  # tanh′(q + k) = 4 r (1 − r)
+            slope = r.addcmul_(r, r, value=-1)  # tanh′(q + k) = 4 r (1 − r)
             q_gradient[rows] = (e[:, :, None] @ slope).squeeze(2)
             for k in range(q.shape[1]):
                 k_gradient[rows].addcmul_(slope[:, k], e[:, k, :, None])

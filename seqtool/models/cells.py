@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
+from seqtool.models import gates, sharing
 from seqtool.models.sharing import StepLinear
 
 State = tuple[Tensor, ...]
@@ -63,7 +64,10 @@ class LSTM(Cell):
 
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
-        i, f, g, o = (x + self.recurrent(h)).chunk(4, -1)
+        a = x + self.recurrent(h)
+        if sharing.is_on():
+            return gates.lstm(a, c)
+        i, f, g, o = a.chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
 
@@ -79,8 +83,11 @@ class GRU(Cell):
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
+        u = self.recurrent(h)
+        if sharing.is_on():
+            return (gates.gru(x, u, h),)
         sizes = [2 * self.hidden, self.hidden]
-        (x_rz, x_n), (u_rz, u_n) = x.split_with_sizes(sizes, -1), self.recurrent(h).split_with_sizes(sizes, -1)
+        (x_rz, x_n), (u_rz, u_n) = x.split_with_sizes(sizes, -1), u.split_with_sizes(sizes, -1)
         r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
         n = torch.tanh(x_n + r * u_n)
         return (n + z * (h - n),)
