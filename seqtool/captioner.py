@@ -23,7 +23,7 @@ from seqtool.data.batches import Annotations, Pixels
 from seqtool.data.images import fit, read_image, upright_rgb
 from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, check_precision, choose_device, set_threads
+from seqtool.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode
 from seqtool.models.backbone import EncoderSettings
@@ -150,6 +150,7 @@ class Captioner:
         if decoding.batch_size is None:
             decoding.batch_size = AT_ONCE
         set_threads(machine.threads)
+        keep_memory()
         where = choose_device(machine.device)
         check_precision(where, decoding.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)

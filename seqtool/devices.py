@@ -1,7 +1,8 @@
 """Where to compute: `device=`, `threads=`, `precision=`."""
 
+import ctypes
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from seqtool import distributed
 from seqtool.errors import InputError
 
 MOST_THREADS = 1024
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
@@ -93,6 +95,16 @@ def _products_by_onednn() -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision = before
+
+
+def keep_memory() -> None:
+    """Have glibc's malloc keep what is freed for what comes next. Given back, as it is by default once enough of it is
+    at the heap's end, the logits of every decoding step are new memory, and each 4 KiB of them a page fault.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def check_precision(device: torch.device, precision: str) -> None:

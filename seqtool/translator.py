@@ -18,7 +18,7 @@ from seqtool.data.alignment import Link, Matrix, hard_alignment, word_attention,
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
-from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, onednn, set_threads
+from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, keep_memory, onednn, set_threads
 from seqtool.errors import InputError
 from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode
 from seqtool.models.encoder_decoder import EncoderDecoder
@@ -89,6 +89,7 @@ class Translator:
         machine = typed(MachineSettings, {name: merged.pop(name) for name in ("device", "threads")})
         decode = typed(DecodeSettings, merged)
         set_threads(machine.threads)
+        keep_memory()
         where = choose_device(machine.device)
         check_precision(where, decode.precision)
         paths = [checkpoints] if isinstance(checkpoints, str) else list(checkpoints)

@@ -1,5 +1,9 @@
 """Where and how products are taken."""
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,3 +40,20 @@ def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) 
         assert not chosen
     monkeypatch.undo()
     _onednn_is_exact.cache_clear()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")
+def test_memory_that_was_freed_is_not_given_back() -> None:
+    program = """
+import resource, torch
+from seqtool.devices import keep_memory
+keep_memory()
+for _ in range(5):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    kept = [torch.ones(2**21) for _ in range(4)]  # 8 MiB, 2,048 pages, each
+    del kept
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    first, *later = map(int, printed.split())
+    assert first > 1000 and max(later) < 100
