@@ -25,7 +25,7 @@ from seqtool.data.vocabulary import Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
 from seqtool.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
 from seqtool.errors import InputError
-from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode
+from seqtool.generation import DECODING, DecodeSettings, Images, Pictures, chunks, decode, laid_out
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.captioner import Captioner as ImageModel
 from seqtool.models.encoder_decoder import Step
@@ -171,7 +171,7 @@ class Captioner:
                 raise InputError(
                     f"{one.path} and {found[0].path} read images of different sizes: an ensemble needs one size."
                 )
-        models = [load_model(one, known).to(where).eval() for one, known in zip(found, words, strict=True)]
+        models = [laid_out(load_model(one, known)).to(where).eval() for one, known in zip(found, words, strict=True)]
         for one, model in zip(found, models, strict=True):
             if model.backbone.locations != models[0].backbone.locations:
                 raise InputError(f"{one.path} and {found[0].path} see different grids: an ensemble needs one grid.")

@@ -76,14 +76,13 @@ class Checkpoint:
         fill(model, self._weights_of(model))
 
     def load_model(self, make: Callable[[], M]) -> M:
-        """The model that `make` builds, with these weights, for decoding; InputError as for `load_weights`.
+        """The model that `make` builds, with these weights; InputError as for `load_weights`.
 
         It is built on torch's meta device: what the settings ask for takes no memory before it is known to be there.
         """
         with torch.device("meta"), _Unfilled():
             model = make()
         _replace(model, self._weights_of(model))
-        _lay_out(model)
         return model
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -152,14 +151,6 @@ def _replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             for key, old in own.items():
                 if old is not None:
                     own[key] = new[id(old)]
-
-
-def _lay_out(model: nn.Module) -> None:
-    """Store the matrices of linear maps by columns, as a product with the few rows of a decoding step reads them."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight.detach()
-            module.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=module.weight.requires_grad)
 
 
 def save(

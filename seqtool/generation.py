@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from seqtool import decoding, distributed
 from seqtool.data.batches import make_source
@@ -15,6 +16,7 @@ from seqtool.devices import autocast, onednn
 from seqtool.errors import InputError
 
 X = TypeVar("X")
+M = TypeVar("M", bound=nn.Module)
 
 HYPOTHESES = 320  # decoded at once where nothing else is said
 
@@ -80,6 +82,17 @@ class DecodeSettings:
 
 
 DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
+
+
+def laid_out(model: M) -> M:
+    """The model, its linear maps' matrices stored by columns, as a product with the few rows of a decoding step reads
+    them; one that was tied to an embedding is a copy then.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            weight = module.weight.detach()
+            module.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=module.weight.requires_grad)
+    return model
 
 
 class Sources(Protocol):

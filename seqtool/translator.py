@@ -20,7 +20,7 @@ from seqtool.data.vocabulary import UNK, Vocabulary
 from seqtool.decoding import Ensemble, Hypothesis
 from seqtool.devices import MachineSettings, autocast, check_precision, choose_device, keep_memory, onednn, set_threads
 from seqtool.errors import InputError
-from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode
+from seqtool.generation import DECODING, DecodeSettings, Sentences, chunks, decode, laid_out
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 
@@ -105,7 +105,7 @@ class Translator:
                 raise InputError(
                     f"{one.path} and {found[0].path} have different vocabularies: an ensemble needs one vocabulary."
                 )
-        models = [load_model(one, *side).to(where).eval() for one, side in zip(found, sides, strict=True)]
+        models = [laid_out(load_model(one, *side)).to(where).eval() for one, side in zip(found, sides, strict=True)]
         source, target = sides[0]
         return cls(
             models,

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from small_models import make_model, random_sentences
 
 import seqtool
 from seqtool import checkpoint, cli
 from seqtool.cli import config_directory
+from seqtool.data.batches import make_source, make_target
 from seqtool.errors import InputError
-from seqtool.generation import DecodeSettings, Sentences, decode
+from seqtool.generation import DecodeSettings, Sentences, decode, laid_out
 from seqtool.translator import Translator
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
@@ -126,6 +128,23 @@ def test_precision(place: Path, sentences: list[str], name: str) -> None:
     assert found[0] != found[1]
     with pytest.raises(InputError, match=r"^precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32\.$"):
         seqtool.load(f"runs/{name}", device="cpu", precision="fp16")
+
+
+def test_a_model_that_is_laid_out_says_the_same() -> None:
+    model = make_model("bahdanau-gru").eval()
+    source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
+    before = model(source, target).features
+    weight = laid_out(model).output.weight
+    assert weight.stride() == (1, len(weight))
+    assert torch.allclose(model(source, target).features, before, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [({"beam": 1}, 320), ({}, 64), ({"beam": 500}, 1), ({"sample": True, "n_best": 10}, 32), ({"batch_size": 7}, 7)],
+)
+def test_as_many_sentences_as_make_320_hypotheses(place: Path, settings: dict[str, Any], at_once: int) -> None:
+    assert seqtool.load("runs/attend", device="cpu", **settings).settings.at_once == at_once
 
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
