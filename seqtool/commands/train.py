@@ -26,7 +26,7 @@ from seqtool.assembly import (
 from seqtool.commands.prepare import prepared
 from seqtool.config import describes_images, plain, resolved, typed
 from seqtool.data.text_files import write_whole
-from seqtool.devices import check_precision, choose_device, keep_memory, onednn, set_threads
+from seqtool.devices import check_precision, choose_device, onednn, set_threads
 from seqtool.errors import InputError
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
@@ -154,7 +154,6 @@ def _train(
         trainer.resume(found)
     size = sum(parameter.numel() for parameter in model.parameters())
     what = f"{len(cache.split('train')):,} {'captions' if describes_images(config.model) else 'pairs'}"
-    keep_memory()
     with onednn() as chosen:
         where = f"{distributed.place(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, what)
