@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The numbers of results/toy.md: trains each cell and each score on the built-in corpus, six minutes a run (the
+# The numbers of results/toy/: trains each cell and each score on the built-in corpus, six minutes a run (the
 # fixed-context model longer), and scores the test set. Further arguments go to every `seqtool train`.
 #     bash scripts/results_toy.sh threads=2
 set -euo pipefail

@@ -1,7 +1,7 @@
 """The gates of an LSTM and of a GRU with hand-written gradients: the fast path of `cells`.
 
 Autograd puts the gradient of every gate into a matrix of its own, and those together, at every step. Here each is
-written to its place.
+written to its place. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`.
 """
 
 from functools import reduce
