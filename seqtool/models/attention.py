@@ -123,7 +123,7 @@ class _Exponential(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         keys, v = ctx.saved_tensors
-        total = ctx.ledger.close()
+        total, _ = ctx.ledger.close()
         if total is not None:
             total = total.mul_(4 * v)
         if gradient is not None:  # of keys that were used without their ledger

@@ -49,27 +49,22 @@ class Ledger:
             self.sum = torch.zeros_like(operand, dtype=torch.promote_types(operand.dtype, torch.float32))
         return self.sum
 
-    def close(self) -> Tensor | None:
-        """Σ_t x_tᵀ g_t, the sum being part of one product, and what was added."""
+    def close(self) -> tuple[Tensor | None, Tensor | None]:
+        """Σ_t x_tᵀ g_t, the sum being part of one product, and what was added; and the g_t, one below the other."""
         total, self.sum = self.sum, None
-        if self.products:
-            x, g = (one[0] if len(one) == 1 else torch.cat(one, -2) for one in zip(*self.products, strict=True))
-            self.products.clear()
-            outer = x.transpose(-2, -1) @ g
-            total = outer if total is None else total + outer
-        return total
+        if not self.products:
+            return total, None
+        x, g = (one[0] if len(one) == 1 else torch.cat(one, -2) for one in zip(*self.products, strict=True))
+        self.products.clear()
+        outer = x.transpose(-2, -1) @ g
+        return (outer if total is None else total + outer), g
 
 
 def share(operand: Tensor) -> Tensor:
     """The operand, K×J or B×K×J, for `product` at every step; itself where there will be no backward pass, or where it
     is shared already.
     """
-    if not is_on() or ledger_of(operand) is not None:
-        return operand
-    ledger = Ledger()
-    shared: Tensor = _Share.apply(operand, ledger)
-    shared.ledger = ledger  # type: ignore[attr-defined]
-    return shared
+    return operand if not is_on() or ledger_of(operand) else _share(operand, None)[0]
 
 
 def ledger_of(operand: Tensor) -> Ledger | None:
@@ -82,29 +77,29 @@ def product(x: Tensor, operand: Tensor) -> Tensor:
     ledger = ledger_of(operand)
     if ledger is None:
         return x @ operand
-    y: Tensor = _Product.apply(x, operand, ledger)
+    y: Tensor = _Product.apply(x, operand, None, ledger)
     return y
 
 
 class StepLinear(nn.Linear):
     """A linear map inside a recurrence."""
 
-    shared: Tensor | None = None
+    shared: tuple[Tensor, Tensor | None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.shared is None:
             return super().forward(x)
-        y = product(x, self.shared)
-        return y if self.bias is None else y + self.bias
+        weight, bias = self.shared
+        y: Tensor = _Product.apply(x, weight, bias, ledger_of(weight))
+        return y
 
 
 @contextmanager
 def one_gradient(module: nn.Module) -> Iterator[None]:
     """Share the weights of all of a module's `StepLinear` for one pass forward."""
-    found = [one for one in module.modules() if isinstance(one, StepLinear)]
+    found = [one for one in module.modules() if isinstance(one, StepLinear) and is_on()]
     for one in found:
-        weight = share(one.weight.t())
-        one.shared = weight if ledger_of(weight) else None
+        one.shared = _share(one.weight.t(), one.bias)
     try:
         yield
     finally:
@@ -112,38 +107,52 @@ def one_gradient(module: nn.Module) -> Iterator[None]:
             one.shared = None
 
 
+def _share(operand: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    ledger = Ledger()
+    shared, shared_bias = _Share.apply(operand, bias, ledger)
+    shared.ledger = ledger
+    return shared, shared_bias
+
+
 class _Share(torch.autograd.Function):
+    """What it returns need not have a gradient of its own: the ledger has it."""
+
     @staticmethod
-    def forward(ctx: Any, operand: Tensor, ledger: Ledger) -> Tensor:
+    def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.dtype = ledger, operand.dtype
-        return operand.view_as(operand).to(_product_dtype(operand))
+        shared = operand.view_as(operand).to(_product_dtype(operand))
+        return shared, None if bias is None else bias.view_as(bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         """Autograd calls this after every step's."""
-        total = ctx.ledger.close()
+        total, g = ctx.ledger.close()
         if total is not None:
             gradient = total if gradient is None else total + gradient
-        return (None if gradient is None else gradient.to(ctx.dtype)), None
+        sums = g.flatten(0, -2).sum(0, dtype=ctx.dtype) if g is not None and ctx.needs_input_grad[1] else None
+        return (None if gradient is None else gradient.to(ctx.dtype)), sums, None
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, operand: Tensor, ledger: Ledger) -> Tensor:
+    def forward(ctx: Any, x: Tensor, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Tensor:
         x = x.to(operand.dtype)
         ctx.ledger = ledger
         ctx.save_for_backward(x, operand)
-        return x @ operand
+        y = x @ operand
+        if bias is None:
+            return y
+        return y.add_(bias) if y.dtype == bias.dtype else y + bias
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, operand = ctx.saved_tensors
-        pair = (x.detach(), gradient)
+        pair = (x.detach(), gradient.to(operand.dtype))
         ctx.ledger.products.append(pair if operand.dim() == 3 else tuple(one.flatten(0, -2) for one in pair))
-        return (gradient @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None
+        return (pair[1] @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None, None
 
 
 def _product_dtype(operand: Tensor) -> torch.dtype:
