@@ -53,14 +53,15 @@ class _Projected(torch.autograd.Function):
         single = torch.promote_types(dtype, torch.float32)
         features, matrix, offset = x.to(dtype), weight.to(dtype), bias.to(dtype)
         x_gradient = torch.empty_like(features)
-        weight_gradient, bias_gradient = (torch.zeros_like(one, dtype=single) for one in (weight, bias))
+        weight_gradient: Tensor | None = None
+        bias_gradient = torch.zeros_like(bias, dtype=single)
         nll = torch.empty(len(x), dtype=single, device=x.device)
         total = torch.zeros((), dtype=single, device=x.device)
         size = max(1, AT_ONCE // vocabulary)
         # Made once, for new memory is dear: the logits, and what becomes of them, p and then the gradient.
         logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
         probabilities = logits if dtype == single else torch.empty_like(logits, dtype=single)
-        for rows in (slice(start, start + size) for start in range(0, len(x), size)):
+        for rows in (slice(start, start + size) for start in range(0, max(1, len(x)), size)):  # once for no rows
             label, real = labels[rows, None], labels[rows, None] != PAD
             z, p = logits[: len(label)], probabilities[: len(label)]
             torch.mm(features[rows], matrix.t(), out=z).add_(offset)
@@ -78,10 +79,14 @@ class _Projected(torch.autograd.Function):
             gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
             bias_gradient += (real.to(single).t() @ gradient).squeeze(0)
             inputs = features[rows] * real
-            if dtype == single:  # z is the gradient
+            if dtype != single:
+                z.copy_(gradient)  # otherwise they are the same
+            if weight_gradient is None:
+                weight_gradient = (z.t() @ inputs).to(single)
+            elif dtype == single:
                 weight_gradient.addmm_(z.t(), inputs)
             else:
-                weight_gradient += z.copy_(gradient).t() @ inputs
+                weight_gradient += z.t() @ inputs
             torch.mm(z, matrix, out=x_gradient[rows]).mul_(real)
         if wanted:
             ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)

@@ -56,7 +56,8 @@ class Ledger:
             return total, None
         x, g = (one[0] if len(one) == 1 else torch.cat(one, -2) for one in zip(*self.products, strict=True))
         self.products.clear()
-        outer = x.transpose(-2, -1) @ g
+        # Of a matrix, which is a weight's transpose, in the weight's own order: no copy when the weight takes it.
+        outer = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
         return (outer if total is None else total + outer), g
 
 
