@@ -171,7 +171,10 @@ class Captioner:
                 raise InputError(
                     f"{one.path} and {found[0].path} read images of different sizes: an ensemble needs one size."
                 )
-        models = [laid_out(load_model(one, known)).to(where).eval() for one, known in zip(found, words, strict=True)]
+        models = [
+            laid_out(load_model(one, known), decoding.precision).to(where).eval()
+            for one, known in zip(found, words, strict=True)
+        ]
         for one, model in zip(found, models, strict=True):
             if model.backbone.locations != models[0].backbone.locations:
                 raise InputError(f"{one.path} and {found[0].path} see different grids: an ensemble needs one grid.")

@@ -12,7 +12,7 @@ from torch import nn
 from seqtool import decoding, distributed
 from seqtool.data.batches import make_source
 from seqtool.decoding import Hypothesis
-from seqtool.devices import autocast, onednn
+from seqtool.devices import PRECISIONS, autocast, onednn
 from seqtool.errors import InputError
 
 X = TypeVar("X")
@@ -84,13 +84,14 @@ class DecodeSettings:
 DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
 
 
-def laid_out(model: M) -> M:
-    """The model, its linear maps' matrices stored by columns, as a product with the few rows of a decoding step reads
-    them; one that was tied to an embedding is a copy then.
+def laid_out(model: M, precision: str) -> M:
+    """The model for decoding alone: the matrices of its linear maps stored by columns, as a product with the few rows
+    of a step reads them, and rounded once as autocast would round them at every step. One that was tied to an embedding
+    is a copy then; one of a single row, such as a score's v, is also read without autocast, and stays as it is.
     """
     for module in model.modules():
-        if isinstance(module, nn.Linear):
-            weight = module.weight.detach()
+        if isinstance(module, nn.Linear) and module.out_features > 1:
+            weight = module.weight.detach().to(PRECISIONS[precision] or module.weight.dtype)
             module.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=module.weight.requires_grad)
     return model
 

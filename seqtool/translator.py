@@ -105,7 +105,10 @@ class Translator:
                 raise InputError(
                     f"{one.path} and {found[0].path} have different vocabularies: an ensemble needs one vocabulary."
                 )
-        models = [laid_out(load_model(one, *side)).to(where).eval() for one, side in zip(found, sides, strict=True)]
+        models = [
+            laid_out(load_model(one, *side), decode.precision).to(where).eval()
+            for one, side in zip(found, sides, strict=True)
+        ]
         source, target = sides[0]
         return cls(
             models,

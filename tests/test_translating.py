@@ -19,6 +19,7 @@ import seqtool
 from seqtool import checkpoint, cli
 from seqtool.cli import config_directory
 from seqtool.data.batches import make_source, make_target
+from seqtool.devices import autocast
 from seqtool.errors import InputError
 from seqtool.generation import DecodeSettings, Sentences, decode, laid_out
 from seqtool.translator import Translator
@@ -130,13 +131,17 @@ def test_precision(place: Path, sentences: list[str], name: str) -> None:
         seqtool.load(f"runs/{name}", device="cpu", precision="fp16")
 
 
-def test_a_model_that_is_laid_out_says_the_same() -> None:
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+@torch.no_grad()
+def test_a_model_that_is_laid_out_says_the_same(precision: str, dtype: torch.dtype) -> None:
     model = make_model("bahdanau-gru").eval()
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
-    before = model(source, target).features
-    weight = laid_out(model).output.weight
-    assert weight.stride() == (1, len(weight))
-    assert torch.allclose(model(source, target).features, before, atol=1e-6)
+    with autocast(torch.device("cpu"), precision):
+        before = model(source, target).features
+        weight = laid_out(model, precision).output.weight
+        after = model(source, target).features
+    assert weight.dtype == dtype and weight.stride() == (1, len(weight))
+    assert torch.allclose(after, before, atol=1e-6)
 
 
 @pytest.mark.parametrize(
