@@ -65,7 +65,7 @@ class LSTM(Cell):
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
         a = x + self.recurrent(h)
-        if sharing.is_on():
+        if not sharing.is_plain():
             return gates.lstm(a, c)
         i, f, g, o = a.chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -84,7 +84,7 @@ class GRU(Cell):
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
         u = self.recurrent(h)
-        if sharing.is_on():
+        if not sharing.is_plain():
             return (gates.gru(x, u, h),)
         sizes = [2 * self.hidden, self.hidden]
         (x_rz, x_n), (u_rz, u_n) = x.split_with_sizes(sizes, -1), u.split_with_sizes(sizes, -1)
