@@ -248,7 +248,10 @@ class Ensemble:
 
 
 def _log_softmax(logits: Tensor, *, may_end: bool) -> Tensor:
-    """N×V log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early."""
+    """N×V log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early.
+
+    Logits in single precision are overwritten.
+    """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
     log_p[:, [PAD, BOS] if may_end else [PAD, BOS, EOS]] = -math.inf

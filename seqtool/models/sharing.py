@@ -116,7 +116,7 @@ def _share(operand: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]
 
 
 class _Share(torch.autograd.Function):
-    """What it returns need not have a gradient of its own: the ledger has it."""
+    """Of what it returns, the gradients of products are in the ledger, and only others come back to it."""
 
     @staticmethod
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
