@@ -1,5 +1,6 @@
 """Where and how products are taken."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -40,6 +41,19 @@ def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) 
         assert not chosen
     monkeypatch.undo()
     _onednn_is_exact.cache_clear()
+
+
+@pytest.mark.parametrize(("own", "kept"), [(None, "320"), ("7", "7")])
+def test_code_is_kept_for_fewer_shapes_unless_the_user_says_how_many(
+    own: str | None, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacities = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    for name in capacities:
+        monkeypatch.setenv(name, own or "")
+        if own is None:
+            monkeypatch.delenv(name)
+    with onednn():
+        assert [os.environ[name] for name in capacities] == [kept, kept]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")

@@ -73,12 +73,12 @@ def ledger_of(operand: Tensor) -> Ledger | None:
     return getattr(operand, "ledger", None)
 
 
-def product(x: Tensor, operand: Tensor) -> Tensor:
-    """x @ operand; `x` …×K."""
+def product(x: Tensor, operand: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ operand; `x` …×K. A bias, J, is one that was shared with its operand."""
     ledger = ledger_of(operand)
     if ledger is None:
         return x @ operand
-    y: Tensor = _Product.apply(x, operand, None, ledger)
+    y: Tensor = _Product.apply(x, operand, bias, ledger)
     return y
 
 
@@ -90,14 +90,12 @@ class StepLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.shared is None:
             return super().forward(x)
-        weight, bias = self.shared
-        y: Tensor = _Product.apply(x, weight, bias, ledger_of(weight))
-        return y
+        return product(x, *self.shared)
 
 
 @contextmanager
 def one_gradient(module: nn.Module) -> Iterator[None]:
-    """Share the weights of all of a module's `StepLinear` for one pass forward."""
+    """Share the weights and biases of all of a module's `StepLinear` for one pass forward."""
     found = [one for one in module.modules() if isinstance(one, StepLinear) and is_on()]
     for one in found:
         one.shared = _share(one.weight.t(), one.bias)
