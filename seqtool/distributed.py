@@ -5,6 +5,7 @@ alone reads standard input, writes files and speaks. A process by itself is a gr
 """
 
 import atexit
+import gc
 import logging
 import os
 import warnings
@@ -56,12 +57,12 @@ def group() -> Iterator[None]:
     try:
         if not dist.is_initialized():
             _join()
-            atexit.register(dist.destroy_process_group)
+            atexit.register(_leave)
         _rank, _size = dist.get_rank(), dist.get_world_size()
         with nullcontext() if is_first() else _silence():
             yield
     except RuntimeError as error:
-        atexit.unregister(dist.destroy_process_group)  # it would wait for the others
+        atexit.unregister(_leave)  # it would wait for the others
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise InputError("Lost the connection to another process, which says why it stopped.") from error
@@ -70,11 +71,18 @@ def group() -> Iterator[None]:
 
 
 def _join() -> None:
+    import torch.distributed.nn  # DataParallel would, later: as its functions' default the group would never end
+
     store, rank, size = next(rendezvous("env://", timeout=JOINING))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # in which the addresses of dead workers still stand
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+
+
+def _leave() -> None:
+    gc.collect()  # what was trained holds on to the group, whose threads must end before the interpreter does
+    dist.destroy_process_group()
 
 
 @contextmanager

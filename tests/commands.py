@@ -2,13 +2,16 @@
 
     python tests/commands.py DTYPE DIE_AT '[["train", "run=a"], …]'
 
-The second process dies at step DIE_AT, once, unless that is 0.
+The second process dies at step DIE_AT, once, unless that is 0. One that ends well must leave no thread of the group,
+since such a thread now and then aborts a process that has done its work.
 """
 
+import atexit
 import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +25,19 @@ def main() -> None:
     torch.set_default_dtype(getattr(torch, dtype))
     if int(die_at) and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         _die_at(int(die_at))
+    atexit.register(_check_threads)  # the first registered, and so the last called
     for line in json.loads(lines):
         status = cli.run(line, cli.config_directory())
         if status:
+            atexit.unregister(_check_threads)
             sys.exit(status)
+
+
+def _check_threads() -> None:
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    if left := [name for name in names if "gloo" in name]:
+        print(f"Threads outlived the group: {left}", file=sys.__stderr__, flush=True)
+        os._exit(1)
 
 
 def _die_at(step: int) -> None:
