@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from seqtool.data.vocabulary import PAD
 from seqtool.models import sharing
 
-AT_ONCE = 2**22  # logits
+ROWS, LOGITS = 512, 2**23  # at once, at most: with more rows CPUs' libraries are slower
 
 
 class CrossEntropy(NamedTuple):
@@ -57,7 +57,7 @@ class _Projected(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=single)
         nll = torch.empty(len(x), dtype=single, device=x.device)
         total = torch.zeros((), dtype=single, device=x.device)
-        size = max(1, AT_ONCE // vocabulary)
+        size = max(1, min(ROWS, LOGITS // vocabulary))
         # Made once, for new memory is dear: the logits, and what becomes of them, p and then the gradient.
         logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
         probabilities = logits if dtype == single else torch.empty_like(logits, dtype=single)

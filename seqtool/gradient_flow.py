@@ -16,6 +16,7 @@ from seqtool import plots
 from seqtool.data.batches import Batch, Source
 from seqtool.data.vocabulary import PAD
 from seqtool.errors import naming
+from seqtool.models import sharing
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 
@@ -42,7 +43,7 @@ def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[f
     assert isinstance(batch.source, Source)  # sentences; an image is not read step by step
     was_training = model.training
     model.eval()  # without dropout
-    with torch.enable_grad():
+    with torch.enable_grad(), sharing.plain():  # step by step
         output = model(batch.source, batch.inputs)
         logits = model.project(output.features)
         last = (batch.labels != PAD).sum(1) - 1

@@ -7,7 +7,7 @@ second bias of `rnn`, `lstm` and `gru` are torch's, so weights can be moved betw
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,20 @@ from seqtool.models.sharing import StepLinear
 
 State = tuple[Tensor, ...]
 """The tensors a cell carries from step to step, each N×H; the first is its output h."""
+
+
+class States(NamedTuple):
+    """After every step: the state's tensors T×N×H, and h step by step; under `sharing.plain` gradients of later steps
+    pass through these.
+    """
+
+    tensors: State
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def h(self) -> Tensor:
+        """N×T×H."""
+        return self.tensors[0].transpose(0, 1)
 
 
 class Cell(nn.Module, ABC):
@@ -32,6 +46,14 @@ class Cell(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, state: State) -> State: ...
+
+    def over(self, x: Tensor, state: State) -> States:
+        """All steps of `x`, T×N×(gates·H)."""
+        states = []
+        for x_t in x.unbind(0):
+            state = self(x_t, state)
+            states.append(state)
+        return States(tuple(map(torch.stack, zip(*states, strict=True))), tuple(one[0] for one in states))
 
     def start(self, x: Tensor) -> State:
         """The zero state for a batch like `x` (N×…)."""
@@ -71,6 +93,12 @@ class LSTM(Cell):
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
 
+    def over(self, x: Tensor, state: State) -> States:
+        if sharing.is_plain():
+            return super().over(x, state)
+        h, c = gates.lstm_over(x, self.recurrent.weight, self.recurrent.bias, *state)
+        return States((h, c), h.unbind(0))
+
 
 class GRU(Cell):
     """torch's and cuDNN's GRU: r is applied after the recurrent product, z keeps the old state."""
@@ -91,6 +119,12 @@ class GRU(Cell):
         r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
         n = torch.tanh(x_n + r * u_n)
         return (n + z * (h - n),)
+
+    def over(self, x: Tensor, state: State) -> States:
+        if sharing.is_plain():
+            return super().over(x, state)
+        h = gates.gru_over(x, self.recurrent.weight, self.recurrent.bias, *state)
+        return States((h,), h.unbind(0))
 
 
 class GRUCho(Cell):
@@ -128,14 +162,10 @@ class Recurrence(nn.Module):
         self.cell = make_cell(cell, hidden)
         self.input = StepLinear(inputs, self.cell.gates * hidden)
 
-    def forward(self, x: Tensor, state: State | None = None) -> list[State]:
-        """The state after every step of `x` (N×T×inputs), from `state` or from zero."""
-        pre_activations = self.input(x.transpose(0, 1))
-        state = self.cell.start(pre_activations[0]) if state is None else state
-        states = []
-        for x_t in pre_activations.unbind(0):
-            state = self.cell(x_t, state)
-            states.append(state)
+    def forward(self, x: Tensor, state: State | None = None) -> States:
+        """The states after every step of `x` (N×T×inputs), from `state` or from zero."""
+        x = self.input(x.transpose(0, 1))
+        states: States = self.cell.over(x, self.cell.start(x[0]) if state is None else state)
         return states
 
     def step(self, x: Tensor, state: State) -> State:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqtool.models.cells import Recurrence, State
+from seqtool.models.cells import Recurrence, State, States
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,20 @@ class Encoder(nn.Module):
         through padding: the backward one reads a copy of each row that is reversed within its own length.
         """
         reverse = reversal(lengths, x.shape[1])
-        forward, backward, states = [], [], []
+        forward, backward = [], []
+        outputs: tuple[Tensor, ...] = ()
         for i, ahead in enumerate(self.ahead):
             x = self.dropout(x) if i else x
-            states = ahead(x)
+            states: States = ahead(x)
+            outputs = states.outputs
             forward.append(_at(states, lengths - 1))
-            outputs = [torch.stack([state[0] for state in states], 1)]
+            h = [states.h]
             if self.back is not None:
-                reversed_states = self.back[i](_gather(x, reverse))
-                backward.append(_at(reversed_states, lengths - 1))
-                outputs.append(_gather(torch.stack([state[0] for state in reversed_states], 1), reverse))
-            x = torch.cat(outputs, -1)
-        return Encoding(x, tuple(forward), tuple(backward) or None, tuple(state[0] for state in states))
+                states = self.back[i](_gather(x, reverse))
+                backward.append(_at(states, lengths - 1))
+                h.append(_gather(states.h, reverse))
+            x = torch.cat(h, -1)
+        return Encoding(x, tuple(forward), tuple(backward) or None, outputs)
 
 
 def reversal(lengths: Tensor, size: int) -> Tensor:
@@ -63,7 +65,7 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[-1]))
 
 
-def _at(states: list[State], position: Tensor) -> State:
+def _at(states: States, position: Tensor) -> State:
     """The state of each row after its own last word."""
     rows = torch.arange(len(position), device=position.device)
-    return tuple(torch.stack(tensors)[position, rows] for tensors in zip(*states, strict=True))
+    return tuple(tensor[position, rows] for tensor in states.tensors)

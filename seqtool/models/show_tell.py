@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.captioner import Captioner, Images
-from seqtool.models.cells import Recurrence, Stack, State
+from seqtool.models.cells import Recurrence, Stack, State, States
 from seqtool.models.encoder_decoder import Layers, Memory, Output, Step, check_sizes
 
 CONTEXTS = ("first_step", "initial_state", "every_step")
@@ -74,11 +74,11 @@ class ShowTell(Captioner[Layers]):
         memory, state = self.encode(source)
         y = self.dropout(self.target_embedding(target))
         x = torch.cat([y, memory.values.expand(-1, y.shape[1], -1)], -1)
-        states: list[State] = []
+        outputs: tuple[Tensor, ...] = ()
         for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            states = recurrence(x, first)
-            x = self.dropout(torch.stack([s[0] for s in states], 1))
-        return Output(x, None, (), tuple(s[0] for s in states))
+            states: States = recurrence(x, first)
+            x, outputs = self.dropout(states.h), states.outputs
+        return Output(x, None, (), outputs)
 
     def _first_state(self, v: Tensor) -> Layers:
         if self.initial is None:

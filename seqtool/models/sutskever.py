@@ -5,11 +5,10 @@ them. The source is read in reverse, its words and then <eos>, which brings its 
 (their section 3.3: 25.9 → 30.6 BLEU).
 """
 
-import torch
 from torch import Tensor, nn
 
 from seqtool.data.batches import Source
-from seqtool.models.cells import Recurrence, Stack, State
+from seqtool.models.cells import Recurrence, Stack, State, States
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
 
@@ -65,11 +64,11 @@ class Sutskever(EncoderDecoder[Layers]):
         """Layer by layer over all time steps: no layer waits for the softmax of the step before."""
         _, state, encoder_states = self._read(source)
         x = self.dropout(self.target_embedding(target))
-        states: list[State] = []
+        outputs: tuple[Tensor, ...] = ()
         for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            states = recurrence(x, first)
-            x = self.dropout(torch.stack([s[0] for s in states], 1))
-        return Output(x, None, encoder_states, tuple(s[0] for s in states))
+            states: States = recurrence(x, first)
+            x, outputs = self.dropout(states.h), states.outputs
+        return Output(x, None, encoder_states, outputs)
 
     def _read(self, source: Source) -> tuple[Memory, Layers, tuple[Tensor, ...]]:
         tokens = source.tokens

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from seqtool.errors import InputError
-from seqtool.models.cells import GRUCho, Recurrence, make_cell
+from seqtool.models import sharing
+from seqtool.models.cells import CELLS, GRUCho, Recurrence, make_cell
 
 TORCH = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -24,10 +25,10 @@ def test_equals_torch(cell: str) -> None:
     x = torch.randn(3, 7, 5)
     expected, last = theirs(x)
     states = ours(x)
-    assert torch.allclose(torch.stack([state[0] for state in states], 1), expected, atol=1e-6)
+    assert torch.allclose(states.h, expected, atol=1e-6)
     final = last if isinstance(last, tuple) else (last,)
-    for tensor, other in zip(states[-1], final, strict=True):
-        assert torch.allclose(tensor, other[0], atol=1e-6)
+    for tensor, other in zip(states.tensors, final, strict=True):
+        assert torch.allclose(tensor[-1], other[0], atol=1e-6)
 
 
 def test_gru_cho_equals_the_paper() -> None:
@@ -42,7 +43,7 @@ def test_gru_cho_equals_the_paper() -> None:
     U = cell.candidate.weight  # noqa: N806
     x = torch.randn(1, 6, 3)
     s = torch.zeros(4)
-    for t, (state,) in enumerate(recurrence(x)):
+    for t, state in enumerate(recurrence(x).outputs):
         e = x[0, t]
         z = torch.sigmoid(W_z @ e + b_z + U_z @ s)
         r = torch.sigmoid(W_r @ e + b_r + U_r @ s)
@@ -51,13 +52,36 @@ def test_gru_cho_equals_the_paper() -> None:
         assert torch.allclose(state[0], s, atol=1e-6)
 
 
-def test_stepping_equals_running() -> None:
-    recurrence = Recurrence("lstm", 3, 4)
+@pytest.mark.parametrize("cell", CELLS)
+def test_stepping_equals_running(cell: str) -> None:
+    recurrence = Recurrence(cell, 3, 4)
     x = torch.randn(2, 5, 3)
     state = recurrence.cell.start(x[:, 0])
-    for t, expected in enumerate(recurrence(x)):
+    states = recurrence(x)
+    for t in range(5):
         state = recurrence.step(x[:, t], state)
-        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(state, expected, strict=True))
+        assert torch.allclose(states.outputs[t], state[0], atol=1e-6)
+        assert all(torch.allclose(one, all_[t], atol=1e-6) for one, all_ in zip(state, states.tensors, strict=True))
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_gradients_over_a_sequence_are_the_plain_ones(cell: str) -> None:
+    """With gradients from every step's state, and to the first."""
+    torch.manual_seed(3)
+    recurrence = Recurrence(cell, 3, 4).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    first = tuple(torch.randn(2, 4, dtype=torch.float64, requires_grad=True) for _ in range(recurrence.cell.tensors))
+    wanted = [x, *first, *recurrence.parameters()]
+
+    def gradients(chosen: slice) -> tuple[torch.Tensor, ...]:
+        tensors = recurrence(x, first).tensors[chosen]
+        return torch.autograd.grad(sum((one * torch.arange(4)).cos().sum() for one in tensors), wanted)
+
+    for chosen in (slice(None), slice(0, 1), slice(-1, None)):  # all, and h or c alone
+        with sharing.plain():
+            expected = gradients(chosen)
+        for one, other in zip(gradients(chosen), expected, strict=True):
+            assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_unknown_cell() -> None:

@@ -43,7 +43,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[tuple[EncoderDecoder[Any], 
 def test_equals_plain_gradients(
     case: tuple[EncoderDecoder[Any], Batch], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy, "AT_ONCE", at_once)
+    monkeypatch.setattr(cross_entropy, "LOGITS", at_once)
     monkeypatch.setattr(attention, "IN_CACHE", at_once)
     model, batch = case
     model.double().train()
