@@ -6,8 +6,8 @@
 Every system trains on the same generated text with its own training command, one after the other, again and again; a
 run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
 are installed into environments of their own under --environments (once). `plain` is seqtool with every gradient left to
-autograd. The share is of the best square matrix product in the same run, by the library that seqtool chooses, where a
-token costs three times the operations of its pass forward, as torch counts them.
+autograd. The share is of the best square matrix product, measured in turn with the rest, by the library that seqtool
+chooses, where a token costs three times the operations of its pass forward, as torch counts them.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import make_source, make_target
-from seqtool.devices import onednn
 
 VOCABULARY = 8000  # with four special symbols
 PAIRS = 20_000
@@ -73,17 +72,17 @@ def main() -> None:
         }
         for name in peers:
             systems[name] = partial(train_peer, name, Path(place), data, arguments)
-        found = benchmarking.in_turn(systems, arguments.repeats)
-    torch.set_num_threads(arguments.threads)
-    limits = {"fp32, torch's choice of library": benchmarking.matrix_rate()}
-    with onednn():
-        limits |= {"fp32": benchmarking.matrix_rate(), "bf16": benchmarking.matrix_rate(torch.bfloat16)}
-    record = report(found, limits, arguments)
+        torch.set_num_threads(arguments.threads)
+        limits = benchmarking.matrix_rates()
+        found = benchmarking.in_turn(systems | limits, arguments.repeats)
+    record = report(found, {name: found.pop(name) for name in limits}, arguments)
     benchmarking.write(record, arguments.output)
 
 
-def report(found: dict[str, list[float]], limits: dict[str, float], arguments: argparse.Namespace) -> dict[str, Any]:
-    medians = benchmarking.medians(found)
+def report(
+    found: dict[str, list[float]], rates: dict[str, list[float]], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    medians, limits = benchmarking.medians(found), benchmarking.medians(rates)
     rows = {}
     print(
         f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}"
@@ -109,6 +108,7 @@ def report(found: dict[str, list[float]], limits: dict[str, float], arguments: a
         "machine": benchmarking.machine(arguments.threads),
         "steps": arguments.steps,
         "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
+        "all_matrix_rates": {name: [round(one, 1) for one in all_] for name, all_ in rates.items()},
         "rows": rows,
     }
 
