@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from seqtool.models.sharing import product_dtype
+
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 _through_tanh = torch.ops.aten.tanh_backward.grad_input
 
@@ -129,11 +131,11 @@ class _LSTMOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
         h, c = _after(h_0, len(x)), _after(c_0, len(x))
         gates, tanh, a = torch.empty_like(x), torch.empty_like(c[1:]), torch.empty_like(x[0])
         for t in range(len(x)):
-            torch.addmm(bias, h[t], weight.t(), out=a).add_(x[t])
+            _add_product(bias, h[t], weight.t(), out=a).add_(x[t])
             _lstm_step(a, c[t], gates=gates[t], tanh=tanh[t], h_new=h[t + 1], c_new=c[t + 1])
         ctx.save_for_backward(weight, h, c, gates, tanh)
         return h[1:], c[1:]
@@ -143,23 +145,23 @@ class _LSTMOver(torch.autograd.Function):
     def backward(ctx: Any, dh_of: Tensor | None, dc_of: Tensor | None) -> tuple[Tensor | None, ...]:
         weight, h, c, gates, tanh = ctx.saved_tensors
         da = torch.empty_like(gates)
-        dh, dc = torch.zeros_like(h[0]), None
+        nothing, dc = torch.zeros_like(h[0]), None
+        dh = nothing if dh_of is None else dh_of[-1]
         for t in reversed(range(len(gates))):
-            dh = dh if dh_of is None else dh.add_(dh_of[t])
             if dc_of is not None:
                 dc = dc_of[t] if dc is None else dc.add_(dc_of[t])
             dc = _lstm_back(dh, dc, c[t], gates[t], tanh[t], da=da[t])
-            torch.mm(da[t], weight, out=dh)
-        return da, *_of_recurrent(da, h), dh, dc
+            dh = _add_product(nothing if dh_of is None or not t else dh_of[t - 1], da[t], weight)
+        return da, *_of_recurrent(da, h, weight.dtype), dh, dc
 
 
 class _GRUOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor) -> Tensor:
-        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
         h, u, gates = _after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
         for t in range(len(x)):
-            torch.addmm(bias, h[t], weight.t(), out=u[t])
+            _add_product(bias, h[t], weight.t(), out=u[t])
             _gru_step(x[t], u[t], h[t], gates=gates[t], h_new=h[t + 1])
         ctx.save_for_backward(weight, h, u, gates)
         return h[1:]
@@ -172,8 +174,8 @@ class _GRUOver(torch.autograd.Function):
         dh = torch.zeros_like(h[0])
         for t in reversed(range(len(gates))):
             kept = _gru_back(dh.add_(dh_of[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
-            torch.addmm(kept, du[t], weight, out=dh)
-        return dx, *_of_recurrent(du, h), dh
+            dh = _add_product(kept, du[t], weight)
+        return dx, *_of_recurrent(du, h, weight.dtype), dh
 
 
 def _after(first: Tensor, steps: int) -> Tensor:
@@ -183,7 +185,14 @@ def _after(first: Tensor, steps: int) -> Tensor:
     return states
 
 
-def _of_recurrent(gradient: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the recurrent matrix and bias."""
+def _add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """added + x @ matrix, the product in the type of the matrix."""
+    if x.dtype == matrix.dtype:
+        return torch.addmm(added, x, matrix, out=out)
+    return torch.add(added, x.to(matrix.dtype) @ matrix, out=out)
+
+
+def _of_recurrent(gradient: Tensor, h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The gradients of the recurrent matrix, its product in `dtype`, and of the bias."""
     flat = gradient.flatten(0, 1)
-    return flat.t() @ h[:-1].flatten(0, 1), flat.sum(0)
+    return flat.to(dtype).t() @ h[:-1].flatten(0, 1).to(dtype), flat.sum(0)

@@ -120,7 +120,7 @@ class _Share(torch.autograd.Function):
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.dtype = ledger, operand.dtype
-        shared = operand.view_as(operand).to(_product_dtype(operand))
+        shared = operand.view_as(operand).to(product_dtype(operand))
         return shared, None if bias is None else bias.view_as(bias)
 
     @staticmethod
@@ -154,7 +154,7 @@ class _Product(torch.autograd.Function):
         return (pair[1] @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None, None
 
 
-def _product_dtype(operand: Tensor) -> torch.dtype:
+def product_dtype(operand: Tensor) -> torch.dtype:
     """What autocast takes matrix products in."""
     device = operand.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
