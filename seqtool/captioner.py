@@ -172,7 +172,7 @@ class Captioner:
                     f"{one.path} and {found[0].path} read images of different sizes: an ensemble needs one size."
                 )
         models = [
-            laid_out(load_model(one, known), decoding.precision).to(where).eval()
+            laid_out(load_model(one, known), decoding.precision, where).to(where).eval()
             for one, known in zip(found, words, strict=True)
         ]
         for one, model in zip(found, models, strict=True):

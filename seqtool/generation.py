@@ -14,6 +14,7 @@ from seqtool.data.batches import make_source
 from seqtool.decoding import Hypothesis
 from seqtool.devices import PRECISIONS, autocast, onednn
 from seqtool.errors import InputError
+from seqtool.models.packed import Packed
 
 X = TypeVar("X")
 M = TypeVar("M", bound=nn.Module)
@@ -84,15 +85,19 @@ class DecodeSettings:
 DECODING = (*(field.name for field in fields(DecodeSettings)), "device", "threads")  # configs/decoding.yaml
 
 
-def laid_out(model: M, precision: str) -> M:
-    """The model for decoding alone: the matrices of its linear maps stored by columns, as a product with the few rows
-    of a step reads them, and rounded once as autocast would round them at every step. One that was tied to an embedding
-    is a copy then; one of a single row, such as a score's v, is also read without autocast, and stays as it is.
+def laid_out(model: M, precision: str, device: torch.device) -> M:
+    """The model for decoding alone: each matrix of a linear map rounded once, as autocast would round it at every step,
+    and in the layout in which a CPU multiplies by it. What was tied to an embedding is a copy then; a map to a single
+    number, such as a score's v, is also read without autocast, and stays as it is; so does a captioner's backbone.
     """
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and module.out_features > 1:
-            weight = module.weight.detach().to(PRECISIONS[precision] or module.weight.dtype)
-            module.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=module.weight.requires_grad)
+    packs = device.type == "cpu" and Packed.is_possible()
+    others = set(getattr(model, "backbone", nn.Identity()).modules())
+    for parent in [module for module in model.modules() if module not in others]:
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and child.out_features > 1:
+                child.weight = nn.Parameter(child.weight.detach().to(PRECISIONS[precision] or child.weight.dtype))
+                if packs:
+                    setattr(parent, name, Packed(child))
     return model
 
 

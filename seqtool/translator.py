@@ -106,7 +106,7 @@ class Translator:
                     f"{one.path} and {found[0].path} have different vocabularies: an ensemble needs one vocabulary."
                 )
         models = [
-            laid_out(load_model(one, *side), decode.precision).to(where).eval()
+            laid_out(load_model(one, *side), decode.precision, where).to(where).eval()
             for one, side in zip(found, sides, strict=True)
         ]
         source, target = sides[0]

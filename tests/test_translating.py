@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from small_models import make_model, random_sentences
 
 import seqtool
 from seqtool import checkpoint, cli
 from seqtool.cli import config_directory
 from seqtool.data.batches import make_source, make_target
-from seqtool.devices import autocast
+from seqtool.devices import autocast, onednn
 from seqtool.errors import InputError
 from seqtool.generation import DecodeSettings, Sentences, decode, laid_out
+from seqtool.models.packed import Packed
 from seqtool.translator import Translator
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
@@ -131,17 +133,25 @@ def test_precision(place: Path, sentences: list[str], name: str) -> None:
         seqtool.load(f"runs/{name}", device="cpu", precision="fp16")
 
 
+@pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 @torch.no_grad()
-def test_a_model_that_is_laid_out_says_the_same(precision: str, dtype: torch.dtype) -> None:
+def test_a_model_that_is_laid_out_says_the_same(
+    precision: str, dtype: torch.dtype, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not packs:
+        monkeypatch.setattr(Packed, "is_possible", lambda: False)
+    elif not Packed.is_possible():
+        pytest.skip("torch has no oneDNN here")
+    cpu = torch.device("cpu")
     model = make_model("bahdanau-gru").eval()
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
-    with autocast(torch.device("cpu"), precision):
+    with autocast(cpu, precision), onednn():
         before = model(source, target).features
-        weight = laid_out(model, precision).output.weight
+        output = laid_out(model, precision, cpu).output
         after = model(source, target).features
-    assert weight.dtype == dtype and weight.stride() == (1, len(weight))
-    assert torch.allclose(after, before, atol=1e-6)
+    assert isinstance(output, Packed) == packs and (output.matrix if packs else output.weight).dtype == dtype
+    assert torch.allclose(after, before, rtol=0, atol=2**-5 if packs and precision == "bf16" else 1e-6)  # one rounding
 
 
 @pytest.mark.parametrize(
@@ -451,7 +461,8 @@ def test_output_to_a_link_and_to_a_device(place: Path, tmp_path: Path) -> None:
 def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", "runs/attend") == 0
     text = capsys.readouterr().out
-    size = sum(tensor.numel() for tensor in checkpoint.weights(seqtool.load("runs/attend").model).values())
+    weights = load_file(checkpoint.find("runs/attend").path / "model.safetensors")
+    size = sum(tensor.numel() for tensor in weights.values())
     assert "Bahdanau" in text and f"{size:,}" in text and "BLEU" in text and f"seqtool {seqtool.__version__}" in text
     assert run("inspect", "runs/attend/best") == 0
     assert capsys.readouterr().out == text

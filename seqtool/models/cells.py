@@ -94,7 +94,7 @@ class LSTM(Cell):
         return torch.sigmoid(o) * torch.tanh(c), c
 
     def over(self, x: Tensor, state: State) -> States:
-        if sharing.is_plain():
+        if not sharing.is_on():
             return super().over(x, state)
         h, c = gates.lstm_over(x, self.recurrent.weight, self.recurrent.bias, *state)
         return States((h, c), h.unbind(0))
@@ -121,7 +121,7 @@ class GRU(Cell):
         return (n + z * (h - n),)
 
     def over(self, x: Tensor, state: State) -> States:
-        if sharing.is_plain():
+        if not sharing.is_on():
             return super().over(x, state)
         h = gates.gru_over(x, self.recurrent.weight, self.recurrent.bias, *state)
         return States((h,), h.unbind(0))
