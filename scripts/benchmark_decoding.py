@@ -43,6 +43,7 @@ from seqtool.data.text_files import read_lines
 from seqtool.devices import onednn
 from seqtool.errors import InputError
 from seqtool.generation import HYPOTHESES
+from seqtool.models.packed import Packed
 from seqtool.translator import Translator
 
 MODEL = "RNNsearch, readout 512"
@@ -77,7 +78,8 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.mkldnn._linear_pointwise: _packed}) as counter:
+    own = {torch.ops.mkldnn._linear_pointwise: _packed} if Packed.takes(torch.float32) else {}
+    with FlopCounterMode(display=False, custom_mapping=own) as counter:
         translations = translator.translate(sentences)
 
     def rate() -> float:

@@ -90,13 +90,12 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
     and in the layout in which a CPU multiplies by it. What was tied to an embedding is a copy then; a map to a single
     number, such as a score's v, is also read without autocast, and stays as it is; so does a captioner's backbone.
     """
-    packs = device.type == "cpu" and Packed.is_possible()
     others = set(getattr(model, "backbone", nn.Identity()).modules())
     for parent in [module for module in model.modules() if module not in others]:
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child.out_features > 1:
                 child.weight = nn.Parameter(child.weight.detach().to(PRECISIONS[precision] or child.weight.dtype))
-                if packs:
+                if device.type == "cpu" and Packed.takes(child.weight.dtype):
                     setattr(parent, name, Packed(child))
     return model
 

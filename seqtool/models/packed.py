@@ -18,9 +18,12 @@ class Packed(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach().to(self.dtype)
 
     @staticmethod
-    def is_possible() -> bool:
+    def takes(dtype: torch.dtype) -> bool:
+        """Whether torch has oneDNN here, and it multiplies in this type: bf16 needs AVX-512 or newer."""
         available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        return available and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            return False
+        return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.matrix, self.bias, "none", [], "")
