@@ -67,7 +67,10 @@ class _Projected(torch.autograd.Function):
             torch.mm(features[rows], matrix.t(), out=z).add_(offset)
             highest, of_label = z.amax(-1, keepdim=True), z.gather(1, label)
             mean = z.mean(-1, keepdim=True, dtype=single) if smoothing else None
-            torch.softmax(z, -1, dtype=single, out=p)
+            if dtype != single and device == "cpu":
+                torch.softmax(p.copy_(z), -1, out=p)  # with `dtype`, the copy would be new memory
+            else:
+                torch.softmax(z, -1, dtype=single, out=p)
             log_sum = highest - p.amax(-1, keepdim=True).log()  # of e^z
             nll[rows] = (log_sum - of_label).where(real, 0).squeeze(1)
             total += (1 - smoothing) * nll[rows].sum()

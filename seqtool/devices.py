@@ -105,9 +105,11 @@ def _products_by_onednn() -> Iterator[None]:
 
 
 def keep_memory() -> None:
-    """Have glibc's malloc keep what is freed for what comes next. Given back, as it is by default once enough of it is
-    at the heap's end, the logits of every decoding step are new memory, and each 4 KiB of them a page fault.
+    """Have glibc's malloc keep what is freed for what comes next, and torch ask Linux for pages of 2 MiB. Given back,
+    as it is by default once enough of it is at the heap's end, the logits of every step are new memory, and each 4 KiB
+    of them a page fault. Tensors that begin with a large page leave fewer holes: the whole takes less memory, too.
     """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
     with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes

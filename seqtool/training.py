@@ -292,8 +292,11 @@ class Trainer:
             sums += self._backward(indices, divisor, last=indices is group[-1])
         nll, reward, rewards = distributed.total(sums)
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm or math.inf)
-        if bool(norm.isfinite() & nll.isfinite()):
+        norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
+        length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # the one time that a GPU is waited for
+        if math.isfinite(length) and finite:
+            if settings.clip_norm is not None and length > settings.clip_norm:
+                nn.utils.clip_grads_with_norm_(self.model.parameters(), settings.clip_norm, norm)
             self.scaler.step(self.optimiser)
             self.loss.observe(reward / rewards)
             self.meter.add(nll, tokens, norm)

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +69,28 @@ for _ in range(10):
     del kept
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    faults = [int(line) for line in printed.split()]
+    faults = [int(line) for line in printed_by(program, THP_MEM_ALLOC_ENABLE="0").split()]
     assert faults[0] > 1000 and max(faults[5:]) < 100
+
+
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not LARGE_PAGES.exists() or "[never]" in LARGE_PAGES.read_text(), reason="a kernel that has no large pages"
+)
+def test_large_tensors_have_large_pages() -> None:
+    program = """
+import torch
+from seqtool.devices import keep_memory
+keep_memory()
+kept = torch.ones(2**24)  # 64 MiB
+print(*(line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")))
+"""
+    assert int(printed_by(program)) > 32 * 1024  # KiB
+
+
+def printed_by(program: str, **environment: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ | environment
+    ).stdout

@@ -26,7 +26,7 @@ from seqtool.assembly import (
 from seqtool.commands.prepare import prepared
 from seqtool.config import describes_images, plain, resolved, typed
 from seqtool.data.text_files import write_whole
-from seqtool.devices import check_precision, choose_device, onednn, set_threads
+from seqtool.devices import check_precision, choose_device, keep_memory, onednn, set_threads
 from seqtool.errors import InputError
 from seqtool.optimisation import make_optimiser, make_schedule
 from seqtool.recording import Recorder, check_tensorboard
@@ -85,6 +85,7 @@ def _train(
     device = choose_device(top.device)
     check_precision(device, top.precision)
     set_threads(top.threads)
+    keep_memory()
     optimiser_settings, schedule_settings = plain(config.optim), plain(config.schedule)
     schedule = make_schedule(schedule_settings)
     _check_task(config, settings)

@@ -18,6 +18,7 @@ from seqtool.models.encoder_decoder import Memory
 from seqtool.models.sharing import Ledger, StepLinear, ledger_of, product
 
 IN_CACHE = 2**18  # numbers that a core's cache holds
+_through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 
 
 class Score(nn.Module, ABC):
@@ -155,10 +156,10 @@ class _AdditiveScore(torch.autograd.Function):
         for rows in _few_rows(q, keys):
             r, e = _r(q[rows], keys[rows]), gradient[rows]
             v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
-            slope = r.addcmul_(r, r, value=-1)  # tanh′(q + k) = 4 r (1 − r)
-            q_gradient[rows] = (e[:, :, None] @ slope).squeeze(2)
+            slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
+            torch.sum(slope, 2, out=q_gradient[rows])
             for k in range(q.shape[1]):
-                k_gradient[rows].addcmul_(slope[:, k], e[:, k, :, None])
+                k_gradient[rows] += slope[:, k]
         keys_gradient = k_gradient * 2 * v / keys if ctx.ledger is None else None  # k = ln(keys) / 2
         return (q_gradient * 4 * v).to(ctx.dtype), keys_gradient, v_gradient, None
 

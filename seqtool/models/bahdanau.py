@@ -130,7 +130,7 @@ class Bahdanau(EncoderDecoder[Layers]):
 
         The paper prints s_{i−1}; this is s_i, as in most code: the word is chosen knowing its own context's state.
         """
-        t = self.deep_state(s) + self.deep_word(y) + self.deep_context(context)
+        t = self.deep_state(s).add_(self.deep_word(y)).add_(self.deep_context(context))
         pairs = t.unflatten(-1, (-1, 2))
         # The same; `maximum` is a tenth of the time, but its gradient twice that of `max`.
         maxima = pairs.max(-1).values if torch.is_grad_enabled() else torch.maximum(*pairs.unbind(-1))
