@@ -39,7 +39,7 @@ from seqtool.data.batches import Annotations, Batch, make_target
 from seqtool.data.caption_preparation import prepare_captions
 from seqtool.data.vocabulary import EOS
 from seqtool.decoding import beam_search, length_penalty
-from seqtool.devices import onednn
+from seqtool.devices import keep_memory, onednn
 from seqtool.errors import InputError
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_memory()  # as every command does; the loops have it, too
     record = describe(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), "beam": arguments.beam, **record}
     print(json.dumps(record, indent=1))

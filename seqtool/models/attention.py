@@ -17,7 +17,7 @@ from seqtool.models import sharing
 from seqtool.models.encoder_decoder import Memory
 from seqtool.models.sharing import Ledger, StepLinear, ledger_of, product
 
-IN_CACHE = 2**18  # numbers that a core's cache holds
+IN_CACHE = 2**20  # numbers that the cache which cores share has room for
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 
 
