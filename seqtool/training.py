@@ -293,7 +293,7 @@ class Trainer:
         nll, reward, rewards = distributed.total(sums)
         self.scaler.unscale_(self.optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
-        length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # the one time that a GPU is waited for
+        length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
         if math.isfinite(length) and finite:
             if settings.clip_norm is not None and length > settings.clip_norm:
                 nn.utils.clip_grads_with_norm_(self.model.parameters(), settings.clip_norm, norm)

@@ -284,6 +284,17 @@ def test_cuts_change_neither_patience_nor_averages(place: Path, cut: int) -> Non
     assert all(progress[0][key] == progress[1][key] for key in ("stale", "plateaus", "yardstick", "scheduled"))
 
 
+def test_a_gradient_is_clipped_to_the_norm_and_a_shorter_one_left_alone(place: Path) -> None:
+    common = [*SUTSKEVER, "optim=sgd", "optim.lr=1", "train.minutes=null", "train.steps=1"]
+    norms = {"unmoved": 1e-9, "one": 0.01, "three": 0.03, "long": 1e6, "none": "null"}
+    for name, norm in norms.items():
+        assert train(*common, f"run={name}", f"train.clip_norm={norm}") == 0
+    first, one, three, long, none = (torch.cat([w.flatten() for w in weights(run).values()]) for run in norms)
+    assert float((one - first).norm()) == pytest.approx(0.01, rel=1e-3)
+    assert torch.allclose(three - first, 3 * (one - first), atol=1e-6)
+    assert torch.equal(long, none) and float((none - first).norm()) > 0.03
+
+
 def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = ["optim.lr=1e37", "train.clip_norm=null", "train.minutes=null", "train.steps=100"]
     assert train(*SUTSKEVER, *settings, "run=r") == 2
