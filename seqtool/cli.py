@@ -33,7 +33,6 @@ HYDRA = (
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
 )
-SHAPES = "256"  # of products, for which oneDNN keeps a quarter of a megabyte each; more gain no speed
 
 
 def main() -> None:
@@ -44,7 +43,6 @@ def main() -> None:
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):  # whatever the locale says
             stream.reconfigure(encoding="utf-8", errors=errors)
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", SHAPES)
     sys.exit(run(sys.argv[1:], config_directory()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqtool.devices import _onednn_is_exact, onednn
+from seqtool.devices import KEPT_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -44,17 +44,32 @@ def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) 
     _onednn_is_exact.cache_clear()
 
 
-@pytest.mark.parametrize(("own", "kept"), [(None, "320"), ("7", "7")])
-def test_code_is_kept_for_fewer_shapes_unless_the_user_says_how_many(
-    own: str | None, kept: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("own", "kept"), [(None, KEPT_SHAPES), ("7", dict.fromkeys(KEPT_SHAPES, "7"))])
+def test_code_is_kept_for_so_many_shapes_unless_the_user_says_how_many(
+    own: str | None, kept: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capacities = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    for name in capacities:
+    for name in KEPT_SHAPES:
         monkeypatch.setenv(name, own or "")
         if own is None:
             monkeypatch.delenv(name)
     with onednn():
-        assert [os.environ[name] for name in capacities] == [kept, kept]
+        assert {name: os.environ[name] for name in KEPT_SHAPES} == kept
+
+
+@pytest.mark.skipif(not _onednn_is_exact(), reason="products are left to torch's choice")
+def test_code_for_the_shapes_of_an_epoch_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEPT_SHAPES:
+        monkeypatch.delenv(name, raising=False)
+    program = """
+import torch
+from seqtool.devices import onednn
+with onednn():
+    for _ in range(2):
+        for rows in range(1, 401):
+            torch.ones(rows, 128) @ torch.ones(128, 128)
+"""
+    made = [line for line in printed_by(program, ONEDNN_VERBOSE="profile_create").splitlines() if "cache_miss" in line]
+    assert 400 <= len(made) < 500
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")
