@@ -106,7 +106,7 @@ def _share_exponential(k: Tensor, v: Tensor) -> Tensor:
     return keys
 
 
-def _exponential(x: Tensor) -> Tensor:
+def exponential(x: Tensor) -> Tensor:
     """e^2x in single precision at least; ±30 is far beyond where a tanh is 1, and no product is 0 · ∞."""
     return x.to(torch.promote_types(x.dtype, torch.float32)).clamp(-30, 30).mul_(2).exp_()
 
@@ -116,7 +116,7 @@ class _Exponential(torch.autograd.Function):
     def forward(ctx: Any, k: Tensor, v: Tensor, ledger: Ledger) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.ledger, ctx.dtype = ledger, k.dtype
-        keys = _exponential(k)
+        keys = exponential(k)
         ctx.save_for_backward(keys, v)
         return keys
 
@@ -142,26 +142,42 @@ class _AdditiveScore(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
         ctx.ledger, ctx.dtype = ledger, q.dtype
-        q, v = _exponential(q), v.to(keys.dtype)
+        q, v = exponential(q), v.to(keys.dtype)
         ctx.save_for_backward(q, keys, v)
-        with torch.autocast(q.device.type, enabled=False):
-            return v.sum() - 2 * torch.cat([_r(q[rows], keys[rows]) @ v for rows in _few_rows(q, keys)])
+        return additive(q, keys, v).add_(v.sum())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         q, keys, v = ctx.saved_tensors
         k_gradient = torch.zeros_like(keys) if ctx.ledger is None else ctx.ledger.sum_for(keys)
-        q_gradient, v_gradient = torch.empty_like(q), gradient.sum().expand(len(v)).clone()
-        for rows in _few_rows(q, keys):
-            r, e = _r(q[rows], keys[rows]), gradient[rows]
-            v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
-            slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
-            torch.sum(slope, 2, out=q_gradient[rows])
-            for k in range(q.shape[1]):
-                k_gradient[rows] += slope[:, k]
+        v_gradient = gradient.sum().expand(len(v)).clone()
+        q_gradient = torch.empty_like(q)
+        additive_back(gradient, q, keys, q_gradient=q_gradient, k_gradient=k_gradient, v_gradient=v_gradient)
         keys_gradient = k_gradient * 2 * v / keys if ctx.ledger is None else None  # k = ln(keys) / 2
         return (q_gradient * 4 * v).to(ctx.dtype), keys_gradient, v_gradient, None
+
+
+def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    """−2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k): the score less Σ_a v_a. q is e^2q B×K×A, keys e^2k B×S×A → B×K×S."""
+    with torch.autocast(q.device.type, enabled=False):
+        pieces = [_r(q[rows], keys[rows]) @ v for rows in _few_rows(q, keys)]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).mul_(-2)
+
+
+def additive_back(
+    gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
+) -> None:
+    """Write the gradient of q, add those of k and v; those of q and k are without their factor 4 v, and that of v is
+    without what Σ_a v_a adds to each: the sum of `gradient`.
+    """
+    for rows in _few_rows(q, keys):
+        r, e = _r(q[rows], keys[rows]), gradient[rows]
+        v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
+        slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
+        torch.sum(slope, 2, out=q_gradient[rows])
+        for k in range(q.shape[1]):
+            k_gradient[rows] += slope[:, k]
 
 
 def _r(q: Tensor, keys: Tensor) -> Tensor:

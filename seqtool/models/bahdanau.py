@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.data.batches import Source
-from seqtool.models.attention import Attention
-from seqtool.models.cells import Recurrence, Stack, State, make_cell
+from seqtool.models import sharing
+from seqtool.models.attention import Additive, Attention
+from seqtool.models.attentive_gru import attentive_gru
+from seqtool.models.cells import GRU, Recurrence, Stack, State, make_cell
 from seqtool.models.encoder import Encoder
 from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
 from seqtool.models.sharing import StepLinear
@@ -97,16 +99,21 @@ class Bahdanau(EncoderDecoder[Layers]):
         all time steps at once.
         """
         memory, state, encoder_states = self._read(source)
-        memory = memory.shared()
         y = self.dropout(self.target_embedding(target))
-        states, contexts, alphas = [], [], []
-        for word in self.cell_word(y.transpose(0, 1)).unbind(0):
-            state, context, alpha = self._advance(memory, state, word)
-            states.append(state.top)
-            contexts.append(context)
-            alphas.append(alpha)
-        features = self._deep_output(torch.stack(states, 1), y, torch.stack(contexts, 1))
-        return Output(features, torch.stack(alphas, 1), encoder_states, tuple(states))
+        words = self.cell_word(y.transpose(0, 1))
+        score = self.attention.score
+        if sharing.is_on() and isinstance(self.cell, GRU) and isinstance(score, Additive) and not self.upper:
+            found = attentive_gru(words, state.top, memory, score, self.cell_context, self.cell.recurrent)
+            states, (s, context, alpha) = found.states.unbind(0), (one.transpose(0, 1) for one in found)
+        else:
+            memory, steps = memory.shared(), list[Advanced]()
+            for word in words.unbind(0):
+                steps.append(self._advance(memory, steps[-1].state if steps else state, word))
+            states = tuple(one.state.top for one in steps)
+            s, context, alpha = (
+                torch.stack(one, 1) for one in (states, [one.context for one in steps], [one.alpha for one in steps])
+            )
+        return Output(self._deep_output(s, y, context), alpha, encoder_states, states)
 
     def _read(self, source: Source) -> tuple[Memory, Layers, tuple[Tensor, ...]]:
         encoding = self.encoder(self.dropout(self.source_embedding(source.tokens)), source.lengths)

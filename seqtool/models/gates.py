@@ -73,7 +73,7 @@ def _lstm_back(dh: Tensor, dc: Tensor | None, c: Tensor, gates: Tensor, tanh: Te
     return dc.mul_(f)
 
 
-def _gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -> None:
+def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -> None:
     """Write the gates N×3H and the new state."""
     size = h.shape[-1]
     r, z, n = gates.chunk(3, -1)
@@ -82,7 +82,7 @@ def _gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) 
     torch.addcmul(n, z, h - n, out=h_new)
 
 
-def _gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
+def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
     """Write the gradients of both shares; return what reaches the state before the step, `h`, not through `u`."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
     kept = dh * z
@@ -114,7 +114,7 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
         gates, h_new = torch.empty_like(x), torch.empty_like(h)
-        _gru_step(x, u, h, gates=gates, h_new=h_new)
+        gru_step(x, u, h, gates=gates, h_new=h_new)
         ctx.save_for_backward(u, h, gates)
         return h_new
 
@@ -123,7 +123,7 @@ class _GRU(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u, h, gates = ctx.saved_tensors
         dx, du = torch.empty_like(gates), torch.empty_like(gates)
-        dh = _gru_back(dh, u, h, gates, dx=dx, du=du)
+        dh = gru_back(dh, u, h, gates, dx=dx, du=du)
         return dx, du, dh
 
 
@@ -132,10 +132,10 @@ class _LSTMOver(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
-        h, c = _after(h_0, len(x)), _after(c_0, len(x))
+        h, c = after(h_0, len(x)), after(c_0, len(x))
         gates, tanh, a = torch.empty_like(x), torch.empty_like(c[1:]), torch.empty_like(x[0])
         for t in range(len(x)):
-            _add_product(bias, h[t], weight.t(), out=a).add_(x[t])
+            add_product(bias, h[t], weight.t(), out=a).add_(x[t])
             _lstm_step(a, c[t], gates=gates[t], tanh=tanh[t], h_new=h[t + 1], c_new=c[t + 1])
         ctx.save_for_backward(weight, h, c, gates, tanh)
         return h[1:], c[1:]
@@ -151,18 +151,18 @@ class _LSTMOver(torch.autograd.Function):
             if dc_of is not None:
                 dc = dc_of[t] if dc is None else dc.add_(dc_of[t])
             dc = _lstm_back(dh, dc, c[t], gates[t], tanh[t], da=da[t])
-            dh = _add_product(nothing if dh_of is None or not t else dh_of[t - 1], da[t], weight)
-        return da, *_of_recurrent(da, h, weight.dtype), dh, dc
+            dh = add_product(nothing if dh_of is None or not t else dh_of[t - 1], da[t], weight)
+        return da, *of_recurrent(da, h, weight.dtype), dh, dc
 
 
 class _GRUOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor) -> Tensor:
         weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
-        h, u, gates = _after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
+        h, u, gates = after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
         for t in range(len(x)):
-            _add_product(bias, h[t], weight.t(), out=u[t])
-            _gru_step(x[t], u[t], h[t], gates=gates[t], h_new=h[t + 1])
+            add_product(bias, h[t], weight.t(), out=u[t])
+            gru_step(x[t], u[t], h[t], gates=gates[t], h_new=h[t + 1])
         ctx.save_for_backward(weight, h, u, gates)
         return h[1:]
 
@@ -173,26 +173,26 @@ class _GRUOver(torch.autograd.Function):
         dx, du = torch.empty_like(gates), torch.empty_like(gates)
         dh = torch.zeros_like(h[0])
         for t in reversed(range(len(gates))):
-            kept = _gru_back(dh.add_(dh_of[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
-            dh = _add_product(kept, du[t], weight)
-        return dx, *_of_recurrent(du, h, weight.dtype), dh
+            kept = gru_back(dh.add_(dh_of[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
+            dh = add_product(kept, du[t], weight)
+        return dx, *of_recurrent(du, h, weight.dtype), dh
 
 
-def _after(first: Tensor, steps: int) -> Tensor:
+def after(first: Tensor, steps: int) -> Tensor:
     """Room for a state after each step, below the first."""
     states = first.new_empty(steps + 1, *first.shape)
     states[0] = first
     return states
 
 
-def _add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
+def add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
     """added + x @ matrix, the product in the type of the matrix."""
     if x.dtype == matrix.dtype:
         return torch.addmm(added, x, matrix, out=out)
     return torch.add(added, x.to(matrix.dtype) @ matrix, out=out)
 
 
-def _of_recurrent(gradient: Tensor, h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def of_recurrent(gradient: Tensor, h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The gradients of the recurrent matrix, its product in `dtype`, and of the bias."""
     flat = gradient.flatten(0, 1)
     return flat.to(dtype).t() @ h[:-1].flatten(0, 1).to(dtype), flat.sum(0)

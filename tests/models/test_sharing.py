@@ -56,6 +56,25 @@ def test_equals_plain_gradients(
         assert torch.allclose(gradient, expected[name], rtol=1e-9, atol=1e-12), name
 
 
+@pytest.mark.parametrize("name", ["bahdanau-gru", "bahdanau-gru_cho"])
+def test_gradients_of_alignments_and_states_are_the_plain_ones(name: str) -> None:
+    model, batch = make(name)
+    model.double()
+
+    def gradient() -> dict[str, Tensor]:
+        model.zero_grad()
+        output = model(batch.source, batch.inputs)
+        assert output.attention is not None
+        (output.attention.square().sum() + torch.stack(output.decoder_states).square().sum()).backward()
+        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+    found = gradient()
+    with sharing.plain():
+        expected = gradient()
+    for name, one in expected.items():
+        assert torch.allclose(found[name], one, rtol=1e-9, atol=1e-12), name
+
+
 def test_a_second_pass_backward_starts_anew() -> None:
     model, batch = make("bahdanau-gru")
     _, expected = gradients(model, batch)
