@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqtool.devices import KEPT_SHAPES, _onednn_is_exact, onednn
+from seqtool.devices import _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -44,22 +44,9 @@ def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) 
     _onednn_is_exact.cache_clear()
 
 
-@pytest.mark.parametrize(("own", "kept"), [(None, KEPT_SHAPES), ("7", dict.fromkeys(KEPT_SHAPES, "7"))])
-def test_code_is_kept_for_so_many_shapes_unless_the_user_says_how_many(
-    own: str | None, kept: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in KEPT_SHAPES:
-        monkeypatch.setenv(name, own or "")
-        if own is None:
-            monkeypatch.delenv(name)
-    with onednn():
-        assert {name: os.environ[name] for name in KEPT_SHAPES} == kept
-
-
 @pytest.mark.skipif(not _onednn_is_exact(), reason="products are left to torch's choice")
 def test_code_for_the_shapes_of_an_epoch_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KEPT_SHAPES:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     program = """
 import torch
 from seqtool.devices import onednn

@@ -168,8 +168,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, add those of k and v; those of q and k are without their factor 4 v, and that of v is
-    without what Σ_a v_a adds to each: the sum of `gradient`.
+    """Write the gradient of q, add those of k and v. Those of q and k are without their factor 4 v, and that of v is
+    without the sum of `gradient`, the share of Σ_a v_a.
     """
     for rows in _few_rows(q, keys):
         r, e = _r(q[rows], keys[rows]), gradient[rows]

@@ -103,17 +103,18 @@ class Bahdanau(EncoderDecoder[Layers]):
         words = self.cell_word(y.transpose(0, 1))
         score = self.attention.score
         if sharing.is_on() and isinstance(self.cell, GRU) and isinstance(score, Additive) and not self.upper:
-            found = attentive_gru(words, state.top, memory, score, self.cell_context, self.cell.recurrent)
-            states, (s, context, alpha) = found.states.unbind(0), (one.transpose(0, 1) for one in found)
-        else:
-            memory, steps = memory.shared(), list[Advanced]()
-            for word in words.unbind(0):
-                steps.append(self._advance(memory, steps[-1].state if steps else state, word))
-            states = tuple(one.state.top for one in steps)
-            s, context, alpha = (
-                torch.stack(one, 1) for one in (states, [one.context for one in steps], [one.alpha for one in steps])
-            )
-        return Output(self._deep_output(s, y, context), alpha, encoder_states, states)
+            decoded = attentive_gru(words, state.top, memory, score, self.cell_context, self.cell.recurrent)
+            s, context, alpha = (one.transpose(0, 1) for one in decoded)
+            return Output(self._deep_output(s, y, context), alpha, encoder_states, s.unbind(1))
+        memory = memory.shared()
+        states, contexts, alphas = [], [], []
+        for word in words.unbind(0):
+            state, context, alpha = self._advance(memory, state, word)
+            states.append(state.top)
+            contexts.append(context)
+            alphas.append(alpha)
+        features = self._deep_output(torch.stack(states, 1), y, torch.stack(contexts, 1))
+        return Output(features, torch.stack(alphas, 1), encoder_states, tuple(states))
 
     def _read(self, source: Source) -> tuple[Memory, Layers, tuple[Tensor, ...]]:
         encoding = self.encoder(self.dropout(self.source_embedding(source.tokens)), source.lengths)

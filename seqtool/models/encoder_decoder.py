@@ -62,8 +62,9 @@ class Output:
     """Teacher forcing over a whole target.
 
     features B×T×R, to be projected to logits; attention B×T×S, or None; the hidden states, one B×H tensor for each
-    time step as it stands in the graph (so that gradients by time step can be asked for): the encoder's in the order
-    in which it read, then the decoder's. Where hard attention drew, B stands for `sampled`'s N rows.
+    time step, under `sharing.plain` as it stands in the graph (so that gradients by time step can be asked for): the
+    encoder's in the order in which it read, then the decoder's. Where hard attention drew, B stands for `sampled`'s N
+    rows.
     """
 
     features: Tensor

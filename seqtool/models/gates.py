@@ -2,7 +2,8 @@
 
 Autograd puts the gradient of every gate into a matrix of its own, and those together, at every step. Here each is
 written to its place; of a whole sequence, the steps' tensors are written one below the other, and the gradient of the
-recurrent matrix is one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`.
+recurrent matrix is one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Of a
+whole sequence, gates and states are in the type of the parameters, and only products in that of autocast.
 """
 
 from functools import reduce
@@ -32,13 +33,13 @@ def gru(x: Tensor, u: Tensor, h: Tensor) -> Tensor:
 
 def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The input's share T×N×4H of all steps, the recurrent 4H×H and 4H, the first state N×H → h and c, T×N×H."""
-    h, c = _LSTMOver.apply(x, weight, bias, h.to(x.dtype), c.to(x.dtype))
+    h, c = _LSTMOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype), c.to(bias.dtype))
     return h, c
 
 
 def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> Tensor:
     """The input's share T×N×3H of all steps, the recurrent 3H×H and 3H, the first state N×H → h, T×N×H."""
-    new: Tensor = _GRUOver.apply(x, weight, bias, h.to(x.dtype))
+    new: Tensor = _GRUOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype))
     return new
 
 
@@ -131,8 +132,8 @@ class _LSTMOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
-        h, c = after(h_0, len(x)), after(c_0, len(x))
+        weight = weight.to(product_dtype(x))
+        h, c = room_after(h_0, len(x)), room_after(c_0, len(x))
         gates, tanh, a = torch.empty_like(x), torch.empty_like(c[1:]), torch.empty_like(x[0])
         for t in range(len(x)):
             add_product(bias, h[t], weight.t(), out=a).add_(x[t])
@@ -152,14 +153,14 @@ class _LSTMOver(torch.autograd.Function):
                 dc = dc_of[t] if dc is None else dc.add_(dc_of[t])
             dc = _lstm_back(dh, dc, c[t], gates[t], tanh[t], da=da[t])
             dh = add_product(nothing if dh_of is None or not t else dh_of[t - 1], da[t], weight)
-        return da, *of_recurrent(da, h, weight.dtype), dh, dc
+        return da, *weight_and_bias_gradients(da, h[:-1], weight.dtype), dh, dc
 
 
 class _GRUOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor) -> Tensor:
-        weight, bias = weight.to(product_dtype(x)), bias.to(x.dtype)
-        h, u, gates = after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
+        weight = weight.to(product_dtype(x))
+        h, u, gates = room_after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
         for t in range(len(x)):
             add_product(bias, h[t], weight.t(), out=u[t])
             gru_step(x[t], u[t], h[t], gates=gates[t], h_new=h[t + 1])
@@ -175,10 +176,10 @@ class _GRUOver(torch.autograd.Function):
         for t in reversed(range(len(gates))):
             kept = gru_back(dh.add_(dh_of[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
             dh = add_product(kept, du[t], weight)
-        return dx, *of_recurrent(du, h, weight.dtype), dh
+        return dx, *weight_and_bias_gradients(du, h[:-1], weight.dtype), dh
 
 
-def after(first: Tensor, steps: int) -> Tensor:
+def room_after(first: Tensor, steps: int) -> Tensor:
     """Room for a state after each step, below the first."""
     states = first.new_empty(steps + 1, *first.shape)
     states[0] = first
@@ -187,12 +188,12 @@ def after(first: Tensor, steps: int) -> Tensor:
 
 def add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
     """added + x @ matrix, the product in the type of the matrix."""
-    if x.dtype == matrix.dtype:
+    if added.dtype == x.dtype == matrix.dtype:
         return torch.addmm(added, x, matrix, out=out)
     return torch.add(added, x.to(matrix.dtype) @ matrix, out=out)
 
 
-def of_recurrent(gradient: Tensor, h: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The gradients of the recurrent matrix, its product in `dtype`, and of the bias."""
+def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of a linear map of x at every step, T×N×K; products in `dtype`."""
     flat = gradient.flatten(0, 1)
-    return flat.to(dtype).t() @ h[:-1].flatten(0, 1).to(dtype), flat.sum(0)
+    return flat.to(dtype).t() @ x.flatten(0, 1).to(dtype), flat.sum(0)

@@ -100,6 +100,14 @@ def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
         assert error < max(0.02, 1.5 * float((plain[name] - gradient).norm() / gradient.norm())), name
 
 
+@pytest.mark.parametrize("name", ["bahdanau-gru", "sutskever-lstm"])
+def test_states_stay_in_single_precision_under_autocast(name: str) -> None:
+    model, batch = make(name)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(batch.source, batch.inputs)
+    assert {one.dtype for one in (*output.encoder_states, *output.decoder_states)} == {torch.float32}
+
+
 def test_nothing_is_shared_without_a_backward_pass() -> None:
     model, _ = make("bahdanau-gru")
     with torch.no_grad(), sharing.one_gradient(model):
