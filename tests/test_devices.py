@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqtool.devices import _onednn_is_exact, onednn
+from seqtool.devices import KEPT_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -44,8 +44,19 @@ def test_left_alone_where_products_are_rounded(monkeypatch: pytest.MonkeyPatch) 
     _onednn_is_exact.cache_clear()
 
 
+@pytest.mark.parametrize(("own", "kept"), [(None, KEPT_SHAPES), ("7", "7")])
+def test_torch_keeps_few_shapes_unless_the_user_says_how_many(
+    own: str | None, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", own or "")
+    if own is None:
+        monkeypatch.delenv("LRU_CACHE_CAPACITY")
+    with onednn():
+        assert os.environ["LRU_CACHE_CAPACITY"] == kept
+
+
 @pytest.mark.skipif(not _onednn_is_exact(), reason="products are left to torch's choice")
-def test_code_for_the_shapes_of_an_epoch_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_for_hundreds_of_shapes_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     program = """
 import torch
