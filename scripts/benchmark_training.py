@@ -6,8 +6,9 @@
 Every system trains on the same generated text with its own training command, one after the other, again and again; a
 run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
 are installed into environments of their own under --environments (once). `plain` is seqtool with every gradient left to
-autograd. The share is of the best square matrix product, measured in turn with the rest, by the library that seqtool
-chooses, where a token costs three times the operations of its pass forward, as torch counts them.
+autograd. The share of a run is of the best square matrix product, by the library that seqtool chooses, measured right
+before and right after that run, since the rate of a shared machine drifts within minutes; a token costs three times the
+operations of its pass forward, as torch counts them.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,24 +65,41 @@ def main() -> None:
         data, even = Path(place, "data"), Path(place, "even")
         write_data(data, length=None)
         write_data(even, length=23)  # and <eos>: the 24 tokens of the fixed-context row
-        systems = {
-            f"{model}: {way}": partial(
-                train, Path(place), even if "Sutskever" in model else data, settings, way, arguments
-            )
-            for model, settings in MODELS.items()
-            for way in WAYS
-        }
-        for name in peers:
-            systems[name] = partial(train_peer, name, Path(place), data, arguments)
         torch.set_num_threads(arguments.threads)
         limits = benchmarking.matrix_rates()
+        systems: dict[str, Callable[[], float]] = {}
+        beside: dict[str, list[float]] = {}
+        for model, settings in MODELS.items():
+            text = even if "Sutskever" in model else data
+            for way, (precision, _) in WAYS.items():
+                name = f"{model}: {way}"
+                system = partial(train, Path(place), text, settings, way, arguments)
+                systems[name], beside[name] = between(limits[precision], system)
+        for name in peers:
+            systems[name] = partial(train_peer, name, Path(place), data, arguments)
         found = benchmarking.in_turn(systems | limits, arguments.repeats)
-    record = report(found, {name: found.pop(name) for name in limits}, arguments)
+    record = report(found, beside, {name: found.pop(name) for name in limits}, arguments)
     benchmarking.write(record, arguments.output)
 
 
+def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
+    """The system, measured between two measurements of a limit; and a list that gets the limit's mean each time."""
+    limits: list[float] = []
+
+    def measured() -> float:
+        before = limit()
+        rate = system()
+        limits.append((before + limit()) / 2)
+        return rate
+
+    return measured, limits
+
+
 def report(
-    found: dict[str, list[float]], rates: dict[str, list[float]], arguments: argparse.Namespace
+    found: dict[str, list[float]],
+    beside: dict[str, list[float]],
+    rates: dict[str, list[float]],
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     medians, limits = benchmarking.medians(found), benchmarking.medians(rates)
     rows = {}
@@ -91,12 +110,15 @@ def report(
     for name, rate in medians.items():
         row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(one) for one in found[name]]}
         if name not in PEERS:
-            model, way = name.split(": ")
+            model = name.split(": ")[0]
             flop = operations(MODELS[model], 24 if "Sutskever" in model else 21)
+            shares = [one * flop / 1e9 / limit for one, limit in zip(found[name], beside[name], strict=True)]
             row |= {
                 "mflop_per_token": round(flop / 1e6, 1),
                 "gflop_per_second": round(rate * flop / 1e9, 1),
-                "share_of_matrix_rate": round(rate * flop / 1e9 / limits[WAYS[way][0]], 3),
+                "matrix_rates_beside": [round(one, 1) for one in beside[name]],
+                "shares_of_matrix_rate": [round(one, 3) for one in shares],
+                "share_of_matrix_rate": round(statistics.median(shares), 3),
             }
             if "RNNsearch" in model:
                 row |= {f"times_{peer}": round(rate / medians[peer], 2) for peer in medians if peer in PEERS}
