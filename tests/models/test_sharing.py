@@ -14,6 +14,7 @@ from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding import select
 from seqtool.losses import Loss, TrainingLoss
 from seqtool.models import attention, sharing
+from seqtool.models.bahdanau import maxout
 from seqtool.models.encoder_decoder import EncoderDecoder
 
 
@@ -133,3 +134,11 @@ def test_selected_keys_have_their_gradient() -> None:
         expected = gradient()
     assert found.keys() == expected.keys()
     assert all(torch.allclose(found[name], expected[name], rtol=1e-9, atol=1e-12) for name in found)
+
+
+def test_maxout_hands_its_gradient_to_the_higher_of_a_pair_and_to_one_of_equals() -> None:
+    pairs = torch.tensor([[1.0, 2.0], [5.0, -1.0], [3.0, 3.0]], requires_grad=True)
+    maxima = maxout(pairs)
+    assert maxima.tolist() == [2, 5, 3]
+    maxima.backward(torch.tensor([10.0, 20.0, 30.0]))
+    assert pairs.grad is not None and pairs.grad.tolist() == [[0, 10], [20, 0], [30, 0]]
