@@ -145,7 +145,7 @@ class Bahdanau(EncoderDecoder[Layers]):
 
 
 def maxout(pairs: Tensor) -> Tensor:
-    """The higher of each pair, …×2. Of two that are equal the first gets the gradient."""
+    """The higher of each pair, …×2 → … (Goodfellow et al. 2013). Of two that are equal the first gets the gradient."""
     if sharing.is_plain():
         return pairs.max(-1).values
     maxima: Tensor = _Maxout.apply(pairs)
