@@ -51,7 +51,7 @@ WAYS = {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help=f"any of {','.join(PEERS)}, separated by commas")
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
