@@ -7,7 +7,7 @@ has every system translate the sentences with its own command and a model that h
 benchmark_training.py. What such models write is never done: every translation is as long as is allowed, which is
 checked. All decode as many sentences at once as make 320 hypotheses. The time of a second run over eight sentences is
 taken off, and with it starting and loading; the rate is in hypothesis-steps a second, and seqtool's also the share of
-the machine's matrix rate.
+the machine's matrix rate. With `--device cuda --peers joeynmt` on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
@@ -48,7 +48,10 @@ from seqtool.translator import Translator
 
 MODEL = "RNNsearch, readout 512"
 LENGTH = 25  # words of every translation
-PRECISIONS = {"seqtool": "fp32", "seqtool, bf16": "bf16"}
+PRECISIONS = {
+    "cpu": {"seqtool": "fp32", "seqtool, bf16": "bf16"},
+    "cuda": {"seqtool, bf16": "bf16", "seqtool, fp16": "fp16"},
+}
 FEW = 8
 STEPS, RATE = 5, "0.000000000001"  # updates of training, which leave the model as it was
 
@@ -59,6 +62,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", help="a trained model; without one, systems are compared")
     parser.add_argument("--beams", default="5,1", help="of the comparison")
     parser.add_argument("--beam", type=int, default=5, help="of a checkpoint")
+    parser.add_argument("--device", choices=PRECISIONS, default="cpu", help="of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help="joeynmt, opennmt, or both with a comma")
@@ -115,20 +119,23 @@ def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, *
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     peers = toolkits.chosen(arguments.peers)
+    precisions = PRECISIONS[arguments.device]
+    if "opennmt" in peers and arguments.device != "cpu":
+        sys.exit("OpenNMT-py is compared on a CPU alone: take --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
-    limits = benchmarking.matrix_rates()
+    limits = benchmarking.matrix_rates(arguments.device)
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data = Path(place)
         write_data(data, sentences)
         for beam in map(int, arguments.beams.split(",")):
             ways: dict[str, Callable[[], float]] = {}
-            for name in (*PRECISIONS, *peers):
+            for name in (*precisions, *peers):
                 run = Path(tempfile.mkdtemp(dir=data))
-                make = partial(prepare_seqtool if name in PRECISIONS else prepare_peer, name)
+                make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
                 ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(sentences), beam)
             found = benchmarking.in_turn(ways | limits, arguments.repeats)
             medians = benchmarking.medians(found)
@@ -141,7 +148,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                 for name, median in medians.items()
                 if name in ways
             }
-            for name, precision in PRECISIONS.items():
+            for name, precision in precisions.items():
                 rate, limit = medians[name], medians[precision]
                 rows[f"beam {beam}"][name] |= {
                     **{f"times_{peer}": round(rate / medians[peer], 2) for peer in peers},
@@ -149,6 +156,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                     "share_of_matrix_rate": round(rate * operations(sentences, beam) / 1e9 / limit, 3),
                 }
     return {
+        "device": arguments.device,
         "sentences": len(sentences),
         "words of each translation": LENGTH,
         "rows": rows,
@@ -190,13 +198,13 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
         *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
-        f"optim.lr={RATE}",
+        *(f"optim.lr={RATE}", f"device={arguments.device}"),
         *(f"threads={arguments.threads}", *MODELS[MODEL].split()),
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
     settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
-    settings.append(f"precision={PRECISIONS[name]}")
+    settings += [f"precision={PRECISIONS[arguments.device][name]}", f"device={arguments.device}"]
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
 
     def translate(source: Path) -> None:
@@ -208,6 +216,7 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
     search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
+    search["CUDA"] = "true" if arguments.device == "cuda" else "false"
     config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **search)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)

@@ -9,6 +9,12 @@ are installed into environments of their own under --environments (once). `plain
 autograd. The share of a run is of the best square matrix product, by the library that seqtool chooses, measured right
 before and right after that run, since the rate of a shared machine drifts within minutes; a token costs three times the
 operations of its pass forward, as torch counts them.
+
+On a GPU, in bf16 and fp16, beside JoeyNMT in fp16:
+
+    python scripts/benchmark_training.py --device cuda --peers joeynmt
+    python scripts/benchmark_training.py --device cuda --peers joeynmt --batch 512
+    python scripts/benchmark_training.py --device cuda --peers joeynmt --sizes papers
 """
 
 import argparse
@@ -21,7 +27,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import benchmarking
 import torch
@@ -45,33 +51,63 @@ MODELS = {
     "RNNsearch, maxout 256": f"{RNNSEARCH} model.maxout=256",
     "Sutskever, 2×512": "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0",
 }
-WAYS = {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)}
+PAPERS = {
+    "RNNsearch, 1000/620": (
+        "model=bahdanau model.embedding=620 model.cell=gru model.encoder_hidden=1000 model.decoder_hidden=1000 "
+        "model.alignment=1000 model.maxout=500 model.dropout=0"
+    ),
+    "Sutskever, 4×1000": "model=sutskever model.embedding=1000 model.hidden=1000 model.layers=4 model.dropout=0",
+}
+
+
+class Sizes(NamedTuple):
+    """Our models, and what differs in JoeyNMT's sizes, by the names in its config."""
+
+    models: dict[str, str]
+    vocabulary: int
+    peer: dict[str, int]
+
+
+SIZES = {
+    "small": Sizes(MODELS, VOCABULARY, {}),
+    "papers": Sizes(PAPERS, 30_000, {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
+}
+WAYS = {
+    "cpu": {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)},
+    "cuda": {"seqtool, bf16": ("bf16", False), "plain, bf16": ("bf16", True), "seqtool, fp16": ("fp16", False)},
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=WAYS, default="cpu")
+    parser.add_argument("--batch", type=int, default=64, help="sentences")
+    parser.add_argument("--sizes", choices=SIZES, default="small")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help=f"any of {','.join(PEERS)}, separated by commas")
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    peers = toolkits.chosen(arguments.peers)
+    peers, sizes = toolkits.chosen(arguments.peers), SIZES[arguments.sizes]
+    if "opennmt" in peers and (arguments.device, arguments.sizes) != ("cpu", "small"):
+        sys.exit("OpenNMT-py is compared on a CPU with --sizes small alone: take --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
 
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data, even = Path(place, "data"), Path(place, "even")
-        write_data(data, length=None)
-        write_data(even, length=23)  # and <eos>: the 24 tokens of the fixed-context row
+        pairs = max(PAIRS, arguments.steps * arguments.batch)  # JoeyNMT's run is one epoch
+        write_data(data, pairs, sizes.vocabulary, length=None)
+        write_data(even, pairs, sizes.vocabulary, length=23)  # and <eos>: the 24 tokens of the fixed-context row
         torch.set_num_threads(arguments.threads)
-        limits = benchmarking.matrix_rates()
+        limits = benchmarking.matrix_rates(arguments.device)
         systems: dict[str, Callable[[], float]] = {}
         beside: dict[str, list[float]] = {}
-        for model, settings in MODELS.items():
+        for model, settings in sizes.models.items():
             text = even if "Sutskever" in model else data
-            for way, (precision, _) in WAYS.items():
+            for way, (precision, _) in WAYS[arguments.device].items():
                 name = f"{model}: {way}"
                 system = partial(train, Path(place), text, settings, way, arguments)
                 systems[name], beside[name] = between(limits[precision], system)
@@ -102,6 +138,7 @@ def report(
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     medians, limits = benchmarking.medians(found), benchmarking.medians(rates)
+    models, vocabulary, _ = SIZES[arguments.sizes]
     rows = {}
     print(
         f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}"
@@ -111,7 +148,7 @@ def report(
         row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(one) for one in found[name]]}
         if name not in PEERS:
             model = name.split(": ")[0]
-            flop = operations(MODELS[model], 24 if "Sutskever" in model else 21)
+            flop = operations(models[model], vocabulary, 24 if "Sutskever" in model else 21)
             shares = [one * flop / 1e9 / limit for one, limit in zip(found[name], beside[name], strict=True)]
             row |= {
                 "mflop_per_token": round(flop / 1e6, 1),
@@ -128,26 +165,26 @@ def report(
     print("matrix rate in GFLOP/s: " + ", ".join(f"{limit:.0f} ({name})" for name, limit in limits.items()))
     return {
         "machine": benchmarking.machine(arguments.threads),
-        "steps": arguments.steps,
+        **{name: getattr(arguments, name) for name in ("device", "sizes", "batch", "steps")},
         "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
         "all_matrix_rates": {name: [round(one, 1) for one in all_] for name, all_ in rates.items()},
         "rows": rows,
     }
 
 
-def write_data(directory: Path, length: int | None) -> None:
+def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None) -> None:
     """Text, and the vocabularies as each peer wants them; the first words of either side are the frequent ones."""
     directory.mkdir()
-    for split, pairs in (("train", PAIRS), ("valid", 100)):
+    for split, count in (("train", pairs), ("valid", 100)):
         files = directory / f"{split}.source", directory / f"{split}.target"
-        benchmarking.generate(*files, pairs, vocabulary=VOCABULARY - 4, length=length)
-    words = {side: [f"{side[0]}{rank}" for rank in range(VOCABULARY - 4)] for side in ("source", "target")}
+        benchmarking.generate(*files, count, vocabulary=vocabulary - 4, length=length)
+    words = {side: [f"{side[0]}{rank}" for rank in range(vocabulary - 4)] for side in ("source", "target")}
     toolkits.write_vocabularies(directory, words)
 
 
 def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
     """Tokens a second of `seqtool train`."""
-    precision, plain = WAYS[way]
+    precision, plain = WAYS[arguments.device][way]
     run = "run"
     command = "from seqtool.cli import main; main()"
     if plain:
@@ -155,7 +192,8 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
         *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),
-        *("data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}", "data.vocabulary.joint=false"),
+        *("data.vocabulary.kind=word", f"data.vocabulary.size={SIZES[arguments.sizes].vocabulary}"),
+        *("data.vocabulary.joint=false", f"device={arguments.device}", f"train.batch_size={arguments.batch}"),
         *(f"train.steps={arguments.steps}", "train.minutes=null", "train.best_by=loss", "validation.sentences=10"),
         *("train.log_every=5", "validation.max_length=2", f"precision={precision}", f"threads={arguments.threads}"),
         *settings.split(),
@@ -172,7 +210,10 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
 def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
     """Tokens a second as a peer reports them."""
     run = Path(tempfile.mkdtemp(dir=place))
-    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=max(1, arguments.steps // 10))
+    cuda = "true" if arguments.device == "cuda" else "false"
+    sizes = {"BATCH": arguments.batch, "CUDA": cuda, **SIZES[arguments.sizes].peer}
+    every = max(1, arguments.steps // 10)
+    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=every, **sizes)
     command = toolkits.train_command(name, arguments.environments, config)
     printed = toolkits.run(command, directory=run, threads=arguments.threads)
     pattern = {"joeynmt": r"Tokens per Sec:\s+(\d+)", "opennmt": r"\d+/ ?(\d+) tok/s"}[name]
@@ -182,11 +223,11 @@ def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace
     return float(statistics.median(rates[len(rates) // 5 :]))
 
 
-def operations(settings: str, length: int) -> float:
+def operations(settings: str, vocabulary: int, length: int) -> float:
     """Floating-point operations of training a token: three times those of a pass forward, matrix products alone."""
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", settings.split())
-    model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    model = build(config.model, trusted=True, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
     sentence = [[4] * (length - 1)] * 64
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.project(model(make_source(sentence), make_target(sentence)[:, :-1]).features)

@@ -55,8 +55,15 @@ def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
     return float(2 * len(a) ** 3 / statistics.median(seconds) / 1e9)
 
 
-def matrix_rates() -> dict[str, Callable[[], float]]:
-    """What a CPU's products are measured against: by the library that seqtool chooses, and by torch's own choice."""
+def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
+    """What products are measured against, by precision; a CPU's by the library that seqtool chooses, and by torch's own
+    choice.
+    """
+    if device != "cpu":
+        return {
+            "bf16": partial(matrix_rate, torch.bfloat16, device),
+            "fp16": partial(matrix_rate, torch.float16, device),
+        }
 
     def by_onednn(dtype: torch.dtype) -> float:
         with onednn():

@@ -49,11 +49,12 @@ def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None
 
 
 def configure(name: str, run: Path, **values: object) -> Path:
-    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, and of decoding BEAM, SENTENCES,
-    SHORTEST and LONGEST.
+    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, BATCH, of JoeyNMT CUDA and the sizes
+    EMBEDDING, ENCODER (of a direction) and DECODER, and of decoding BEAM, SENTENCES, SHORTEST and LONGEST.
     """
     search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
-    values = {"VALIDATE": 1_000_000, "RATE": 0.001, **search, **values}
+    sizes = {"BATCH": 64, "EMBEDDING": 256, "ENCODER": 256, "DECODER": 512, "CUDA": "false"}
+    values = {"VALIDATE": 1_000_000, "RATE": 0.001, **search, **sizes, **values}
     template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
     path = run / "config.yaml"
     path.write_text(template.substitute(RUN=run, **values), encoding="utf-8")
