@@ -216,8 +216,8 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
     search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
-    search["CUDA"] = "true" if arguments.device == "cuda" else "false"
-    config = toolkits.configure(name, run, DATA=data, STEPS=STEPS, EVERY=STEPS, VALIDATE=STEPS, **search)
+    few = {"STEPS": STEPS, "EVERY": STEPS, "VALIDATE": STEPS}
+    config = toolkits.configure(name, run, DATA=data, CUDA=arguments.device == "cuda", **few, **search)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)
 

@@ -210,10 +210,9 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
 def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
     """Tokens a second as a peer reports them."""
     run = Path(tempfile.mkdtemp(dir=place))
-    cuda = "true" if arguments.device == "cuda" else "false"
-    sizes = {"BATCH": arguments.batch, "CUDA": cuda, **SIZES[arguments.sizes].peer}
+    settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)
-    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=every, **sizes)
+    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=every, **settings)
     command = toolkits.train_command(name, arguments.environments, config)
     printed = toolkits.run(command, directory=run, threads=arguments.threads)
     pattern = {"joeynmt": r"Tokens per Sec:\s+(\d+)", "opennmt": r"\d+/ ?(\d+) tok/s"}[name]

@@ -53,7 +53,7 @@ def configure(name: str, run: Path, **values: object) -> Path:
     EMBEDDING, ENCODER (of a direction) and DECODER, and of decoding BEAM, SENTENCES, SHORTEST and LONGEST.
     """
     search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
-    sizes = {"BATCH": 64, "EMBEDDING": 256, "ENCODER": 256, "DECODER": 512, "CUDA": "false"}
+    sizes = {"BATCH": 64, "EMBEDDING": 256, "ENCODER": 256, "DECODER": 512, "CUDA": False}
     values = {"VALIDATE": 1_000_000, "RATE": 0.001, **search, **sizes, **values}
     template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
     path = run / "config.yaml"
