@@ -7,7 +7,7 @@ trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512
 from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products are left to the
 library that torch chooses. In training all see the same 640 captions in batches of 64, seqtool sorted by length
 as it always does; words a second, without padding. In decoding every caption is forced to one length; hypothesis-steps
-a second.
+a second. With `--device cuda` on a GPU, in bf16, the loops as well, and in fp16.
 
     python scripts/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
@@ -16,10 +16,11 @@ there), in turn from files and from the cache.
 """
 
 import argparse
+import copy
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,8 @@ from typing import Any
 
 import benchmarking
 import torch
+from benchmark_decoding import PRECISIONS
+from benchmark_training import WAYS
 from hydra import compose, initialize_config_dir
 from peers.captioning_loops import Hoisted, Tutorial
 from torch import Tensor, nn
@@ -37,10 +40,10 @@ from seqtool.cli import config_directory
 from seqtool.config import build
 from seqtool.data.batches import Annotations, Batch, make_target
 from seqtool.data.caption_preparation import prepare_captions
-from seqtool.data.vocabulary import EOS
 from seqtool.decoding import beam_search, length_penalty
-from seqtool.devices import keep_memory, onednn
+from seqtool.devices import autocast, keep_memory, onednn
 from seqtool.errors import InputError
+from seqtool.generation import laid_out
 from seqtool.losses import TrainingLoss
 from seqtool.models import sharing
 from seqtool.optimisation import make_optimiser
@@ -51,6 +54,8 @@ SIZES = "model.embedding=512 model.hidden=512 model.alignment=512 model.dropout=
 VGG = "model.encoder.backbone=torchvision/vgg19 model.encoder.layer=features.35 model.encoder.size=224"
 SETTINGS = f"model=show_attend_tell {SIZES} {VGG} model.encoder.fine_tune_from=null model.encoder.augment=false"
 
+Work = Callable[[], int]  # returns how much it was: words, hypothesis-steps, images
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -58,7 +63,8 @@ def main() -> None:
     parser.add_argument("--split", default="valid")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=64, help="images of a checkpoint at once")
+    parser.add_argument("--device", choices=WAYS, default="cpu", help="of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
@@ -81,19 +87,17 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
     cache = prepare_captions(captioner.config["data"], captioner.encoder, device=captioner.device, trusted=False)
     split = cache.split(arguments.split)
     files = split.files[: arguments.images]
-    ways = {
-        "image files": partial(rate, len(files), lambda: captioner.describe(files)),
-        "cached annotation vectors": partial(
-            rate, len(files), lambda: captioner.describe_pictures(split, range(len(files)))
-        ),
+    ways: dict[str, Work] = {
+        "image files": lambda: len(captioner.describe(files)),
+        "cached annotation vectors": lambda: len(captioner.describe_pictures(split, range(len(files)))),
     }
-    found = benchmarking.in_turn(ways, arguments.repeats)
+    found = rates(ways, captioner.device, arguments.repeats)
     return {
         "checkpoint": arguments.checkpoint,
         "images": len(files),
         "batch_size": arguments.batch_size,
         "images_per_second": {name: round(median, 1) for name, median in benchmarking.medians(found).items()},
-        "all": {name: [round(one, 1) for one in rates] for name, rates in found.items()},
+        "all": {name: [round(one, 1) for one in all_] for name, all_ in found.items()},
     }
 
 
@@ -106,38 +110,36 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     captions = [[random.randrange(4, VOCABULARY) for _ in range(length)] for length in lengths]
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", SETTINGS.split())
-    ours = build(config.model, trusted=True, target_vocabulary=VOCABULARY, pretrained=False)
+    device, beam = torch.device(arguments.device), arguments.beam
+    ours = build(config.model, trusted=True, target_vocabulary=VOCABULARY, pretrained=False).to(device)
     sizes = {"D": D, "embedding": 512, "hidden": 512, "attention": 512, "vocabulary": VOCABULARY}
-    loops = {"tutorial": Tutorial(**sizes), "hoisted": Hoisted(**sizes)}
-    words = sum(lengths) + CAPTIONS
+    loops = {"tutorial": Tutorial(**sizes).to(device), "hoisted": Hoisted(**sizes).to(device)}
+    precisions = PRECISIONS[arguments.device]
+    theirs = next(iter(precisions.values()))
 
     in_order = sorted(range(CAPTIONS), key=lengths.__getitem__)
-    training = {
-        "seqtool": partial(rate, words, lambda: train(ours, values, captions, in_order)),
-        "plain": partial(rate, words, lambda: train(ours, values, captions, in_order, plain=True)),
-        "seqtool, bf16": partial(rate, words, lambda: train(ours, values, captions, in_order, bf16=True)),
-        **{name: partial(rate, words, partial(train_loop, loop, values, captions)) for name, loop in loops.items()},
+    training: dict[str, Work] = {
+        way: partial(train, ours, values, captions, in_order, precision, plain=plain)
+        for way, (precision, plain) in WAYS[arguments.device].items()
     }
-    trained = benchmarking.in_turn(training, arguments.repeats)
+    training |= {name: partial(train_loop, loop, values, captions, theirs) for name, loop in loops.items()}
+    trained = rates(training, device, arguments.repeats)
 
-    ours.eval()
-    with torch.no_grad():
-        ours.output.bias[EOS] = -1e4  # no caption ends before its last step
+    decoding: dict[str, Work] = {
+        name: partial(decode, laid_out(copy.deepcopy(ours).eval(), precision, device), values[:BATCH], beam, precision)
+        for name, precision in precisions.items()
+    }
     few = {"tutorial": BATCH // 8}  # image by image: the rate is the same for fewer
-
-    def search(name: str) -> None:
-        a = values[: few.get(name, BATCH)]
-        if name in loops:
-            loops[name].beam_search(a.float(), arguments.beam, STEPS)
-        else:
-            decode(ours, a, arguments.beam)
-
-    decoding = {
-        name: partial(rate, few.get(name, BATCH) * arguments.beam * STEPS, partial(search, name))
-        for name in ("seqtool", *loops)
+    decoding |= {
+        name: partial(decode_loop, loop, values[: few.get(name, BATCH)], beam, theirs) for name, loop in loops.items()
     }
-    decoded = benchmarking.in_turn(decoding, arguments.repeats)
-    return {"training": table(trained, "words_per_second"), "decoding": table(decoded, "hypothesis_steps_per_second")}
+    decoded = rates(decoding, device, arguments.repeats)
+    return {
+        "device": arguments.device,
+        "loops": theirs,
+        "training": table(trained, "words_per_second"),
+        "decoding": table(decoded, "hypothesis_steps_per_second"),
+    }
 
 
 def table(found: dict[str, list[float]], unit: str) -> dict[str, Any]:
@@ -153,10 +155,20 @@ def table(found: dict[str, list[float]], unit: str) -> dict[str, Any]:
     }
 
 
-def rate(count: int, work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return count / (time.perf_counter() - start)
+def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> dict[str, list[float]]:
+    """What each does in a second."""
+
+    def rate(work: Work) -> float:
+        start = time.perf_counter()
+        count = work()
+        benchmarking.synchronise(device)
+        return count / (time.perf_counter() - start)
+
+    return benchmarking.in_turn({name: partial(rate, work) for name, work in systems.items()}, repeats)
+
+
+def words(captions: list[list[int]]) -> int:
+    return sum(len(ids) + 1 for ids in captions)
 
 
 def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -174,47 +186,69 @@ def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, T
 
 @onednn()
 def train(
-    model: Any, values: Tensor, captions: list[list[int]], order: list[int], *, plain: bool = False, bf16: bool = False
-) -> None:
+    model: Any, values: Tensor, captions: list[list[int]], order: list[int], precision: str, *, plain: bool
+) -> int:
     loss = TrainingLoss(model, 0.0).train()
     parameters = [one for one in model.parameters() if one.requires_grad]
+    device = parameters[0].device
     optimiser = make_optimiser({"name": "adam", "lr": 0.001}, parameters)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     for rows, target, lengths in batches(captions, order):
         tokens = int(lengths.sum())
+        batch = Batch(Annotations(values[rows]), target, rows.numpy(), tokens).to(device)
         optimiser.zero_grad()
         with sharing.plain() if plain else nullcontext():
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                total = loss(Batch(Annotations(values[rows]), target, rows.numpy(), tokens)).total
-            (total / tokens).backward()
+            with autocast(device, precision):
+                total = loss(batch).total
+            scaler.scale(total / tokens).backward()
+        scaler.unscale_(optimiser)
         nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
+        scaler.step(optimiser)
+        scaler.update()
+    return words(captions)
 
 
-def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]]) -> None:
+def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]], precision: str) -> int:
+    device = next(loop.parameters()).device
     optimiser = torch.optim.Adam(loop.parameters())
     for rows, target, lengths in batches(captions, list(range(len(captions)))):
+        a = values[rows].to(device).float()
         optimiser.zero_grad()
-        loop.loss(values[rows].float(), target, lengths).backward()
+        with autocast(device, precision):
+            loss = loop.loss(a, target.to(device), lengths)
+        loss.backward()
         nn.utils.clip_grad_norm_(loop.parameters(), 1.0)
         optimiser.step()
+    return words(captions)
 
 
 @onednn()
 @torch.no_grad()
-def decode(model: Any, values: Tensor, beam: int) -> None:
-    memory, state = model.encode(Annotations(values))
-    found = beam_search(
-        model.step,
-        memory,
-        state,
-        beam=beam,
-        maximum=[STEPS] * len(values),
-        n_best=1,
-        penalty=length_penalty("average", 0.0),
-        coverage=0.0,
-        keep_attention=False,
-    )
+def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
+    device = next(model.parameters()).device
+    with autocast(device, precision):
+        memory, state = model.encode(Annotations(values).to(device))
+        found = beam_search(
+            model.step,
+            memory,
+            state,
+            beam=beam,
+            maximum=[STEPS] * len(values),
+            minimum=STEPS + 1,  # so that none ends before its last step
+            n_best=1,
+            penalty=length_penalty("average", 0.0),
+            coverage=0.0,
+            keep_attention=False,
+        )
     assert all(len(one[0].tokens) == STEPS for one in found)
+    return len(values) * beam * STEPS
+
+
+def decode_loop(loop: Tutorial, values: Tensor, beam: int, precision: str) -> int:
+    device = next(loop.parameters()).device
+    with autocast(device, precision):
+        loop.beam_search(values.to(device).float(), beam, STEPS)
+    return len(values) * beam * STEPS
 
 
 if __name__ == "__main__":

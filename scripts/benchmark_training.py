@@ -195,7 +195,12 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
         *("data.vocabulary.kind=word", f"data.vocabulary.size={SIZES[arguments.sizes].vocabulary}"),
         *("data.vocabulary.joint=false", f"device={arguments.device}", f"train.batch_size={arguments.batch}"),
         *(f"train.steps={arguments.steps}", "train.minutes=null", "train.best_by=loss", "validation.sentences=10"),
-        *("train.log_every=5", "validation.max_length=2", f"precision={precision}", f"threads={arguments.threads}"),
+        *(
+            f"train.log_every={min(5, arguments.steps)}",
+            "validation.max_length=2",
+            f"precision={precision}",
+            f"threads={arguments.threads}",
+        ),
         *settings.split(),
     ]
     place = Path(tempfile.mkdtemp(dir=place))

@@ -7,6 +7,7 @@ tensors, batch first, so keeping, repeating and reordering rows are all one func
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -83,6 +84,10 @@ class _Beams:
                 attention = torch.cat([self.attention[parents], attention], 1)
         return _Beams(log_p, torch.cat([self.tokens[parents], token[:, None]], 1), attention)
 
+    def cpu(self) -> "_Beams":
+        """Where hypotheses are read from one by one."""
+        return _Beams(self.log_p.cpu(), self.tokens.cpu(), None if self.attention is None else self.attention.cpu())
+
 
 @torch.no_grad()
 def beam_search(
@@ -112,29 +117,29 @@ def beam_search(
     device = _device(state)
     repeat = torch.arange(n, device=device).repeat_interleave(beam)
     state = select(state, repeat)
-    log_p = torch.full((n, beam), -math.inf, device=device)
+    log_p = torch.full((n, beam), -math.inf)
     log_p[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
-    live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS, device=device), None)
+    live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS), None)  # on the CPU: one wait a step for a GPU
+    there = partial(Tensor.to, device=device, non_blocking=True)
 
     for length in range(1, max(maximum, default=0) + 1):
-        logits, state, alpha = step(memory, state, live.tokens[:, -1])
+        logits, state, alpha = step(memory, state, there(live.tokens[:, -1]))
         vocabulary = logits.shape[-1]
-        log_p = _log_softmax(logits, may_end=length >= minimum).add_(live.log_p[:, None])
-        best, index = _highest(log_p.view(n, -1), min(2 * beam, beam * vocabulary))
+        log_p = _log_softmax(logits, may_end=length >= minimum).add_(there(live.log_p[:, None]))
+        best, index = (one.cpu() for one in _highest(log_p.view(n, -1), min(2 * beam, beam * vocabulary)))
         width = best.shape[1]
         del logits, log_p  # so that the next ones take their place
-        parents = (index // vocabulary + torch.arange(n, device=device)[:, None] * beam).flatten()
+        parents = (index // vocabulary + torch.arange(n)[:, None] * beam).flatten()
         token = index % vocabulary
-        candidates = live.extended(
-            parents, best.flatten(), token.flatten(), alpha if keep_attention or coverage else None
-        )
+        weights = alpha.cpu() if alpha is not None and (keep_attention or coverage) else None
+        candidates = live.extended(parents, best.flatten(), token.flatten(), weights)
 
         ends = token == EOS
         for i, j in (ends & (best > -math.inf))[:, :beam].nonzero().tolist():
             ended = _hypothesis(candidates, i * width + j, penalty, coverage, ended=True)
             finished[active[i]].append(ended)
         surviving, chosen = best.masked_fill(ends, -math.inf).topk(beam, -1)
-        chosen = chosen + torch.arange(n, device=device)[:, None] * width  # as rows of `candidates`
+        chosen = chosen + torch.arange(n)[:, None] * width  # as rows of `candidates`
 
         keep = []
         for i, (sentence, top) in enumerate(zip(active, surviving[:, 0].tolist(), strict=True)):
@@ -150,12 +155,12 @@ def beam_search(
                     keep.append(i)
         if not keep:
             break
-        kept = torch.tensor(keep, device=device)
+        kept = torch.tensor(keep)
         rows_kept = chosen[kept].flatten()
         live = select(candidates, rows_kept)
-        state = select(state, parents[rows_kept])
+        state = select(state, there(parents[rows_kept]))
         if len(keep) < n:
-            memory = select(memory, kept)
+            memory = select(memory, there(kept))
             active = [active[i] for i in keep]
             n = len(active)
     for hypotheses in finished:
@@ -207,7 +212,7 @@ def sample(
         over = over | (token.squeeze(1) == EOS) | (limit == length)
         if bool(over.all()):
             break
-    plain = length_penalty("none", 0.0)
+    live, plain = live.cpu(), length_penalty("none", 0.0)
     drawn = [_hypothesis(live, row, plain, 0.0, ended=bool((live.tokens[row] == EOS).any())) for row in range(rows)]
     groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
     return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
@@ -223,7 +228,7 @@ def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[
         logits, state, alpha = step(memory, state, token)
         gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
         live = live.extended(everyone, live.log_p + gain.masked_fill(following == PAD, 0.0), following, alpha)
-    plain = length_penalty("none", 0.0)
+    live, plain = live.cpu(), length_penalty("none", 0.0)
     return [_hypothesis(live, row, plain, 0.0, ended=True) for row in range(len(targets))]
 
 
@@ -254,7 +259,8 @@ def _log_softmax(logits: Tensor, *, may_end: bool) -> Tensor:
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    log_p[:, [PAD, BOS] if may_end else [PAD, BOS, EOS]] = -math.inf
+    for token in (PAD, BOS) if may_end else (PAD, BOS, EOS):  # for an index that is a list, a GPU is waited for
+        log_p[:, token] = -math.inf
     return log_p
 
 
@@ -288,7 +294,7 @@ def _hypothesis(beams: _Beams, row: int, penalty: LengthPenalty, coverage: float
     tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
     length = len(tokens) + ended
     log_p = float(beams.log_p[row])
-    attention = None if beams.attention is None else beams.attention[row, :length].to("cpu", copy=True)  # no view
+    attention = None if beams.attention is None else beams.attention[row, :length].clone()  # no view
     score = log_p / penalty(length)
     if coverage and attention is not None and ended:
         covered = attention.sum(0)

@@ -13,7 +13,7 @@ BOS, EOS = 1, 2
 
 
 class Tutorial(nn.Module):
-    """a N×S×D annotation vectors; captions N×(T+1) ids from BOS on; lengths N, of T."""
+    """a N×S×D annotation vectors; captions N×(T+1) ids from BOS on; lengths N, of T, on the CPU."""
 
     def __init__(self, *, D: int, embedding: int, hidden: int, attention: int, vocabulary: int) -> None:  # noqa: N803
         super().__init__()
@@ -67,15 +67,15 @@ class Tutorial(nn.Module):
         B, S, D = a.shape  # noqa: N806
         a = a[:, None].expand(B, beam, S, D).reshape(B * beam, S, D)
         keys, state = self.keys(a), self.start(a)
-        words = torch.full((B * beam, 1), BOS)
-        scores = torch.full((B, beam), -torch.inf)
+        words = torch.full((B * beam, 1), BOS, device=a.device)
+        scores = torch.full((B, beam), -torch.inf, device=a.device)
         scores[:, 0] = 0
         for _ in range(steps):
             state, _alpha = self.advance(a, keys, self.embedding(words[:, -1]), state)
             log_p = F.log_softmax(self.output(state[0]), 1)
-            log_p[:, [0, BOS, EOS]] = -torch.inf
+            log_p[:, : EOS + 1] = -torch.inf  # nor padding and BOS, which are before it
             scores, index = (scores[:, :, None] + log_p.view(B, beam, -1)).flatten(1).topk(beam)
-            parents = (index // log_p.shape[1] + torch.arange(B)[:, None] * beam).flatten()
+            parents = (index // log_p.shape[1] + torch.arange(B, device=a.device)[:, None] * beam).flatten()
             words = torch.cat([words[parents], (index % log_p.shape[1]).flatten()[:, None]], 1)
             state = state[0][parents], state[1][parents]
         return words.view(B, beam, -1)[:, 0, 1:].tolist()
@@ -92,7 +92,7 @@ class Hoisted(Tutorial):
             state, alpha = self.advance(a, keys, y[:, t], state)
             states.append(state[0])
             alphas.append(alpha)
-        real = torch.arange(len(alphas)) < lengths[:, None]
+        real = (torch.arange(len(alphas)) < lengths[:, None]).to(a.device)
         logits = self.output(torch.stack(states, 1)[real])
         penalty = (1 - (torch.stack(alphas, 1) * real[:, :, None]).sum(1)).square().sum() / len(a)
         return F.cross_entropy(logits, captions[:, 1:][real]) + penalty
