@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
-multi30k=$1 flickr8k=$2
+multi30k=${1:?name the directory of Multi30k} flickr8k=${2:?name the directory of Flickr8k, after that of Multi30k}
 shift 2
 mkdir -p results/gpu
 
