@@ -114,9 +114,9 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     active = list(range(len(maximum)))
     n = len(active)
+    limit, has_finished = torch.tensor(maximum), torch.zeros(n, dtype=torch.bool)  # of the active sentences
     device = _device(state)
-    repeat = torch.arange(n, device=device).repeat_interleave(beam)
-    state = select(state, repeat)
+    state = select(state, torch.arange(n, device=device).repeat_interleave(beam))
     log_p = torch.full((n, beam), -math.inf)
     log_p[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
     live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS), None)  # on the CPU: one wait a step for a GPU
@@ -126,43 +126,55 @@ def beam_search(
         logits, state, alpha = step(memory, state, there(live.tokens[:, -1]))
         vocabulary = logits.shape[-1]
         log_p = _log_softmax(logits, may_end=length >= minimum).add_(there(live.log_p[:, None]))
-        best, index = (one.cpu() for one in _highest(log_p.view(n, -1), min(2 * beam, beam * vocabulary)))
-        width = best.shape[1]
+        width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)  # a beam of 1 is done when its best one ends
+        best, index = (one.cpu() for one in _highest(log_p.view(n, -1), width))
         del logits, log_p  # so that the next ones take their place
-        parents = (index // vocabulary + torch.arange(n)[:, None] * beam).flatten()
+        parents = index // vocabulary + torch.arange(n)[:, None] * beam
         token = index % vocabulary
+        candidates = parents.flatten(), best.flatten(), token.flatten()
         weights = alpha.cpu() if alpha is not None and (keep_attention or coverage) else None
-        candidates = live.extended(parents, best.flatten(), token.flatten(), weights)
 
         ends = token == EOS
-        for i, j in (ends & (best > -math.inf))[:, :beam].nonzero().tolist():
-            ended = _hypothesis(candidates, i * width + j, penalty, coverage, ended=True)
-            finished[active[i]].append(ended)
         surviving, chosen = best.masked_fill(ends, -math.inf).topk(beam, -1)
-        chosen = chosen + torch.arange(n)[:, None] * width  # as rows of `candidates`
+        chosen += torch.arange(n)[:, None] * width  # as rows of `candidates`
+        owner, rank = (ends & (best != -math.inf))[:, :beam].nonzero(as_tuple=True)
+        if len(owner):
+            has_finished[owner] = True
+            ended = live.extended(*select(candidates, owner * width + rank), weights)
+            for i, hypothesis in zip(owner.tolist(), _hypotheses(ended, penalty, coverage), strict=True):
+                finished[active[i]].append(hypothesis)
 
-        keep = []
-        for i, (sentence, top) in enumerate(zip(active, surviving[:, 0].tolist(), strict=True)):
-            done = finished[sentence]
-            if length == maximum[sentence]:
-                rows = zip(chosen[i].tolist(), surviving[i].tolist(), strict=True)
-                for row, score in list(rows)[: max(0, n_best - len(done))]:
-                    if score > -math.inf or not done:
-                        done.append(_hypothesis(candidates, row, penalty, coverage, ended=False))
-            elif not (len(done) >= beam or top == -math.inf):
-                hopeless = len(done) >= n_best and top / penalty(maximum[sentence]) <= _nth_score(done, n_best)
+        leaving: list[int] = []
+        cut: list[tuple[int, int]] = []
+        uncertain = has_finished | (limit == length) | (surviving[:, 0] == -math.inf)
+        for i, top in zip(uncertain.nonzero().flatten().tolist(), surviving[uncertain, 0].tolist(), strict=True):
+            done, most = finished[active[i]], maximum[active[i]]
+            if length == most:
+                alive = max(int((surviving[i] > -math.inf).sum()), not done)
+                cut += [(i, row) for row in chosen[i, : min(alive, max(0, n_best - len(done)))].tolist()]
+            elif len(done) < beam and top != -math.inf:
+                hopeless = len(done) >= n_best and top / penalty(most) <= _nth_score(done, n_best)
                 if not hopeless:
-                    keep.append(i)
-        if not keep:
+                    continue
+            leaving.append(i)
+        if cut:
+            unended = live.extended(*select(candidates, torch.tensor([row for _, row in cut])), weights)
+            for (i, _), hypothesis in zip(cut, _hypotheses(unended, penalty, coverage), strict=True):
+                finished[active[i]].append(hypothesis)
+        if len(leaving) == n:
             break
-        kept = torch.tensor(keep)
-        rows_kept = chosen[kept].flatten()
-        live = select(candidates, rows_kept)
-        state = select(state, there(parents[rows_kept]))
-        if len(keep) < n:
+        if leaving:
+            stays = torch.ones(n, dtype=torch.bool)
+            stays[leaving] = False
+            kept = stays.nonzero().flatten()
+            chosen, limit, has_finished = select((chosen, limit, has_finished), kept)
             memory = select(memory, there(kept))
-            active = [active[i] for i in keep]
+            active = [active[i] for i in kept.tolist()]
             n = len(active)
+        candidates = select(candidates, chosen.flatten())
+        live = live.extended(*candidates, weights)
+        if beam > 1 or leaving:  # otherwise each row goes on by itself
+            state = select(state, there(candidates[0]))
     for hypotheses in finished:
         hypotheses.sort(key=lambda h: (not h.ended, -h.score))
     return [hypotheses[:n_best] for hypotheses in finished]
@@ -212,8 +224,7 @@ def sample(
         over = over | (token.squeeze(1) == EOS) | (limit == length)
         if bool(over.all()):
             break
-    live, plain = live.cpu(), length_penalty("none", 0.0)
-    drawn = [_hypothesis(live, row, plain, 0.0, ended=bool((live.tokens[row] == EOS).any())) for row in range(rows)]
+    drawn = _hypotheses(live.cpu(), length_penalty("none", 0.0), 0.0)
     groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
     return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
 
@@ -228,8 +239,7 @@ def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[
         logits, state, alpha = step(memory, state, token)
         gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
         live = live.extended(everyone, live.log_p + gain.masked_fill(following == PAD, 0.0), following, alpha)
-    live, plain = live.cpu(), length_penalty("none", 0.0)
-    return [_hypothesis(live, row, plain, 0.0, ended=True) for row in range(len(targets))]
+    return _hypotheses(live.cpu(), length_penalty("none", 0.0), 0.0)
 
 
 class Ensemble:
@@ -289,17 +299,20 @@ def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:
     return torch.zeros_like(p).scatter(-1, order, p)
 
 
-def _hypothesis(beams: _Beams, row: int, penalty: LengthPenalty, coverage: float, *, ended: bool) -> Hypothesis:
-    tokens = beams.tokens[row, 1:].tolist()
-    tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
-    length = len(tokens) + ended
-    log_p = float(beams.log_p[row])
-    attention = None if beams.attention is None else beams.attention[row, :length].clone()  # no view
-    score = log_p / penalty(length)
-    if coverage and attention is not None and ended:
-        covered = attention.sum(0)
-        score += coverage * float(covered[covered > 0].clamp(max=1).log().sum())  # 0 only at padding
-    return Hypothesis(tokens, log_p, score, attention, ended)
+def _hypotheses(beams: _Beams, penalty: LengthPenalty, coverage: float) -> list[Hypothesis]:
+    """One for each row."""
+    hypotheses = []
+    for row, (tokens, log_p) in enumerate(zip(beams.tokens[:, 1:].tolist(), beams.log_p.tolist(), strict=True)):
+        ended = EOS in tokens
+        tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
+        length = len(tokens) + ended
+        attention = None if beams.attention is None else beams.attention[row, :length].clone()  # no view
+        score = log_p / penalty(length)
+        if coverage and attention is not None and ended:
+            covered = attention.sum(0)
+            score += coverage * float(covered[covered > 0].clamp(max=1).log().sum())  # 0 only at padding
+        hypotheses.append(Hypothesis(tokens, log_p, score, attention, ended))
+    return hypotheses
 
 
 def _nth_score(hypotheses: list[Hypothesis], n: int) -> float:

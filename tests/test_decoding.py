@@ -210,12 +210,14 @@ def test_batch_mates_change_no_sample() -> None:
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
 
 
-def test_a_broken_model_still_gives_a_hypothesis() -> None:
-    """Not-a-number everywhere is no reason for a traceback."""
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("broken", [slice(None), EOS])
+def test_a_broken_model_still_gives_a_hypothesis(beam: int, broken: slice | int) -> None:
+    """Not-a-number is no reason for a traceback."""
     model = make_model("bahdanau-gru")
     with torch.no_grad():
-        model.output.bias.fill_(math.nan)
-    assert all(len(n_best) == 1 for n_best in search(model, SENTENCES[:3]))
+        model.output.bias[broken] = math.nan
+    assert all(len(n_best) == 1 for n_best in search(model, SENTENCES[:3], beam=beam))
 
 
 @pytest.mark.parametrize("size", [12, 4096, 5000])  # short; whole blocks; some behind them

@@ -107,8 +107,8 @@ def _share_exponential(k: Tensor, v: Tensor) -> Tensor:
 
 
 def exponential(x: Tensor) -> Tensor:
-    """e^2x in single precision at least; ±30 is far beyond where a tanh is 1, and no product is 0 · ∞."""
-    return x.to(torch.promote_types(x.dtype, torch.float32)).clamp(-30, 30).mul_(2).exp_()
+    """e^2x in single precision at least; |x| = 30 is far beyond where a tanh is 1, and no product is 0 · ∞."""
+    return (2 * x).to(torch.promote_types(x.dtype, torch.float32)).clamp_(-60, 60).exp_()
 
 
 class _Exponential(torch.autograd.Function):
@@ -161,7 +161,10 @@ class _AdditiveScore(torch.autograd.Function):
 def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     """−2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k): the score less Σ_a v_a. q is e^2q B×K×A, keys e^2k B×S×A → B×K×S."""
     with torch.autocast(q.device.type, enabled=False):
-        pieces = [_r(q[rows], keys[rows]) @ v for rows in _few_rows(q, keys)]
+        pieces = []
+        for rows in _few_rows(q, keys):
+            divisor = _divisor(q[rows], keys[rows])
+            pieces.append(torch.div(v, divisor, out=divisor).sum(-1))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).mul_(-2)
 
 
@@ -172,7 +175,7 @@ def additive_back(
     without the sum of `gradient`, the share of Σ_a v_a.
     """
     for rows in _few_rows(q, keys):
-        r, e = _r(q[rows], keys[rows]), gradient[rows]
+        r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
         v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
         slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
         torch.sum(slope, 2, out=q_gradient[rows])
@@ -180,8 +183,9 @@ def additive_back(
             k_gradient[rows] += slope[:, k]
 
 
-def _r(q: Tensor, keys: Tensor) -> Tensor:
-    return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None]).reciprocal_()
+def _divisor(q: Tensor, keys: Tensor) -> Tensor:
+    """1 + e^2q e^2k, B×K×S×A."""
+    return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None])
 
 
 def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
