@@ -182,6 +182,16 @@ def test_nothing_that_runs_before_a_command_imports_torch() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_a_command_collects_garbage_but_not_modules() -> None:
+    code = (
+        "import gc, sys; from seqtool import cli; from seqtool.commands import prepare; "
+        "prepare.prepare = lambda config: print(gc.isenabled(), gc.get_freeze_count() > 10_000); "
+        "sys.argv = ['seqtool', 'prepare']; cli.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
+
+
 def test_version(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
     assert cli.run(["--version"], configs) == 0
     assert capsys.readouterr().out == f"seqtool {seqtool.__version__}\n"

@@ -62,7 +62,9 @@ def reversal(lengths: Tensor, size: int) -> Tensor:
 
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:
-    return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[-1]))
+    """From each row of `x` B×S×D the places `index` B×S; rows are taken one below the other, whole."""
+    flat = index + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
+    return x.flatten(0, 1).index_select(0, flat.flatten()).view(x.shape)
 
 
 def _at(states: States, position: Tensor) -> State:
