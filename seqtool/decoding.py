@@ -5,7 +5,7 @@ tensors, batch first, so keeping, repeating and reordering rows are all one func
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -70,7 +70,7 @@ def _select(tree: Any, rows: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class _Beams:
-    """Partial hypotheses, N = sentences · width rows: log_p N, tokens N×t from BOS on, attention N×t×S or None."""
+    """Partial hypotheses, in N rows: log_p N, tokens N×t from BOS on, attention N×t×S or None."""
 
     log_p: Tensor
     tokens: Tensor
@@ -105,8 +105,9 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each sentence, best first; always at least one, also when no beam ends.
 
-    At every step the 2·beam best continuations of a sentence are taken. Those among the first `beam` that end are set
-    aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have ended, when no
+    At every step the 2·beam best continuations of a sentence are taken (of a beam of 1 the best: when that ends, the
+    sentence is finished). Those among the first `beam` that end are set aside; the best `beam` that do not end live on.
+    A sentence is finished when `beam` hypotheses have ended, when no
     live one can enter its n best any more, or at its `maximum` length (tokens, EOS included); it then leaves the
     batch. None ends before its `minimum` length. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that
     ended gets β Σ_j log min(Σ_i α_ij, 1).
@@ -122,11 +123,15 @@ def beam_search(
     live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS), None)  # on the CPU: one wait a step for a GPU
     there = partial(Tensor.to, device=device, non_blocking=True)
 
+    def set_aside(owners: Iterable[int], ended: _Beams) -> None:
+        for i, hypothesis in zip(owners, _hypotheses(ended, penalty, coverage), strict=True):
+            finished[active[i]].append(hypothesis)
+
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, there(live.tokens[:, -1]))
         vocabulary = logits.shape[-1]
         log_p = _log_softmax(logits, may_end=length >= minimum).add_(there(live.log_p[:, None]))
-        width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)  # a beam of 1 is done when its best one ends
+        width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
         best, index = (one.cpu() for one in _highest(log_p.view(n, -1), width))
         del logits, log_p  # so that the next ones take their place
         parents = index // vocabulary + torch.arange(n)[:, None] * beam
@@ -140,9 +145,7 @@ def beam_search(
         owner, rank = (ends & (best != -math.inf))[:, :beam].nonzero(as_tuple=True)
         if len(owner):
             has_finished[owner] = True
-            ended = live.extended(*select(candidates, owner * width + rank), weights)
-            for i, hypothesis in zip(owner.tolist(), _hypotheses(ended, penalty, coverage), strict=True):
-                finished[active[i]].append(hypothesis)
+            set_aside(owner.tolist(), live.extended(*select(candidates, owner * width + rank), weights))
 
         leaving: list[int] = []
         cut: list[tuple[int, int]] = []
@@ -150,7 +153,7 @@ def beam_search(
         for i, top in zip(uncertain.nonzero().flatten().tolist(), surviving[uncertain, 0].tolist(), strict=True):
             done, most = finished[active[i]], maximum[active[i]]
             if length == most:
-                alive = max(int((surviving[i] > -math.inf).sum()), not done)
+                alive = int((surviving[i] != -math.inf).sum()) or int(not done)
                 cut += [(i, row) for row in chosen[i, : min(alive, max(0, n_best - len(done)))].tolist()]
             elif len(done) < beam and top != -math.inf:
                 hopeless = len(done) >= n_best and top / penalty(most) <= _nth_score(done, n_best)
@@ -158,23 +161,22 @@ def beam_search(
                     continue
             leaving.append(i)
         if cut:
-            unended = live.extended(*select(candidates, torch.tensor([row for _, row in cut])), weights)
-            for (i, _), hypothesis in zip(cut, _hypotheses(unended, penalty, coverage), strict=True):
-                finished[active[i]].append(hypothesis)
+            owners, rows = zip(*cut, strict=True)
+            set_aside(owners, live.extended(*select(candidates, torch.tensor(rows)), weights))
         if len(leaving) == n:
             break
         if leaving:
             stays = torch.ones(n, dtype=torch.bool)
             stays[leaving] = False
             kept = stays.nonzero().flatten()
-            chosen, limit, has_finished = select((chosen, limit, has_finished), kept)
+            surviving, chosen, limit, has_finished = select((surviving, chosen, limit, has_finished), kept)
             memory = select(memory, there(kept))
             active = [active[i] for i in kept.tolist()]
             n = len(active)
-        candidates = select(candidates, chosen.flatten())
-        live = live.extended(*candidates, weights)
+        parents, _, token = select(candidates, chosen.flatten())
+        live = live.extended(parents, surviving.flatten(), token, weights)
         if beam > 1 or leaving:  # otherwise each row goes on by itself
-            state = select(state, there(candidates[0]))
+            state = select(state, there(parents))
     for hypotheses in finished:
         hypotheses.sort(key=lambda h: (not h.ended, -h.score))
     return [hypotheses[:n_best] for hypotheses in finished]

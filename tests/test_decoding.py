@@ -111,6 +111,15 @@ def test_n_best_is_sorted_and_distinct() -> None:
         assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.parametrize("maximum", [1, 2, 3])
+def test_what_has_ended_does_not_live_on(maximum: int) -> None:
+    """Not even in a beam that is wider than the vocabulary."""
+    found = search(make_model("bahdanau-gru", scale=1.0), SENTENCES[:5], beam=30, n_best=30, maximum=[maximum] * 5)
+    for n_best in found:
+        assert len({(tuple(h.tokens), h.ended) for h in n_best}) == len(n_best) > 5
+        assert all(math.isfinite(h.score) for h in n_best)
+
+
 def test_always_a_hypothesis() -> None:
     """Also when no beam can end."""
     model = make_model("bahdanau-gru")
