@@ -38,7 +38,7 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
-    gc.disable()  # until all is imported: none of that is garbage, and looking through it, at exit too, is a third of a short run
+    gc.disable()  # until all is imported: none of it is garbage, and looking through it is a third of a short run
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that files half-written are removed on the way out
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda received, _: sys.exit(128 + received))
