@@ -107,10 +107,9 @@ def beam_search(
 
     At every step the 2·beam best continuations of a sentence are taken (of a beam of 1 the best: when that ends, the
     sentence is finished). Those among the first `beam` that end are set aside; the best `beam` that do not end live on.
-    A sentence is finished when `beam` hypotheses have ended, when no
-    live one can enter its n best any more, or at its `maximum` length (tokens, EOS included); it then leaves the
-    batch. None ends before its `minimum` length. `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that
-    ended gets β Σ_j log min(Σ_i α_ij, 1).
+    A sentence is finished when `beam` hypotheses have ended, when no live one can enter its n best any more, or at its
+    `maximum` length (tokens, EOS included); it then leaves the batch. None ends before its `minimum` length. `coverage`
+    is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1).
     """
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     active = list(range(len(maximum)))
@@ -123,8 +122,8 @@ def beam_search(
     live = _Beams(log_p.flatten(), torch.full((n * beam, 1), BOS), None)  # on the CPU: one wait a step for a GPU
     there = partial(Tensor.to, device=device, non_blocking=True)
 
-    def set_aside(owners: Iterable[int], ended: _Beams) -> None:
-        for i, hypothesis in zip(owners, _hypotheses(ended, penalty, coverage), strict=True):
+    def set_aside(owners: Iterable[int], beams: _Beams) -> None:
+        for i, hypothesis in zip(owners, _hypotheses(beams, penalty, coverage), strict=True):
             finished[active[i]].append(hypothesis)
 
     for length in range(1, max(maximum, default=0) + 1):

@@ -62,7 +62,7 @@ def reversal(lengths: Tensor, size: int) -> Tensor:
 
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:
-    """From each row of `x` B×S×D the places `index` B×S; rows are taken one below the other, whole."""
+    """x[b, index[b, s]] of `x` B×S×D, `index` B×S: each vector is copied whole, which `gather` does not do."""
     flat = index + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
     return x.flatten(0, 1).index_select(0, flat.flatten()).view(x.shape)
 
