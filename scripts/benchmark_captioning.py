@@ -21,7 +21,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,18 +34,20 @@ from peers.captioning_loops import Hoisted, Tutorial
 from torch import Tensor, nn
 
 import seqtool
-from seqtool.captioner import Captioner
-from seqtool.cli import config_directory
-from seqtool.config import build
-from seqtool.data.batches import Annotations, Batch, make_target
-from seqtool.data.caption_preparation import prepare_captions
-from seqtool.decoding import beam_search, length_penalty
-from seqtool.devices import autocast, keep_memory, onednn
+from seqtool.cli.main import config_directory
+from seqtool.data.batches import Batch, make_target
+from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.decoding.batching import laid_out
+from seqtool.decoding.hypothesis import length_penalty
+from seqtool.decoding.search import beam_search
 from seqtool.errors import InputError
-from seqtool.generation import laid_out
-from seqtool.losses import TrainingLoss
-from seqtool.models import sharing
-from seqtool.optimisation import make_optimiser
+from seqtool.models.fast.quicken import quicken
+from seqtool.models.inputs import Annotations
+from seqtool.predict.captioner import Captioner
+from seqtool.runtime.devices import autocast, keep_memory, onednn
+from seqtool.settings import build
+from seqtool.training.losses import TrainingLoss
+from seqtool.training.optimisation import make_optimiser
 
 LOCATIONS, D, VOCABULARY = 196, 512, 8000
 CAPTIONS, BATCH, STEPS = 640, 64, 20
@@ -118,8 +119,9 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     theirs = next(iter(precisions.values()))
 
     in_order = sorted(range(CAPTIONS), key=lengths.__getitem__)
+    quick = quicken(copy.deepcopy(ours), device)
     training: dict[str, Work] = {
-        way: partial(train, ours, values, captions, in_order, precision, plain=plain)
+        way: partial(train, ours if plain else quick, values, captions, in_order, precision)
         for way, (precision, plain) in WAYS[arguments.device].items()
     }
     training |= {name: partial(train_loop, loop, values, captions, theirs) for name, loop in loops.items()}
@@ -185,9 +187,7 @@ def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, T
 
 
 @onednn()
-def train(
-    model: Any, values: Tensor, captions: list[list[int]], order: list[int], precision: str, *, plain: bool
-) -> int:
+def train(model: Any, values: Tensor, captions: list[list[int]], order: list[int], precision: str) -> int:
     loss = TrainingLoss(model, 0.0).train()
     parameters = [one for one in model.parameters() if one.requires_grad]
     device = parameters[0].device
@@ -197,10 +197,9 @@ def train(
         tokens = int(lengths.sum())
         batch = Batch(Annotations(values[rows]), target, rows.numpy(), tokens).to(device)
         optimiser.zero_grad()
-        with sharing.plain() if plain else nullcontext():
-            with autocast(device, precision):
-                total = loss(batch).total
-            scaler.scale(total / tokens).backward()
+        with autocast(device, precision):
+            total = loss(batch).total
+        scaler.scale(total / tokens).backward()
         scaler.unscale_(optimiser)
         nn.utils.clip_grad_norm_(parameters, 1.0)
         scaler.step(optimiser)

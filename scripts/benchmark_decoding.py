@@ -37,15 +37,15 @@ from peers import toolkits
 from torch.utils.flop_counter import FlopCounterMode
 
 import seqtool
-from seqtool.cli import config_directory
-from seqtool.config import build
+from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
-from seqtool.data.text_files import read_lines
-from seqtool.devices import onednn
+from seqtool.decoding.settings import HYPOTHESES
 from seqtool.errors import InputError
-from seqtool.generation import HYPOTHESES
-from seqtool.models.packed import Packed
-from seqtool.translator import Translator
+from seqtool.models.fast.packed import Packed
+from seqtool.predict.translator import Translator
+from seqtool.runtime.devices import onednn
+from seqtool.runtime.files import read_lines
+from seqtool.settings import build
 
 MODEL = "RNNsearch, readout 512"
 LENGTH = 25  # words of every translation

@@ -12,7 +12,6 @@ import argparse
 import resource
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch
 from benchmark_training import MODELS, VOCABULARY
 from hydra import compose, initialize_config_dir
 
-from seqtool.cli import config_directory
-from seqtool.config import build
+from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.losses import TrainingLoss
-from seqtool.models import sharing
+from seqtool.models.fast.quicken import quicken
+from seqtool.settings import build
+from seqtool.training.losses import TrainingLoss
 
 BATCH, ALIGNMENT = 64, 512
 
@@ -73,13 +72,14 @@ def peak(source: int, target: int, way: str) -> int:
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())
     model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
+    if way != "plain":
+        quicken(model, torch.device("cpu"))
     loss = TrainingLoss(model, 0.0)
     sentences, targets = [[4] * (source - 1)] * BATCH, [[4] * (target - 1)] * BATCH
     batch = Batch(make_source(sentences), make_target(targets), np.arange(BATCH), BATCH * target)
-    with sharing.plain() if way == "plain" else nullcontext():
-        for _ in range(3):
-            model.zero_grad()
-            loss(batch).total.backward()
+    for _ in range(3):
+        model.zero_grad()
+        loss(batch).total.backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 import seqtool
 from seqtool.metrics import ptb
-from seqtool.metrics.captioning import ValidationScorer, score
+from seqtool.metrics.captions import CaptionScorer
 
 IMAGES, REFERENCES = 5_000, 5
 WORDS = 8_000
@@ -124,11 +124,14 @@ def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: 
         tokens = {image: " ".join(ptb.tokenize(caption)) for image, caption in hypotheses.items()}
         alternatives = {image: [" ".join(ptb.tokenize(c)) for c in texts] for image, texts in references.items()}
     with timed("score", seconds):
-        scores = score(tokens, alternatives, tokenize="none")
+        scorer = CaptionScorer(list(alternatives.values()), tokenize="none")
+        statistics = scorer.statistics(list(tokens.values()))
+        scores = scorer.scores(statistics)
+        scorer.each(statistics)
     with timed("validation, references", seconds):
-        scorer = ValidationScorer(list(alternatives.values()), tokenize="none")
+        scorer = CaptionScorer(list(alternatives.values()), tokenize="none", rouge=False)
     with timed("validation, each time", seconds):
-        scorer.scores(list(tokens.values()))
+        scorer.scores(scorer.statistics(list(tokens.values())))
     return (tokens, alternatives), scores
 
 
@@ -147,10 +150,10 @@ def theirs(
     scorers: dict[str, tuple[Callable[[], Any], list[float]]] = {
         "bleu": (
             import_module("pycocoevalcap.bleu.bleu").Bleu,
-            [scores.bleu1, scores.bleu2, scores.bleu3, scores.bleu4],
+            [scores[f"bleu{n}"] for n in (1, 2, 3, 4)],
         ),
-        "rouge_l": (import_module("pycocoevalcap.rouge.rouge").Rouge, [scores.rouge_l]),
-        "cider_d": (import_module("pycocoevalcap.cider.cider").Cider, [scores.cider_d]),
+        "rouge_l": (import_module("pycocoevalcap.rouge.rouge").Rouge, [scores["rouge_l"]]),
+        "cider_d": (import_module("pycocoevalcap.cider.cider").Cider, [scores["cider_d"]]),
     }
     for name, (scorer, expected) in scorers.items():
         with timed(f"pycocoevalcap_{name}", seconds), contextlib.redirect_stdout(io.StringIO()):

@@ -5,10 +5,10 @@
 
 Every system trains on the same generated text with its own training command, one after the other, again and again; a
 run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
-are installed into environments of their own under --environments (once). `plain` is seqtool with every gradient left to
-autograd. The share of a run is of the best square matrix product, by the library that seqtool chooses, measured right
-before and right after that run, since the rate of a shared machine drifts within minutes; a token costs three times the
-operations of its pass forward, as torch counts them.
+are installed into environments of their own under --environments (once). `plain` is seqtool without its quicker parts.
+The share of a run is of the best square matrix product, by the library that seqtool chooses, measured right before and
+right after that run, since the rate of a shared machine drifts within minutes; a token costs three times the operations
+of its pass forward, as torch counts them.
 
 On a GPU, in bf16 and fp16, beside JoeyNMT in fp16:
 
@@ -36,9 +36,9 @@ from peers import toolkits
 from peers.toolkits import PEERS
 from torch.utils.flop_counter import FlopCounterMode
 
-from seqtool.cli import config_directory
-from seqtool.config import build
+from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source, make_target
+from seqtool.settings import build
 
 VOCABULARY = 8000  # with four special symbols
 PAIRS = 20_000
@@ -186,9 +186,9 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
     """Tokens a second of `seqtool train`."""
     precision, plain = WAYS[arguments.device][way]
     run = "run"
-    command = "from seqtool.cli import main; main()"
+    command = "from seqtool.cli.main import main; main()"
     if plain:
-        command = "from seqtool.cli import main; from seqtool.models import sharing\nwith sharing.plain(): main()"
+        command = f"from seqtool.cli import train; train.quicken = lambda model, device: model; {command}"
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
         *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),

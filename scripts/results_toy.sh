@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The numbers of results/toy/: trains each cell and each score on the built-in corpus, six minutes a run (the
-# fixed-context model longer), and scores the test set. Further arguments go to every `seqtool train`.
+# fixed-context model longer), at a rate that falls with the steps, and scores the test set. Further arguments go to every `seqtool train`.
 #     bash scripts/results_toy.sh threads=2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,10 +16,11 @@ result() { # NAME SETTING…: train runs/toy-NAME and write results/toy/NAME.jso
     mv "runs/toy-$name/scores.json" "results/toy/$name.json"
 }
 
-result rnn-additive experiment=quickstart train.minutes=6 model.cell=rnn optim.lr=0.001 "$@"
-result gru-dot experiment=quickstart train.minutes=6 model.score=dot "$@"
-result gru-scaled_dot experiment=quickstart train.minutes=6 model.score=scaled_dot "$@"
-result gru-general experiment=quickstart train.minutes=6 model.score=general "$@"
-result lstm-additive experiment=quickstart train.minutes=6 model.cell=lstm "$@"
-result gru-additive experiment=quickstart train.minutes=6 "$@"
+six_minutes=(experiment=quickstart schedule=inverse_square_root train.epochs=null train.minutes=6)
+result rnn-additive "${six_minutes[@]}" model.cell=rnn optim.lr=0.001 "$@"
+result gru-dot "${six_minutes[@]}" model.score=dot "$@"
+result gru-scaled_dot "${six_minutes[@]}" model.score=scaled_dot "$@"
+result gru-general "${six_minutes[@]}" model.score=general "$@"
+result lstm-additive "${six_minutes[@]}" model.cell=lstm "$@"
+result gru-additive "${six_minutes[@]}" "$@"
 result sutskever experiment=toy_sutskever "$@"

@@ -7,11 +7,11 @@ positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from seqtool.captioner import Captioner
-    from seqtool.translator import Translator
+from seqtool.runtime.version import __version__ as __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from seqtool.predict.captioner import Captioner
+    from seqtool.predict.translator import Translator
 
 
 def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Captioner":
@@ -21,12 +21,12 @@ def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Capt
     A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml and
     configs/caption.yaml. torch is imported here, not by `import seqtool`.
     """
-    from seqtool.checkpoint import find
+    from seqtool import tasks
+    from seqtool.errors import InputError
+    from seqtool.training.checkpoint import find
 
-    if find(checkpoint if isinstance(checkpoint, str) else checkpoint[0]).describes_images:
-        from seqtool.captioner import Captioner
-
-        return Captioner.load(checkpoint, **settings)
-    from seqtool.translator import Translator
-
-    return Translator.load(checkpoint, **settings)
+    if not checkpoint:
+        raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
+    found = find(checkpoint if isinstance(checkpoint, str) else checkpoint[0])
+    model: Translator | Captioner = tasks.of_checkpoint(found).load(checkpoint, **settings)
+    return model

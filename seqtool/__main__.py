@@ -1,6 +1,6 @@
 """`python -m seqtool`, which is what torchrun starts."""
 
-from seqtool.cli import main
+from seqtool.cli.main import main
 
 if __name__ == "__main__":
     main()

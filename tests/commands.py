@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from seqtool import cli
-from seqtool.training import Trainer
+from seqtool.cli import main as cli
+from seqtool.training.trainer import Trainer
 
 
 def main() -> None:

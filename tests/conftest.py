@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_models import MODELS, make_model
 
-from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.models.contract import EncoderDecoder
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent

@@ -35,8 +35,8 @@ from typing import Any, NamedTuple
 import mutations
 from mutations import HOSTILE, INTEGERS
 
-from seqtool import cli
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
 
 SECONDS, MEMORY = 10, 1 << 30
 STARTUP = 30  # seconds that an installed command may take besides
@@ -300,9 +300,14 @@ def json_files(random: Random, place: Path, directory: Path, canary: Path) -> Ca
         case 3:
             (directory / "split.json").write_bytes(mutations.json_bytes(karpathy, random))
             return Case([*train, "data=karpathy", "data.annotations=split.json"])
-        case 4:
+        case 4 if random.random() < 0.5:
             (directory / "results.json").write_bytes(mutations.json_bytes(results, random))
-            return Case([*score, "hypotheses=results.json", "tokenize=none"])
+            return Case([*score, "hypotheses=results.json", "tokenize=none", "format=jsonl"])
+        case 4:
+            written = {"image": "photos/0.png", "captions": [{"text": "a red thing"}, {"text": "a thing"}]}
+            (directory / "out.jsonl").write_bytes(mutations.json_bytes(written, random) + b"\n")
+            (directory / "own.jsonl").write_text('{"file": "0.png", "caption": "a red, thing"}\n')
+            return Case(["eval", "task=captioning", "hypotheses=out.jsonl", "references=own.jsonl", "bootstrap=10"])
         case 5:
             (directory / "coco.json").write_bytes(mutations.json_bytes(random.choice((coco, coco, by_name)), random))
             return Case([*score, "hypotheses=results.json"])
@@ -607,8 +612,13 @@ def warm_up() -> None:
     """What the commands import is no memory that a case takes."""
     import torch
 
-    modules = ("matplotlib.pyplot", "timm", "torchvision.models.feature_extraction", "seqtool.caption_evaluation")
-    for module in (*modules, "seqtool.commands.train", "seqtool.translator", "seqtool.captioner"):
+    modules = (
+        "matplotlib.pyplot",
+        "timm",
+        "torchvision.models.feature_extraction",
+        "seqtool.predict.caption_evaluation",
+    )
+    for module in (*modules, "seqtool.cli.train", "seqtool.predict.translator", "seqtool.predict.captioner"):
         import_module(module)
     torch.set_num_threads(1)
 

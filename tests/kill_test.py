@@ -2,10 +2,10 @@
 
     python tests/kill_test.py --kills 30 --seed 1
 
-Trainings of three model families, with dropout, are killed with SIGKILL in their start, steps, validations and saves,
-and started again with train.resume=auto until they end. Every checkpoint that is kept (weights, optimiser, random
-generators, progress) and the metrics, but for times, must equal the undisturbed run's bit for bit. Learning curves are
-not drawn: nothing reads them, and they would take most of the time.
+Trainings of three model families, with dropout and each kind of vocabulary, are killed with SIGKILL in their start,
+steps, validations and saves, and started again with train.resume=auto until they end. Every checkpoint that is kept
+(weights, optimiser, random generators, progress) and the metrics, but for times, must equal the undisturbed run's bit
+for bit. Learning curves are not drawn: nothing reads them, and they would take most of the time.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-import seqtool.commands.train
-import seqtool.data.caption_preparation  # noqa: F401
-from seqtool import checkpoint, cli
-from seqtool.recording import Recorder
-from seqtool.training import Trainer
-from seqtool.validation import Validator
+import seqtool.cli.train
+import seqtool.data.images.caption_preparation  # noqa: F401
+from seqtool.cli import main as cli
+from seqtool.training import checkpoint
+from seqtool.training.recording import Recorder
+from seqtool.training.trainer import Trainer
+from seqtool.training.validation import Validator
 
 COMMON = [
-    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.kind=word", "data.vocabulary.minimum_count=1"),
+    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1"),
     *("model.embedding=8", "model.dropout=0.3", "validation.max_length=8", "schedule=plateau", "schedule.patience=1"),
     *("train.minutes=null", "train.steps=24", "train.validate_every=2", "train.batch_size=8", "train.log_every=3"),
-    *("optim.lr=0.01", "train.keep_last=2"),
+    *("optim.lr=0.01", "train.keep_last=2", "train.save_minutes=0.0005"),  # after nearly every step
 ]
 TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
 FAMILIES = {
@@ -53,6 +55,13 @@ FAMILIES = {
         *("model.attention=hard", "model.hidden=16", "model.alignment=8", "model.encoder.fine_tune_from=4"),
     ],
 }
+VOCABULARIES = {
+    "word": ["data.vocabulary.kind=word"],
+    "char": ["data.vocabulary.kind=char"],
+    "separate": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"],
+    "joint": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14", "data.vocabulary.joint=true"],
+}
+CAPTIONERS = ("show_attend_tell",)  # which have one vocabulary: none is joint
 PHASES = ("start", "step", "validation", "save", "removal", "between")
 AIMS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # how often, in proportion
 TIMES = ("seconds", "tokens_per_second")
@@ -72,6 +81,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--vocabularies", nargs="+", choices=VOCABULARIES, default=list(VOCABULARIES))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     generator = random.Random(arguments.seed)
@@ -79,51 +89,57 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as place:
         os.chdir(place)
         make_data()
-        for number, family in enumerate(arguments.families):
-            share = (arguments.kills + number) // len(arguments.families)
-            phases += Counter(test(family, share, generator))
+        pairs = list(product(arguments.families, arguments.vocabularies))
+        tested = [pair for pair in pairs if pair[0] not in CAPTIONERS or pair[1] != "joint"]
+        for number, (family, vocabulary) in enumerate(tested):
+            share = (arguments.kills + number) // len(tested)
+            phases += Counter(test(family, vocabulary, share, generator))
     shown = ", ".join(f"{phases[phase]} in {phase}" for phase in PHASES)
     print(f"{phases.total()} kills ({shown}): every run ended as the undisturbed one, bit for bit.")
 
 
-def test(family: str, kills: int, generator: random.Random) -> list[str]:
-    """Kill trainings of this family so many times; returns in which phases."""
-    whole = f"{family}-whole"
-    ended = start(family, whole, aim=None)
+def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> list[str]:
+    """Kill trainings of this family with this vocabulary so many times; returns in which phases."""
+    if kills == 0:
+        return []
+    settings = [*FAMILIES[family], *VOCABULARIES[vocabulary], *COMMON]
+    name = f"{family}-{vocabulary}"
+    whole = f"{name}-whole"
+    ended = start(settings, whole, aim=None)
     assert ended.status == 0, f"{whole} ended with {ended.status}: {log(whole)}"
     usual = {phase: sum(times) / len(times) for phase, times in ended.durations.items()}
     phases: list[str] = []
     runs = 0
     while len(phases) < kills:
         runs += 1
-        run = f"{family}-{runs}"
+        run = f"{name}-{runs}"
         while True:
             aim = None
             if len(phases) < kills:
                 phase = generator.choices(list(AIMS), list(AIMS.values()))[0]
                 occurrence = 1 if phase == "start" else generator.randint(1, 6 if phase in ("step", "between") else 2)
                 aim = phase, occurrence, generator.uniform(0, usual[phase])
-            ended = start(family, run, aim)
+            ended = start(settings, run, aim)
             if ended.status == -signal.SIGKILL:
                 phases.append(ended.phase)
                 continue
             assert ended.status == 0, f"{run} is lost, with exit status {ended.status}: {log(run)}"
             break
         compare(Path("runs", whole), Path("runs", run))
-        again = start(family, run, None)
+        again = start(settings, run, None)
         assert again.status == 0, f"{run} cannot be gone on with when it is finished: {log(run)}"
         compare(Path("runs", whole), Path("runs", run))
-        print(f"{run}: equal after {len(phases)} kills of {family}", flush=True)
+        print(f"{run}: equal after {len(phases)} kills of {name}", flush=True)
     return phases
 
 
-def start(family: str, run: str, aim: tuple[str, int, float] | None) -> Ended:
+def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> Ended:
     """Train in a process of its own; killed so many seconds into the given occurrence of a phase, if it gets there."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        train(family, run, writer)
+        train(settings, run, writer)
     os.close(writer)
     phase, since = "start", time.monotonic()
     seen: Counter[str] = Counter([phase])
@@ -147,7 +163,7 @@ def start(family: str, run: str, aim: tuple[str, int, float] | None) -> Ended:
     return Ended(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
 
 
-def train(family: str, run: str, writer: int) -> None:
+def train(settings: list[str], run: str, writer: int) -> None:
     """`seqtool train` in this process, which says when a phase begins and ends in it."""
 
     def telling(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
@@ -169,9 +185,8 @@ def train(family: str, run: str, writer: int) -> None:
         checkpoint.save = telling(checkpoint.save, "save")
         checkpoint.remove = telling(checkpoint.remove, "removal")
         Recorder.draw = lambda self: None
-        cache = f"data.cache=cache-{run}"
-        settings = [*FAMILIES[family], *COMMON, cache, f"run={run}", "train.resume=auto"]
-        status = cli.run(["train", *settings], cli.config_directory())
+        own = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
+        status = cli.run(["train", *settings, *own], cli.config_directory())
         sys.stdout.flush()
     finally:
         os._exit(status)

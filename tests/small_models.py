@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from seqtool.data.batches import Annotations
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.captioner import Captioner
-from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
+from seqtool.models.inputs import Annotations
 from seqtool.models.luong import Luong
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.show_tell import ShowTell
@@ -104,7 +104,7 @@ SHOW_ATTEND_TELL: dict[str, Any] = {
     "decay": 0.9,
     "credit": "caption",
 }
-CAPTIONERS: dict[str, Callable[[], Captioner[Any]]] = {
+CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
     **{
         f"show_tell-{context}": lambda context=context: ShowTell(**SHOW_TELL | {"context": context})
         for context in ("first_step", "initial_state", "every_step")
@@ -121,7 +121,7 @@ def make_model(name: str, seed: int = 0, scale: float = 2.0) -> EncoderDecoder[A
     return _scaled(MODELS[name](), scale)
 
 
-def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> Captioner[Any]:
+def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> ImageCaptioner[Any]:
     torch.manual_seed(seed)
     return _scaled(CAPTIONERS[name](), scale)
 

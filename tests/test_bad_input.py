@@ -17,16 +17,20 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from fuzz import repair
 from mutations import RAW, Bomb, bomb, dumped
 from PIL import Image
 from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
 
-from seqtool import checkpoint, cli
-from seqtool.cli import config_directory
-from seqtool.data.vocabulary import JOINT, TARGET, WordVocabulary
+from seqtool.cli import arguments
+from seqtool.cli import main as cli
+from seqtool.data.text.vocabulary import JOINT, TARGET, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
+from seqtool.training.tensors import weights
 
 ROOT = Path(__file__).parent.parent
 LINES = b"the cat\n\nthe dog\n"
@@ -42,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], normalization="nfc", lowercase=False)
     for name in (JOINT, TARGET):
         words.save(directory / name)
-    toy = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5}
+    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5}
     for name, model, parts, target, vocabulary in (
         ("translator", Bahdanau(**BAHDANAU), BAHDANAU, "bahdanau.Bahdanau", JOINT),
         ("captioner", ShowAttendTell(**SHOW_ATTEND_TELL), SHOW_ATTEND_TELL, "show_attend_tell.ShowAttendTell", TARGET),
@@ -53,8 +57,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             settings["encoder"] = ENCODER
         checkpoint.save(
             directory / name,
-            model=checkpoint.weights(model),
+            model=weights(model),
             training={"random.cpu": torch.get_rng_state()},
+            task="translation" if name == "translator" else "captioning",
             config={"model": settings, "data": toy, "optim": {"name": "adam"}, "schedule": {"name": "constant"}},
             progress=PROGRESS,
             data={},
@@ -149,7 +154,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         TRANSLATE,
         "lines line 1 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
     ),
-    "an empty file": ({"lines": b""}, TRANSLATE, "lines is empty."),
+    "an empty file": ({"lines": b""}, "eval hypotheses=lines references=lines2", "lines is empty."),
     "no lines but ends": (
         {"a": b"\n", "b": b"\n"},
         PREPARE,
@@ -306,6 +311,237 @@ def test_settings_of_wrong_types_and_sizes(command: str, place: Path, capsys: py
     assert refusal(capsys, command).lower() == SETTINGS[command].lower()
 
 
+CONFIGS = config_directory()
+
+
+def taken(file: Path, prefix: str = "") -> dict[str, Any]:
+    """The settings in a YAML file and in what its defaults list takes in, whatever is chosen, with their defaults.
+
+    A group's value is the list of its choices.
+    """
+    found, content = {}, yaml.safe_load(file.read_text("utf-8"))
+    for entry in content.pop("defaults", []):
+        if isinstance(entry, dict):
+            (group,) = entry
+            files = sorted((CONFIGS / group).glob("*.yaml"))
+            found[group] = [one.stem for one in files]
+            for one in files if group != "experiment" else ():
+                found |= taken(one, f"{group}.")
+        elif entry != "_self_":
+            name, _, place = entry.lstrip("/").partition("@")
+            found |= taken(CONFIGS / f"{name}.yaml", prefix + ("" if place in ("", "_here_") else f"{place}."))
+    return found | flat(content, prefix)
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+TAKEN = {
+    command: taken(CONFIGS / f"{command}.yaml") for command in ("prepare", "train", "translate", "caption", "eval")
+}
+GROUPS = {key: value for key, value in TAKEN["train"].items() if "." not in key and isinstance(value, list)}
+
+
+@pytest.mark.parametrize("command", TAKEN)
+def test_settings_of_other_commands(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All at once, each in a clause that names it and the command; nothing is made."""
+    others = sorted({key for one in TAKEN.values() for key in one} - TAKEN[command].keys() - GROUPS.keys())
+    status, output, error = run(capsys, command, *(f"{key}=1" for key in others))
+    assert (status, output) == (2, "")
+    clauses = error.removeprefix("seqtool: ").removesuffix(".").split("; ")
+    assert [clause.partition(", but of ")[0] for clause in clauses] == [
+        f"'{key}' is not a setting of {command}" for key in others
+    ]
+    assert all(" but of " in clause for clause in clauses)
+    added = others[0].partition(".")[0]
+    required = {"translate": ["checkpoint=c"], "caption": ["checkpoint=c", "images=i"]}.get(command, [])
+    for sign in ("+", "++"):
+        error = run(capsys, command, *required, f"{sign}{others[0]}=1")[2]
+        assert error.startswith(f"seqtool: '{added}' is not a setting of {command}, but of ")
+    assert not (place / "cache").exists() and not (place / "runs").exists()
+
+
+@pytest.mark.parametrize("command", TAKEN)
+@pytest.mark.parametrize("group", GROUPS)
+def test_groups_of_other_commands(command: str, group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if group in TAKEN[command]:
+        sentence = refusal(capsys, f"{command} {group}=none")
+        assert sentence.startswith(f"Unknown {group} 'none'")
+        return
+    for choice in [*GROUPS[group], "null", "[a]"]:
+        sentence = refusal(capsys, f"{command} {group}={choice}")
+        assert re.fullmatch(
+            rf"'{group}' is not a setting of {command}, but of prepare(,| and) train( and eval)?\.", sentence
+        )
+
+
+def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
+    """Settings that are checked together: what chooses them, and their defaults."""
+    train = yaml.safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
+    found: dict[str, tuple[list[str], dict[str, Any]]] = {}
+    for name in ("train", "validation"):
+        found[name] = ([], flat(train.pop(name), f"{name}."))
+    found["a run"] = ([], {key: value for key, value in train.items() if not isinstance(value, dict | list)})
+    for group in ("optim", "schedule", "model", "data"):
+        for file in sorted((CONFIGS / group).glob("*.yaml")):
+            content = yaml.safe_load(file.read_text("utf-8"))
+            settings = [f"{group}={file.stem}", "train.epochs=1"]
+            images = any("caption" in str(one) or "encoder" in str(one) for one in content.pop("defaults", []))
+            settings += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, []) if images else []
+            for key in ("vocabulary", *(("train", "valid", "test") if isinstance(content.get("train"), int) else ())):
+                content.pop(key, None)  # tested by themselves
+            settings += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
+            found[" ".join(settings)] = settings, flat(content, f"{group}.")
+    found["data.vocabulary"] = ([], flat(yaml.safe_load((CONFIGS / "preparation.yaml").read_text("utf-8")), "data."))
+    encoder = flat(yaml.safe_load((CONFIGS / "encoder.yaml").read_text("utf-8")), "model.encoder.")
+    found["model.encoder"] = (["model=show_tell", "data=scenes"], encoder)
+    return found
+
+
+def wrong(settings: dict[str, Any]) -> dict[str, str]:
+    """A value that each setting cannot have; the names of files and runs may be anything."""
+    any_text = arguments.NAMES | {"train.resume", "initialisation", "data.directory", "data.split_file"}
+    values = ("word", "[word]", "{a: 1}")
+    found = {}
+    for number, (key, value) in enumerate(settings.items()):
+        if isinstance(value, int | float):
+            found[key] = values[number % 3]
+        elif key not in any_text and "_target_" not in key:
+            found[key] = (
+                "word" if isinstance(value, list) else values[1 + number % 2] if value is not None else "{a: 1}"
+            )
+    return found
+
+
+@pytest.mark.parametrize("section", sections())
+def test_values_of_wrong_types(section: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All settings of a section at once: one sentence names them all, before anything is prepared."""
+    chosen, settings = sections()[section]
+    for key, value in wrong({key: value for key, value in settings.items() if key.endswith(".name")}).items():
+        assert refusal(capsys, f"train {' '.join(chosen)} {key}={value.replace(' ', '')}").startswith(
+            f"Setting '{key}' must be text, not "
+        )
+    values = wrong({key: value for key, value in settings.items() if not key.endswith(".name")})
+    if not values:  # only names of files
+        return
+    status, output, sentence = run(capsys, "train", *chosen, *(f"{key}={value}" for key, value in values.items()))
+    assert (status, output) == (2, "")
+    assert {key for key in values if f"etting '{key}' must be " not in sentence} == set(), sentence
+    assert not any((place / name).exists() for name in ("cache", "runs", "data"))
+
+
+OF_FILES = "eval hypotheses=lines references=lines"
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        (TRANSLATE, "decoding"),
+        ("caption checkpoint=captioner images=red.png device=cpu", "decoding"),
+        ("eval checkpoint=translator sources=lines references=lines", "decoding"),
+        (TRANSLATE, "translate"),
+        ("caption checkpoint=captioner images=red.png device=cpu", "caption"),
+        (OF_FILES, "eval"),
+    ],
+)
+def test_values_of_wrong_types_when_decoding(
+    command: str, settings: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All at once; but those of the machine, of `eval` and of `caption` one by one, as they are looked at."""
+    own = yaml.safe_load((CONFIGS / f"{settings}.yaml").read_text("utf-8"))
+    values = wrong({key: value for key, value in own.items() if key != "defaults"})
+    apart = set(values) if settings in ("eval", "caption") else {"device", "threads"} & values.keys()
+    for keys in [[key] for key in sorted(apart)] + [[key for key in values if key not in apart]]:
+        line = [word for word in command.split() if word.partition("=")[0] not in keys]
+        status, output, sentence = run(capsys, *line, *(f"{key}={values[key]}" for key in keys))
+        assert (status, output) == (2, "") or not keys
+        assert {key for key in keys if key not in sentence} == set(), sentence
+
+
+@pytest.mark.parametrize("group", ["train", "validation", "embeddings", "data.vocabulary", "data.limits"])
+def test_a_value_for_a_group_of_settings(group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("3", "[1]", "null"):
+        assert f"etting '{group}' " in refusal(capsys, f"train {group}={value}")
+
+
+@pytest.mark.parametrize("group", ["data", "model", "optim", "schedule"])
+def test_what_is_no_choice(group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("3", "[1]", "{a:1}", "null", "", f"[{GROUPS[group][0]},3]"):
+        assert refusal(capsys, f"train {group}={value}").startswith(f"Unknown {group} '")
+
+
+def test_files_as_the_data_of_a_built_in_corpus(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("lines,lines", "[lines,lines]", "lines", "lines.tsv"):
+        sentence = refusal(capsys, f"train data.train={value}")
+        assert sentence.startswith("data.train is a number with data=toy, not ")
+        assert sentence.endswith(": for files of your own add data=parallel or photos.")
+    sentence = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
+    assert sentence == "Setting 'data.train' of prepare is only there with data=parallel, photos, scenes or toy."
+
+
+@pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])
+def test_data_of_a_run_that_goes_on(resume: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever train.resume=true looks like, the data's settings are those of the run, not of the built-in corpus."""
+    for data in ("data.train=lines,lines", "data.directory=moved"):
+        sentence = refusal(capsys, f"train run=r {resume} {data}")
+        assert (
+            sentence == "There is no run at runs/r to go on with: start it without train.resume, or go to where it is."
+        )
+
+
+def test_data_of_a_run_that_may_go_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under auto a run that does not exist is new."""
+    for name in ("new", "new_${seed}"):
+        sentence = refusal(capsys, f"train run={name} train.resume=auto data.train=lines,lines")
+        assert sentence.endswith(": for files of your own add data=parallel or photos.")
+    assert not (place / "runs").exists()
+
+
+def test_several_values_without_m(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for setting in ("seed=1,2", "model=luong,bahdanau", "seed=range(1,3)", "seed=choice(1,2)"):
+        sentence = refusal(capsys, f"train {setting}")
+        assert sentence.startswith(f"Setting {setting} has several values: add -m to run a job with each of them")
+    sentence = refusal(capsys, "eval hypotheses=lines references=lines length_bins=2,4")
+    assert sentence.endswith("(a list is written length_bins=[2,4]).")
+
+
+# What a terminal would obey.
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x7f\x9b31m\u202eabc\u2066"
+
+
+def test_a_strangers_checkpoint_cannot_command_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its texts are shown with their control characters escaped, and no text makes a line of its own."""
+
+    def change(record: dict[str, Any]) -> None:
+        record["versions"] = {f"seq{ESCAPES}": f"0\nbest of run  {ESCAPES}"}
+        record["config"]["data"][ESCAPES] = ESCAPES
+        record["config"]["optim"]["name"] = ESCAPES
+
+    lines = run(capsys, "inspect", "translator")[1].count("\n")
+    rewrite(place / "translator", change)
+    (place / "translator").rename(place / f"new{ESCAPES}")
+    for path in (f"new{ESCAPES}", f"checkpoint=new{ESCAPES}"):
+        status, output, _ = run(capsys, "inspect", path)
+        assert status == 0 and "\\x1b[2J\\x7f\\x9b31m\\u202eabc\\u2066" in output
+        assert not set(ESCAPES.translate(str.maketrans("", "", "]0;owned[2J31mabc"))) & set(output)
+        assert output.count("\n") == lines
+
+
+def test_a_sentence_cannot_command_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever names of files and texts in them it holds, it is one line of harmless characters."""
+    for command in (f"eval hypotheses={ESCAPES}\n references=lines", f"inspect {ESCAPES}", f"train {ESCAPES}=1"):
+        assert cli.run(command.split(" "), config_directory()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("seqtool: ") and error.endswith("\n") and error.count("\n") == 1
+        assert "\\x1b[2J\\x7f\\x9b31m\\u202eabc" in error
+        assert not set("\x1b\x07\x7f\x9b\u202e\u2066") & set(error)
+
+
 def test_a_run_cannot_be_outside_of_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentence = refusal(capsys, "train run=../escaped data.train=20 data.valid=5 data.test=5 data.vocabulary.kind=word")
     assert sentence == "Run name '../escaped' is not a plain directory name: a run lives directly in runs."
@@ -338,18 +574,21 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
         "translator does not fit the model: the model has no 'encoder.back.0.cell.recurrent.bias'.",
     ),
     "a function of Python's": ({"_target_": "os.system"}, f"The configuration names 'os.system': {OURS}"),
-    "a function of ours": ({"_target_": "seqtool.cli.main"}, f"The configuration names 'seqtool.cli.main': {OURS}"),
+    "a function of ours": (
+        {"_target_": "seqtool.cli.main.main"},
+        f"The configuration names 'seqtool.cli.main.main': {OURS}",
+    ),
     "a class that ours import": (
-        {"_target_": "seqtool.cli.Path"},
-        f"The configuration names 'seqtool.cli.Path': {OURS}",
+        {"_target_": "seqtool.cli.main.Path"},
+        f"The configuration names 'seqtool.cli.main.Path': {OURS}",
     ),
     "a module within a module": (
-        {"_target_": "seqtool.cli.os.system"},
-        "Unknown target 'seqtool.cli.os.system': there is no module 'seqtool.cli.os'.",
+        {"_target_": "seqtool.cli.main.os.system"},
+        "Unknown target 'seqtool.cli.main.os.system': there is no module 'seqtool.cli.main.os'.",
     ),
     "a class of ours that is no model": (
-        {"_target_": "seqtool.data.cache.SideWriter"},
-        "The configuration names 'seqtool.data.cache.SideWriter', which is not what is wanted here.",
+        {"_target_": "seqtool.data.columns.ColumnsWriter"},
+        "The configuration names 'seqtool.data.columns.ColumnsWriter', which is not what is wanted here.",
     ),
     "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
 }
@@ -386,15 +625,13 @@ def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
         found, filled = checkpoint.find(models / name), make()
         found.load_weights(filled)
         loaded = found.load_model(make)
-        for (key, ours), (other, theirs) in zip(
-            checkpoint.weights(loaded).items(), checkpoint.weights(filled).items(), strict=True
-        ):
+        for (key, ours), (other, theirs) in zip(weights(loaded).items(), weights(filled).items(), strict=True):
             assert key == other and torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad
     tied = BAHDANAU | {"tie": "all"}
     path = models / "tied"
     checkpoint.save(
-        path, model=checkpoint.weights(Bahdanau(**tied)), training={}, config={"model": {}}, progress={"step": 1},
-        versions={}, data={}, vocabularies=[],
+        path, model=weights(Bahdanau(**tied)), training={}, task="translation", config={"model": {}},
+        progress={"step": 1}, versions={}, data={}, vocabularies=[],
     )  # fmt: skip
     model = checkpoint.find(path).load_model(lambda: Bahdanau(**tied))
     assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight
@@ -575,7 +812,10 @@ def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.Capt
     assert run(capsys, "train", *settings, *sizes)[0] == 0
     file = place / "runs" / "theirs" / "config.yaml"
     before = file.read_text()
-    for old, new in (("seqtool.models.sutskever.Sutskever", "os.mkdir"), ("seqtool.data.translation.Toy", "os.rmdir")):
+    for old, new in (
+        ("seqtool.models.sutskever.Sutskever", "os.mkdir"),
+        ("seqtool.data.corpora.parallel.Toy", "os.rmdir"),
+    ):
         file.write_text(before.replace(old, new))
         sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
         assert sentence == f"The configuration names '{new}': {OURS}"

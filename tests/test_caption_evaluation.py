@@ -1,5 +1,5 @@
+import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,18 +11,16 @@ from omegaconf import OmegaConf
 from PIL import Image
 from pycocotools.coco import COCO
 
-from seqtool import caption_evaluation, checkpoint, cli
-from seqtool.caption_evaluation import (
-    evaluate_caption_files,
-    evaluate_captioner,
-    read_hypotheses,
-    read_references,
-)
-from seqtool.captioner import Captioner
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
+from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
-from seqtool.metrics.captioning import NAMES
 from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.predict import caption_evaluation
+from seqtool.predict.caption_evaluation import CaptionEvaluation
+from seqtool.predict.captioner import Captioner
+from seqtool.predict.scored_captions import read_hypotheses, read_references
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
 
 RESULTS = [{"image_id": 1, "caption": "A dog runs."}, {"image_id": 2, "caption": "Two cats."}]
 ANNOTATIONS = {
@@ -33,6 +31,18 @@ ANNOTATIONS = {
         {"id": 12, "image_id": 1, "caption": "A dog runs on grass."},
     ],
 }
+
+
+NAMES = ["bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "cider"]
+RECORD = [*NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
+
+
+def evaluation(*files: Path, **settings: Any) -> CaptionEvaluation:
+    """Of hypotheses and references, if any."""
+    names = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
+    others = dict.fromkeys(("hypotheses", "baseline", "output", "document_frequencies", "save_document_frequencies"))
+    common = {"split": "valid", "references": [], "tokenize": "ptb", "bootstrap": 10, "format": "table", "java": False}
+    return CaptionEvaluation(**{**others, **common, **names, **settings})
 
 
 def write(path: Path, data: Any) -> Path:
@@ -49,26 +59,25 @@ def test_formats_are_one(tmp_path: Path) -> None:
     for i, data in enumerate(hypotheses):
         for j, other in enumerate((ANNOTATIONS, references)):
             files = write(tmp_path / f"h{i}.json", data), write(tmp_path / f"r{j}.json", other)
-            scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=None, java=False)
-            records.append(scores.record())
+            records.append(evaluation(*files).of_files().record())
     assert all(record == records[0] for record in records)
-    assert set(records[0]) == {*NAMES, "signature"}
+    assert list(records[0]) == RECORD
     assert read_references(tmp_path / "r0.json") == references
 
 
 def test_golden_files(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
-    scores = evaluate_caption_files(*files, tokenize="none", document_frequencies=None, java=False)
-    assert scores.cider_d == pytest.approx(0.5997905185184199, abs=1e-9)
-    assert "cider_d      0.5998" in scores.text()
+    scores = evaluation(*files, tokenize="none").of_files()
+    assert scores.record()["cider_d"] == pytest.approx(0.5997905185184199, abs=1e-9)
+    assert "cider_d      0.5998 [" in scores.text()
 
 
 def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
-    scores = evaluate_caption_files(*files, tokenize="ptb", document_frequencies=tmp_path / "coco.json", java=False)
-    assert "|df:coco(100)|" in scores.signature
+    scores = evaluation(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
+    assert "|df:coco(100)|" in scores.record()["signature"]
 
 
 @pytest.mark.parametrize(
@@ -110,12 +119,12 @@ def test_two_captions_of_an_image(tmp_path: Path) -> None:
 def test_images_that_are_missing(tmp_path: Path) -> None:
     hypotheses, references = write(tmp_path / "h.json", RESULTS[:1]), write(tmp_path / "r.json", ANNOTATIONS)
     with pytest.raises(InputError, match=r"h\.json has no caption for image 2 of .*r\.json: every image must have one"):
-        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None, java=False)
+        evaluation(hypotheses, references).of_files()
     write(references, {"images": [{"id": 1}, {"id": 5}, {"id": 6}], "annotations": ANNOTATIONS["annotations"]})
     with pytest.raises(
         InputError, match=r"r\.json has no caption for 2 images, such as 5,: every image needs at least"
     ):
-        evaluate_caption_files(hypotheses, references, tokenize="ptb", document_frequencies=None, java=False)
+        evaluation(hypotheses, references).of_files()
 
 
 def run(*arguments: str) -> int:
@@ -144,33 +153,30 @@ def coco(directory: Path) -> Any:
         (directory / "annotations").mkdir(exist_ok=True)
         write(directory / "annotations" / f"captions_{split}2017.json", annotations)
     return OmegaConf.create(
-        {"_target_": "seqtool.data.caption_sources.Coco", "directory": str(directory), "year": 2017}
+        {"_target_": "seqtool.data.corpora.caption_sources.Coco", "directory": str(directory), "year": 2017}
     )
 
 
 def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = coco(tmp_path / "coco")
-    options: dict[str, Any] = {"tokenize": "ptb", "document_frequencies": None, "java": False}
     captioner: Any = Describer()
-    evaluate_captioner(captioner, "valid", data, output=tmp_path / "results.json", **options)
+    evaluation(output=str(tmp_path / "results.json")).of_checkpoint(captioner, data)
     written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
     assert sorted(written.getImgIds()) == [1, 2]
-    assert [caption_evaluation._coco_id(name) for name in ("42", "042", "a.jpg", "²")] == [42, "042", "a.jpg", "²"]
+
+
+def test_a_checkpoints_settings_fetch_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captioner: Any = Describer()
+    captioner.config = {"data": coco(tmp_path / "coco")}
+    monkeypatch.setattr(Coco, "fetch", pytest.fail)
+    assert evaluation().of_checkpoint(captioner, None) and captioner.asked == 2
 
 
 def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
     DocumentFrequencies(100, {"a": 90}, "none", "").save(tmp_path / "df.json")
     captioner: Any = Describer()
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluate_captioner(
-            captioner,
-            "valid",
-            coco(tmp_path / "coco"),
-            output=None,
-            tokenize="ptb",
-            document_frequencies=tmp_path / "df.json",
-            java=False,
-        )
+        evaluation(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, coco(tmp_path / "coco"))
     assert captioner.asked == 0
 
 
@@ -196,7 +202,7 @@ def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(caption_evaluation, "java_scores", scores)
     assert run(*FILES) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert list(plain) == [*NAMES, "signature"]
+    assert list(plain) == RECORD
     assert run(*FILES, "java=true") == 0
     assert json.loads(capsys.readouterr().out) == {**plain, "meteor": 0.25}
     assert run(*FILES[:3], "java=true") == 0
@@ -261,9 +267,7 @@ def test_refusals(files: Path, settings: str, message: str, capsys: pytest.Captu
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with photos of noise and `runs/noise`, whose model has learnt almost nothing: it rarely ends."""
     directory = tmp_path_factory.mktemp("place")
-    before = Path.cwd()
-    os.chdir(directory)
-    try:
+    with contextlib.chdir(directory):
         photos = directory / "photos"
         photos.mkdir()
         generator, rows = np.random.default_rng(0), []
@@ -277,8 +281,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         train = ["train", "model=show_attend_tell", *data, *sizes, "run=noise", "device=cpu"]
         assert cli.run(train, config_directory()) == 0
         yield directory
-    finally:
-        os.chdir(before)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +307,149 @@ def test_eval_writes_what_caption_writes(
     assert captions == {one["image_id"]: one["caption"] for one in json.loads(Path("caption.json").read_text())}
 
 
+@pytest.mark.parametrize("kind", ["text", "jsonl", "coco"])
+def test_what_caption_writes_is_scored_against_ones_own_captions(
+    place: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = {"text": "a.txt", "jsonl": "a.jsonl", "coco": "a.json"}[kind]
+    images = "images=photos/3.png,photos/7.png"
+    arguments = ["caption", "checkpoint=runs/noise", images, "max_length=5", "device=cpu"]
+    assert cli.run([*arguments, f"format={kind}", f"output={file}"], config_directory()) == 0
+    settings = ["task=captioning", f"hypotheses={file}", "references=photos/captions.jsonl", "format=jsonl"]
+    capsys.readouterr()
+    assert run(*settings) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["image"] for line in lines] == ["3.png", "7.png"] and len(lines[0]["references"]) == 3
+
+
 def test_hard_attention_is_for_captions(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
     assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
-    monkeypatch.setattr(checkpoint, "find", lambda path: SimpleNamespace(describes_images=False))
+    monkeypatch.setattr(checkpoint, "find", lambda path: SimpleNamespace(task="translation"))
     assert run("checkpoint=runs/words", "hard_attention=argmax") == 2
     assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"
+
+
+OWN = [("a.jpg", "A dog runs."), ("a.jpg", "A dog is running."), ("sub/b.jpg", "Two cats"), ("c.jpg", "An old house")]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One's own captions of three images, and what `caption` wrote about two of them, in each of its formats."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("own.jsonl"), "".join(json.dumps({"file": file, "caption": text}) + "\n" for file, text in OWN))
+    write(Path("own.csv"), "file,caption\n" + "".join(f'{file},"{text}"\n' for file, text in OWN))
+    written = {"photos/a.jpg": ["a dog runs", "a dog"], "photos/sub/b.jpg": ["two cats run", "a cat"]}
+    best = {name: captions[0] for name, captions in written.items()}
+    lists = [{"image": name, "captions": [{"text": text} for text in found]} for name, found in written.items()]
+    write(Path("out.txt"), "".join(f"{name}\t{text}\n" for name, text in best.items()))
+    ranked = (f"{name}\t{text}\t-{i}.5\n" for name, found in written.items() for i, text in enumerate(found))
+    write(Path("n-best"), "".join(ranked))
+    write(Path("out.jsonl"), "".join(json.dumps(one) + "\n" for one in lists))
+    write(Path("coco.json"), [{"image_id": Path(name).name, "caption": text} for name, text in best.items()])
+    return tmp_path
+
+
+@pytest.mark.parametrize("references", ["own.jsonl", "own.csv"])
+def test_ones_own_captions(
+    own: Path, references: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `prepare` reads them, against what `caption` writes; of images without a caption it is said how many."""
+    records = []
+    for hypotheses in ("out.txt", "n-best", "out.jsonl", "coco.json"):
+        caplog.clear()
+        assert run("task=captioning", f"hypotheses={hypotheses}", f"references={references}", "format=json") == 0
+        records.append(json.loads(capsys.readouterr().out))
+        assert caplog.messages == [
+            f"{hypotheses} has captions for 2 of the 3 images of {references}: only these are scored."
+        ]
+    assert all(record == records[0] for record in records)
+    assert records[0]["signature"].startswith("nrefs:1-2|") and records[0]["bleu1"] == pytest.approx(5 / 6, abs=1e-6)
+    assert run("task=captioning", "hypotheses=own.csv", f"references={references}") == 2
+    assert "own.csv has 2 captions for image a.jpg: expected one an image." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("photos/a.jpg\tone\nphotos/a.jpg\tother\n", "h has 2 captions for image photos/a.jpg: expected one an image."),
+        ("a.jpg\tone\nold/a.jpg\tother\n", "h has captions for a.jpg and old/a.jpg, which are both image a.jpg."),
+        ("a.jpg\tone\nd.jpg\tother\n", "h has captions for image d.jpg that own.jsonl does not have: remove them, or"),
+        ("d.jpg\tother\n", "h has no caption for 3 images, such as a.jpg, of own.jsonl: every image must have one."),
+        ("a.jpg one\n", "h line 1 must be an image, a tab and its caption, or the file JSON."),
+    ],
+)
+def test_captions_that_are_not_those_of_the_images(
+    own: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(own / "h", content)
+    assert run("task=captioning", "hypotheses=h", "references=own.jsonl") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "h.jsonl line 1 is not JSON (Expecting property name"),
+        ('{"image": 3, "captions": []}', "h.jsonl line 1: 'image' must be text, not 3."),
+        ('{"image": "a.jpg"}', "h.jsonl line 1 has no 'captions'."),
+        ('{"image": "a.jpg", "captions": ["a"]}', 'h.jsonl line 1 must be an object, not "a".'),
+    ],
+)
+def test_json_lines_that_hold_no_captions(
+    own: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(own / "h.jsonl", line + "\n")
+    assert run("task=captioning", "hypotheses=h.jsonl", "references=own.jsonl") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_baseline_of_captions(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Intervals of both from the same resamples, and whether they differ; a baseline may have described more."""
+    generator = np.random.default_rng(0)
+
+    def caption(known: list[str], share: float) -> str:
+        return " ".join(word if generator.random() < share else str(generator.choice(words)) for word in known)
+
+    words = ["dog", "cat", "runs", "sits", "red", "old", "on", "grass"]
+    references = {str(i): list(map(str, generator.choice(words, 6))) for i in range(60)}
+    write(files / "r.json", {image: [" ".join(known), caption(known, 0.8)] for image, known in references.items()})
+    write(files / "h.json", {image: caption(known, 0.8) for image, known in references.items()})
+    worse = {image: caption(known, 0.4) for image, known in references.items()}
+    write(files / "b.json", {**worse, "60": "more"})
+    assert run(*FILES, "baseline=b.json", "bootstrap=200") == 0
+    record = json.loads(capsys.readouterr().out)
+    found = {one["name"]: one for one in record["comparison"]["differences"]}
+    assert list(found) == NAMES
+    for name, one in found.items():
+        assert one["system"] == record["intervals"][name] and one["system"]["value"] == record[name]
+        assert one["baseline"]["low"] < one["baseline"]["value"] < one["baseline"]["high"] < one["system"]["low"]
+        assert one["p_value"] < 0.01
+        assert one["signature"].startswith("nrefs:2|bs:200|seed:12345|tok:ptb")
+    assert run(*FILES[:3], "baseline=b.json", "bootstrap=200") == 0
+    table = capsys.readouterr().out.split("\n\n")[-2]
+    assert table.splitlines()[0].replace(" ", "") == "|score|baseline|system|difference|p|"
+    assert f"| cider_d     | {found['cider_d']['baseline']['value']:.4f} [" in table
+    write(files / "b.json", {"0": "a dog"})
+    assert run(*FILES, "baseline=b.json") == 2
+    assert "b.json has no caption for 59 images, such as 1, of the references" in capsys.readouterr().err
+
+
+def test_scores_of_each_image(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(files / "b.json", {"1": "A dog", "2": "No cats"})
+    write(files / "half.json", {"1": "\ud83d dog", "2": "é"})
+    assert run("task=captioning", "hypotheses=half.json", "references=r.json", "format=jsonl") == 0
+    assert [json.loads(line)["hypothesis"] for line in capsys.readouterr().out.splitlines()] == ["\ud83d dog", "é"]
+    assert run(*FILES[:3], "baseline=b.json", "format=jsonl") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["image"] for line in lines] == ["1", "2"]
+    assert lines[0]["references"] == ["A dog is running.", "A dog runs on grass."]
+    assert lines[0]["hypothesis"] == "A dog runs." and list(lines[0]["scores"]) == NAMES
+    assert lines[1]["baseline"]["hypothesis"] == "No cats"
+    assert lines[1]["baseline"]["scores"]["bleu1"] == pytest.approx(0.5 * np.exp(-0.5), abs=1e-6)
+    assert run(*FILES) == 0
+    record = json.loads(capsys.readouterr().out)
+    for name in ("rouge_l", "cider_d", "cider"):
+        assert record[name] == pytest.approx(np.mean([line["scores"][name] for line in lines]))

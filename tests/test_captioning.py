@@ -1,8 +1,14 @@
 """Captioning by its commands: train, caption, eval, inspect and the Python API, on photos made for this module."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +21,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import seqtool
-from seqtool import checkpoint, cli
-from seqtool.captioner import Captioner
-from seqtool.captioning import image_id
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
 from seqtool.errors import InputError
-from seqtool.training import Trainer
+from seqtool.predict.captioner import Captioner
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
+from seqtool.training.trainer import Trainer
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (40, 60, 210), "yellow": (220, 210, 40)}
 DATA = ["data=photos", "data.vocabulary.minimum_count=1", "data.processes=1", "device=cpu", "train.minutes=null"]
@@ -38,9 +44,7 @@ def run(*arguments: str) -> int:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with photos of one colour, left or right, and `runs/soft` and `runs/fixed` trained on them."""
     directory = tmp_path_factory.mktemp("place")
-    before = Path.cwd()
-    os.chdir(directory)
-    try:
+    with contextlib.chdir(directory):
         photos = directory / "data" / "photos"
         photos.mkdir(parents=True)
         rows, generator = [], np.random.default_rng(0)
@@ -58,8 +62,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert run(*train, *SOFT, "run=soft", "train.epochs=80", "train.best_by=cider") == 0
         assert run(*train, "model=show_tell", *SIZES, "run=fixed", "train.epochs=1") == 0
         yield directory
-    finally:
-        os.chdir(before)
 
 
 def weights(run_name: str) -> dict[str, torch.Tensor]:
@@ -119,6 +121,76 @@ def test_formats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = json.loads(Path("results.json").read_text())
     assert [result["image_id"] for result in results] == ["000.png", "001.png"]
     assert results[0]["caption"] == records[0]["captions"][0]["text"]
+
+
+def test_where_each_word_looked_is_what_was_drawn(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not where attention was highest."""
+    images = [f"data/photos/{number:03d}.png" for number in range(20)]
+    settings = ["format=jsonl", "hard_attention=sample", "device=cpu"]
+    assert run("caption", "checkpoint=runs/soft", f"images={','.join(images)}", *settings) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    attended = [record["captions"][0]["attended"] for record in records]
+    found = [best for best, *_ in Captioner.load("runs/soft", hard_attention="sample", device="cpu").describe(images)]
+    assert attended == [[list(divmod(location, 8)) for location in best.chosen or []] for best in found]
+    highest = [best.attention.argmax(-1).tolist() for best in found if best.attention is not None]
+    assert highest != [best.chosen for best in found]
+
+
+def test_what_did_not_end_is_marked(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fourth column among the n best, a field in JSON."""
+    settings = ["checkpoint=runs/soft", "images=data/photos/000.png,data/photos/001.png", "device=cpu", "n_best=5"]
+    settings += ["min_length=3", "max_length=3"]
+    assert run("caption", *settings) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert run("caption", *settings, "format=jsonl") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [one for record in records for one in record["captions"]]
+    assert [row[3:] for row in rows] == [[] if one["ended"] else ["not ended"] for one in found]
+    assert [one["ended"] for one in found] == [len(one["words"]) < 3 for one in found]
+    assert not all(one["ended"] for one in found)
+
+
+@pytest.mark.parametrize("output", ["photo.png", "link.png", "list.txt"])
+def test_an_image_is_not_overwritten(place: Path, capsys: pytest.CaptureFixture[str], output: str) -> None:
+    content = Path("data/photos/000.png").read_bytes()
+    Path("photo.png").write_bytes(content)
+    Path("list.txt").write_text("photo.png\n")
+    if not Path("link.png").is_symlink():
+        Path("link.png").symlink_to("photo.png")
+    assert run("caption", "checkpoint=runs/soft", "images=list.txt", f"output={output}", "device=cpu") == 2
+    read = "list.txt" if output == "list.txt" else "photo.png"
+    message = f"output={output} is the same file as {read}, which is read: name another file to write to."
+    assert message in capsys.readouterr().err
+    assert Path("photo.png").read_bytes() == content and Path("list.txt").read_text() == "photo.png\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "number"), [("jsonl", signal.SIGINT), ("text", signal.SIGTERM), ("coco", signal.SIGINT)]
+)
+def test_what_is_finished_is_kept(place: Path, tmp_path: Path, form: str, number: int) -> None:
+    """Lines are, and a part of a JSON list is nothing."""
+    (tmp_path / "out").write_text("before")
+    settings = [f"images={','.join(['data/photos'] * 5)}", f"output={tmp_path / 'out'}", f"format={form}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "seqtool", "caption", "checkpoint=runs/soft", *settings, f"plot={tmp_path / 'p'}"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        until = time.monotonic() + 30
+        while not (tmp_path / "p/caption-0001-000.png").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+        said = process.stderr.read()
+    assert (tmp_path / "out").read_text() == "before"
+    kept = tmp_path / "out.partial"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "p"} | (set() if form == "coco" else {kept.name})
+    if form != "coco":
+        count = kept.read_text().count("\n")
+        assert 0 < count < 480
+        assert f"{kept} has what is finished, {count} images; {tmp_path / 'out'} is as it was." in said
 
 
 def test_bad_images_are_reported_and_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +270,7 @@ def test_an_old_checkpoint_is_not_gone_on_with(place: Path, capsys: pytest.Captu
         Path("runs/old/checkpoints") / found.path.name,
         model=load_file(found.path / "model.safetensors"),
         training=tensors,
+        task="captioning",
         config=found.config,
         progress=found.progress,
         versions=found.versions,
@@ -218,6 +291,27 @@ def test_python(place: Path) -> None:
     (best,) = captioner.describe([image])[0]
     assert best.attention is not None and best.attention.shape == (len(best.words), 64)
     assert best.attention.sum(-1) == pytest.approx(np.ones(len(best.words)), abs=1e-5)
+
+
+def test_ensembles(place: Path) -> None:
+    """Of models with and without attention too; they must go together."""
+    images = [f"data/photos/{number:03d}.png" for number in range(9)]
+    alone, twice, mixed = (
+        Captioner.load([f"runs/{name}" for name in names], device="cpu").describe(images)
+        for names in (["soft"], ["soft", "soft"], ["fixed", "soft"])
+    )
+    assert [n_best[0].text for n_best in twice] == [n_best[0].text for n_best in alone]
+    assert all(best.attention is not None and best.words for (best,) in mixed)
+    other = [*DATA, TRAIN, *SOFT, "model.encoder.size=32", "run=other", "train.steps=1", "train.epochs=null"]
+    assert run("train", *other) == 0
+    refused = {
+        ("soft", "other"): "read images of different sizes: an ensemble needs one size.",
+        ("soft", "fixed"): "hard_attention=argmax is for one model with attention.",
+        ("fixed",): "hard_attention=argmax is for one model with attention.",
+    }
+    for names, message in refused.items():
+        with pytest.raises(InputError, match=re.escape(message)):
+            Captioner.load([f"runs/{name}" for name in names], device="cpu", hard_attention="argmax")
 
 
 def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +350,10 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "needs a model with attention",
         ),
         (
+            ["caption", "checkpoint=runs/soft", "images=data/photos", "top_p=0.5"],
+            "top_p= can only be given with sample=true",
+        ),
+        (
             ["caption", "checkpoint=runs/soft", "images=data/photos", "format=coco", "n_best=2"],
             "format=coco has one caption an image: leave n_best out, or choose format=jsonl.",
         ),
@@ -268,10 +366,20 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],
             "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false.",
         ),
-        (["train", "data=photos", "data.train=c.jsonl"], "choose model=show_attend_tell or model=show_tell"),
-        (["train", "data=toy", "model=show_tell"], "data=scenes"),
+        (
+            ["train", "data=photos", "data.train=c.jsonl"],
+            "model=bahdanau translates sentences, but data=photos holds images with captions: ",
+        ),
+        (
+            ["train", "data=toy", "model=show_tell"],
+            "model=show_tell describes images, but data=toy holds sentence pairs: choose another model, such as "
+            "model=bahdanau, or other data, such as data=scenes.",
+        ),
         (["train", *DATA, TRAIN, *SOFT, "train.gradient_flow=true"], "train.gradient_flow=true"),
-        (["train", "train.best_by=cider"], "train.best_by=cider is for captions; choose from bleu, loss."),
+        (
+            ["train", "train.best_by=cider"],
+            "train.best_by=cider is not a score of translation; choose from bleu, ",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -279,12 +387,6 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     assert run(*arguments, "device=cpu") == 2
     assert message in capsys.readouterr().err
-
-
-def test_image_ids() -> None:
-    assert image_id("val2014/COCO_val2014_000000000042.jpg") == 42
-    assert image_id("val2017/000000000139.jpg") == 139
-    assert image_id("photos/000.png") == "000.png"
 
 
 def test_a_single_path_is_not_a_list(place: Path) -> None:

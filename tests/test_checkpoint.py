@@ -8,8 +8,8 @@ import pytest
 import torch
 from small_models import make_model
 
-from seqtool import checkpoint
 from seqtool.errors import InputError
+from seqtool.training import checkpoint, tensors
 
 
 def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
@@ -18,8 +18,9 @@ def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
     vocabulary.write_text("words")
     checkpoint.save(
         path,
-        model=checkpoint.weights(model),
+        model=tensors.weights(model),
         training={"random.cpu": torch.get_rng_state()},
+        task="translation",
         config={"model": {"größe": 3}},
         progress={"step": step, **progress},
         versions={"seqtool": "0"},
@@ -130,10 +131,26 @@ def test_a_failed_save_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(tensors, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
         write(run / "checkpoints" / "step-0000004", make_model("bahdanau-gru"))
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"step-000000{n}" for n in (1, 2, 3)]
+
+
+def test_what_could_not_be_deleted_is_in_nobodys_way(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS keeps files that another process has open, and the run may come by that step again."""
+    path = checkpoint.newest(run).path
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    for _ in range(2):
+        copy = {file.name: file.read_bytes() for file in path.iterdir()}
+        checkpoint.remove(path)
+        path.mkdir()
+        for name, content in copy.items():
+            (path / name).write_bytes(content)
+    monkeypatch.undo()
+    assert len(list((run / "checkpoints").glob(".*"))) == 2
+    checkpoint.remove_unfinished(run)
+    assert not list((run / "checkpoints").glob(".*"))
 
 
 def test_average(run: Path) -> None:

@@ -1,20 +1,31 @@
 """The command line in front of Hydra: what reaches a command, and what its user is told."""
 
+import copy
+import logging
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from hydra.core.plugins import Plugins
+from hydra.core.utils import run_job
+from hydra.plugins.launcher import Launcher
+from omegaconf import open_dict
 
 import seqtool
-from seqtool import arguments, cli, usage
-from seqtool.config import plain
+from seqtool.cli import arguments, usage
+from seqtool.cli import main as cli
 from seqtool.errors import InputError
+from seqtool.runtime.files import config_directory
+from seqtool.settings import plain
 
 ROOT = Path(__file__).parent.parent
 
@@ -129,6 +140,21 @@ def configs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The user's own configurations, for --config-dir."""
+    folder = tmp_path / "it's mine, (1)"
+    for name, text in {
+        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /model: tiny]\ntrain: {epochs: 3}\n",
+        "experiment/lost.yaml": "# @package _global_\ndefaults: [override /model: lost]\n",
+        "model/tiny.yaml": "# Tiny.\ndefaults: [large, _self_]\nhidden: 2  # units\nsize: 1\n",
+        "model/sub/deep.yaml": "hidden: 3\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The configurations that commands are called with, from an empty working directory."""
     found: list[Any] = []
@@ -142,7 +168,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def replace(name: str, function: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the command's module one that holds `function` alone."""
-    module = types.ModuleType(f"seqtool.commands.{name}")
+    module = types.ModuleType(f"seqtool.cli.{name}")
     setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
@@ -162,8 +188,8 @@ def failing(function: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) ->
 
 def test_help_imports_neither_hydra_nor_torch() -> None:
     code = (
-        "import sys; from seqtool import cli; "
-        "assert cli.run(['--help'], cli.config_directory()) == 0; "
+        "import sys; from seqtool.cli.main import config_directory, run; "
+        "assert run(['--help'], config_directory()) == 0; "
         "assert not {'torch', 'hydra', 'omegaconf', 'numpy'} & sys.modules.keys()"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -173,9 +199,10 @@ def test_help_imports_neither_hydra_nor_torch() -> None:
 
 def test_nothing_that_runs_before_a_command_imports_torch() -> None:
     code = (
-        "import sys; from seqtool import arguments, cli, config, runs, usage; "
-        "configs = cli.config_directory(); "
-        "assert cli.run(['train', '--help'], configs) == cli.run(['train', '--cfg', 'job'], configs) == 0; "
+        "import sys; from seqtool import settings; from seqtool.cli import arguments, main, usage; "
+        "from seqtool.training import runs; "
+        "configs = main.config_directory(); "
+        "assert main.run(['train', '--help'], configs) == main.run(['train', '--cfg', 'job'], configs) == 0; "
         "assert 'torch' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -184,9 +211,9 @@ def test_nothing_that_runs_before_a_command_imports_torch() -> None:
 
 def test_a_command_collects_garbage_but_not_modules() -> None:
     code = (
-        "import gc, sys; from seqtool import cli; from seqtool.commands import prepare; "
+        "import gc, sys; from seqtool.cli import main, prepare; "
         "prepare.prepare = lambda config: print(gc.isenabled(), gc.get_freeze_count() > 10_000); "
-        "sys.argv = ['seqtool', 'prepare']; cli.main()"
+        "sys.argv = ['seqtool', 'prepare']; main.main()"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
@@ -217,9 +244,14 @@ def test_a_preset_sets_what_it_names(calls: list[Any], configs: Path) -> None:
 
 def test_inspect_gets_its_path(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["inspect", "runs/a=(b)"], configs) == 0
-    assert calls == ["runs/a=(b)"]
-    assert cli.run(["inspect"], configs) == 2
-    assert capsys.readouterr().err == "seqtool: inspect needs one path: seqtool inspect PATH.\n"
+    assert cli.run(["inspect", "checkpoint=runs/a"], configs) == 0
+    Path("checkpoint=b").touch()
+    assert cli.run(["inspect", "checkpoint=b"], configs) == 0
+    assert calls == ["runs/a=(b)", "runs/a", "checkpoint=b"]
+    for line in (["inspect"], ["inspect", "checkpoint="], ["inspect", ""], ["inspect", "a", "b"]):
+        assert cli.run(line, configs) == 2
+        assert capsys.readouterr().err == "seqtool: inspect needs one path: seqtool inspect PATH.\n"
+    assert len(calls) == 3
 
 
 def test_sweeps_run_every_job_and_leave_nothing(
@@ -244,6 +276,198 @@ def test_sweeps_run_every_job_and_leave_nothing(
     assert all(call["data"]["train"] == ["a b", "c d"] for call in calls)
     assert list(Path().iterdir()) == []
     assert capsys.readouterr().out == ""
+
+
+def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path) -> None:
+    names = {
+        "a_${model.hidden}": "a_8",
+        "${model.hidden}-${train.epochs}": "8-2",
+        "it's \\${train.epochs}, {b}": "it's \\2, {b}",
+        "${oc.env:HOME}": "${oc.env:HOME}",
+        "$HOME ${ x": "$HOME ${ x",
+        "${run} ${x}": "${run} ${x}",
+    }
+    for name in names:
+        assert cli.run(["train", "train.epochs=2", f"run={name}", "init_from=${run}"], configs) == 0
+    assert [call["run"] for call in calls] == list(names.values())
+    assert {call["init_from"] for call in calls} == {"${run}"}
+
+
+def test_a_reference_to_nothing(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["train", "run=a_${model.hiden}"], configs) == 2
+    expected = "seqtool: Setting 'run' cannot be resolved: Interpolation key 'model.hiden' not found.\n"
+    assert (calls, capsys.readouterr().err) == ([], expected)
+
+
+@pytest.mark.parametrize("flag", [[], ["-m"]], ids=["once", "sweep"])
+def test_a_group_is_no_part_of_a_name(
+    flag: list[str], calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, group, example in (
+        ("a_${model}", "model", ", such as ${model.hidden}"),
+        ("${train.epochs}\\${model.deep}", "model.deep", ", such as ${model.deep.layers}"),
+        ("${data}", "data", ""),
+    ):
+        assert cli.run(["train", *flag, "model=large", f"run={name}"], configs) == 2
+        said = f"seqtool: Setting 'run' refers to '{group}', which is a group of settings: name one in it{example}.\n"
+        assert (calls, capsys.readouterr().err) == ([], said)
+
+
+def test_a_sweep_takes_the_settings_that_all_its_choices_have(
+    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether or not the default choice has them."""
+    (configs / "model/huge.yaml").write_text("_target_: seqtool.models.huge.Huge\ndeep: {layers: 9}\nhidden: 9999\n")
+    sweep = ["train", "-m", "model=large,huge"]
+    assert cli.run([*sweep, "model.deep.layers=1,2", "model.hidden=3"], configs) == 0
+    assert [(call["model"]["deep"]["layers"], call["model"]["hidden"]) for call in calls] == [(1, 3), (2, 3)] * 2
+    assert [call["model"]["_target_"].rpartition(".")[2] for call in calls] == ["Large", "Large", "Huge", "Huge"]
+    capsys.readouterr()
+    assert cli.run([*sweep, "model.deep.layer=1"], configs) == 2
+    assert capsys.readouterr().err == (
+        "seqtool: Unknown setting 'model.deep.layer'; did you mean 'model.deep.layers'?\n"
+    )
+    assert cli.run(["train", "-m", "model=large,small", "model.deep.layers=1"], configs) == 2
+    assert len(calls) == 4
+
+
+def test_runs_of_a_sweep_have_names_of_their_own(calls: list[Any], configs: Path) -> None:
+    """The number of the job is only added where the name would be another job's."""
+    sweep = ["train", "-m", "model=small,large", "train.epochs=1,2"]
+    assert cli.run([*sweep, "run=${model.hidden}_${train.epochs}"], configs) == 0
+    assert [call["run"] for call in calls] == ["8_1", "8_2", "512_1", "512_2"]
+    calls.clear()
+    assert cli.run([*sweep, "run=a_${model.hidden}"], configs) == 0
+    assert [call["run"] for call in calls] == ["a_8", "a_8-1", "a_512", "a_512-3"]
+    calls.clear()
+    assert cli.run([*sweep, "run=${model.hidden}"], configs) == 0
+    assert [str(call["run"]) for call in calls] == ["8", "8-1", "512", "512-3"]
+
+
+def test_a_job_that_fails_does_not_end_the_sweep(
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[Any] = []
+
+    def command(config: Any) -> None:
+        done.append((config.model.hidden, config.train.epochs))
+        if config.train.epochs == 2:
+            raise InputError(f"hidden={config.model.hidden} is bad.")
+        if config.model.hidden == 512:
+            raise FileNotFoundError(2, "No such file or directory", "a\nb")
+
+    failing(command, monkeypatch)
+    arguments = ["train", "-m", "model=small,large", "train.epochs=1,2", "train.batch_size=7", "run=a ${model.hidden}"]
+    assert cli.run(arguments, configs) == 2
+    assert done == [(8, 1), (8, 2), (512, 1), (512, 2)]
+    assert capsys.readouterr().err.splitlines() == [
+        "seqtool: hidden=8 is bad.",
+        "seqtool: 'a\\nb' cannot be used: no such file or directory.",
+        "seqtool: hidden=512 is bad.",
+        "seqtool: 3 of 4 jobs failed: job 1, model=small train.epochs=2; job 2, model=large train.epochs=1; "
+        "job 3, model=large train.epochs=2.",
+    ]
+
+
+class Apart(Launcher):
+    """Jobs that share nothing, as those that other launchers send to other processes."""
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        self.context, self.task, self.config = hydra_context, task_function, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
+        return [self.job(number, one) for number, one in enumerate(job_overrides, initial_job_idx)]
+
+    def job(self, number: int, overrides: Sequence[str]) -> Any:
+        config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(config):
+            config.hydra.job.num, config.hydra.job.id = number, str(number)
+        cells = tuple(types.CellType(copy.deepcopy(cell.cell_contents)) for cell in self.task.__closure__)
+        return run_job(
+            hydra_context=self.context,
+            task_function=types.FunctionType(self.task.__code__, self.task.__globals__, closure=cells),
+            config=config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command line that starts a sweep with such a launcher."""
+    plugins = Plugins.instance()  # looks for what is installed
+    monkeypatch.setattr(Apart, "__module__", "hydra_plugins.apart")  # Hydra takes no others
+    for name in ("hydra_plugins", "hydra_plugins.apart"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(sys.modules["hydra_plugins.apart"], "Apart", Apart, raising=False)
+    plugins.register(Apart)
+    return ["train", "-m", "hydra.launcher._target_=hydra_plugins.apart.Apart"]
+
+
+def test_runs_of_jobs_that_share_nothing_are_numbered(calls: list[Any], configs: Path, apart: list[str]) -> None:
+    line = [*apart, "model=small,large", "train.epochs=1,2"]
+    assert cli.run([*line, "run=a_${model.hidden}"], configs) == 0
+    assert cli.run([*line, "run=a"], configs) == 0
+    assert cli.run([*apart, "train.epochs=0,1", "run=a-${train.epochs}"], configs) == 0
+    expected = ["a_8-0", "a_8-1", "a_512-2", "a_512-3", "a-0", "a-1", "a-2", "a-3", "a-0", "a-1"]
+    assert [call["run"] for call in calls] == expected
+
+
+def test_jobs_that_share_nothing_have_a_directory_here(calls: list[Any], configs: Path, apart: list[str]) -> None:
+    """Other machines see no temporary directory of this one."""
+    assert cli.run([*apart, "train.epochs=1,2"], configs) == 0
+    assert len(list(Path("multirun").rglob("multirun.yaml"))) == 1
+
+
+def test_a_failure_reaches_a_launcher_of_jobs_that_share_nothing(
+    configs: Path, apart: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(config: Any) -> None:
+        if config.train.epochs == 2:
+            raise InputError("epochs=2 is bad.")
+
+    failing(command, monkeypatch)
+    assert cli.run([*apart, "train.epochs=1,2"], configs) == 2
+    assert capsys.readouterr().err == "seqtool: epochs=2 is bad.\n"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, BrokenPipeError, ZeroDivisionError])
+def test_what_ends_a_sweep(stop: type[BaseException], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is no bad input of one job."""
+    done: list[int] = []
+
+    def command(config: Any) -> None:
+        done.append(config.train.epochs)
+        raise stop
+
+    failing(command, monkeypatch)
+    monkeypatch.setattr(cli, "_forget_output", lambda: None)
+    line = ["train", "-m", "train.epochs=1,2"]
+    if stop in (KeyboardInterrupt, BrokenPipeError):
+        assert cli.run(line, configs) == {KeyboardInterrupt: 130, BrokenPipeError: 1}[stop]
+    else:
+        with pytest.raises(stop):
+            cli.run(line, configs)
+    assert done == [1]
+
+
+def test_ctrl_c_ends_a_sweep_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is stopped after its step and can go on; no other job is begun."""
+    monkeypatch.chdir(tmp_path)
+
+    def interrupt() -> None:
+        while not (tmp_path / "runs" / "a-0").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    data = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
+    model = ["model=sutskever", "model.hidden=4", "model.embedding=4", "device=cpu", "threads=1"]
+    Thread(target=interrupt, daemon=True).start()
+    line = ["train", "-m", *data, *model, "train.minutes=0.2", "seed=0,1", "run=a"]
+    assert cli.run(line, config_directory()) == 130
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a-0"]
+    line = ["train", "run=a-${seed}", "seed=0", "train.resume=true", "train.steps=1"]
+    assert cli.run(line, config_directory()) == 0
 
 
 def test_a_run_leaves_nothing(calls: list[Any], configs: Path) -> None:
@@ -271,7 +495,8 @@ def test_any_file_name_is_taken_as_it_stands(name: str, calls: list[Any], config
     assert {value for _, value in leaves(calls[0])} == {expected}
 
 
-def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path) -> None:
+def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # not every one of these names can be sent between processes
     keys = sorted(arguments.NAMES - arguments.LISTS - {"run"})
     for start in range(0, len(HOSTILE), len(keys)):
         names = dict(zip(keys, HOSTILE[start : start + len(keys)], strict=False))
@@ -378,6 +603,61 @@ def test_one_sentence_for_a_mistake(
     assert calls == []
 
 
+@pytest.mark.parametrize("option", ["--config-dir", "-cd"])
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "experiment=mine train.epochs=1,2",
+            "Setting train.epochs=1,2 has several values: add -m to run a job with each of them "
+            "(a list is written train.epochs=[1,2]).",
+        ),
+        ("experiment=mine modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
+        ("model=sub/deep modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
+        ("experiment=mien", "Unknown experiment 'mien'; did you mean 'mine'?"),
+        ("model.size=3", "Setting 'model.size' of train is only there with model=tiny."),
+        ("model.deep=3", "Setting 'model.deep' of train is only there with model=large or tiny."),
+        (
+            "experiment=lost seed=3",
+            "Cannot compose the configuration: In 'train': Could not find 'model/lost' (see seqtool train --help).",
+        ),
+    ],
+)
+def test_a_mistake_beside_the_users_own_settings(
+    line: str,
+    sentence: str,
+    option: str,
+    own: Path,
+    calls: list[Any],
+    configs: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["train", *line.split(), option, str(own)], configs) == 2
+    assert (calls, capsys.readouterr()) == ([], ("", f"seqtool: {sentence}\n"))
+
+
+def test_the_users_own_settings(
+    own: Path,
+    calls: list[Any],
+    configs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file of theirs that is broken is named, whatever else is on the line."""
+    monkeypatch.chdir(own.parent)
+    assert cli.run(["train", f"--config-dir={own.name}", "experiment=mine", "run=${model.size}"], configs) == 0
+    assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, 1)
+    (own / "experiment/broken.yaml").write_text("# @package _global_\ntrain: [\n")
+    for more in ([], ["--help"], ["train.epochs=1,2"], ["modle=3"]):
+        capsys.readouterr()
+        assert cli.run(["train", "--config-dir", own.name, "experiment=broken", *more], configs) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("seqtool: A YAML file cannot be read: while parsing ") and "broken.yaml" in said
+    assert cli.run(["train", "--config-dir", "nowhere", "experiment=mine"], configs) == 2
+    expected = "seqtool: There is no directory 'nowhere': --config-dir names one of YAML files.\n"
+    assert (len(calls), capsys.readouterr().err) == (1, expected)
+
+
 @pytest.mark.parametrize("flag", [[], ["-m"]], ids=["once", "sweep"])
 @pytest.mark.parametrize(
     ("error", "sentence"),
@@ -461,6 +741,70 @@ def test_help_of_a_command_shows_its_settings_and_choices(configs: Path) -> None
     assert "defaults" not in text.split("Settings and their defaults")[1]
     assert "beam: 5  # 1 is greedy" in usage.command("translate", configs, [])
     assert usage.command("inspect", configs, []).startswith("seqtool inspect: ")
+
+
+def helped(capsys: pytest.CaptureFixture[str], *arguments: str, configs: Path) -> str:
+    assert cli.run([*arguments, "--help"], configs) == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_what_the_settings_on_the_line_come_to(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A preset's values and those that are given, beside the comments, in the groups that it chooses."""
+    assert "\n  train: {batch_size: 4, epochs: 1, resume: false}\n" in helped(capsys, "train", configs=configs)
+    text = helped(
+        capsys, "train", "experiment=paper", "run=a b", "model.deep.layers=2", "+model.extra=3", configs=configs
+    )
+    assert "\n  run: a b  # the name of the run\n" in text
+    assert "\n  train: {batch_size: 4, epochs: 9, resume: false}\n" in text
+    assert "\n  model=large  # choose from large, small\n" in text
+    assert "\n    deep: {layers: 2}\n" in text
+    assert "\n  model.extra: 3\n" in text
+    assert cli.run(["train", "experiment=none", "--help"], configs) == 2
+
+
+def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    text = helped(capsys, "train", "experiment=scenes_soft", "schedule.warmup=7", configs=config_directory())
+    for line in (
+        "  data=scenes  # choose from ",
+        "    doubly_stochastic: 0.02  # λ on ",
+        "    average_last: 3  # at the end, ",
+        "    max_length: 40  # tokens of a translation\n",
+        "    warmup: 7\n",
+        "    lr: 0.0015\n",
+        "    encoder:\n",
+        "      backbone: small  # small (for the built-in images) | ",
+        "      minimum_count: 1  # of a word, to be known",
+        "    epochs: ${train.epochs}\n",
+    ):
+        assert f"\n{line}" in text
+    config = config_directory()
+    assert "\n      size: 32  # pixels" in helped(
+        capsys, "train", "model=show_tell", "model.encoder.size=32", configs=config
+    )
+    assert "model.encoder.backbone=" in usage.complete("seqtool train model=show_tell model.en", config)
+
+
+def test_help_with_the_users_own_settings(own: Path, configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["experiment=mine", "--config-dir", str(own)], ["-cd", str(own), "experiment=mine"]):
+        text = helped(capsys, "train", *line, configs=configs)
+        assert "\n  train: {batch_size: 4, epochs: 3, resume: false}\n" in text
+        assert "\n  model=tiny  # choose from large, small, tiny\n" in text
+        assert "\n    hidden: 2  # units\n" in text and "\n    deep: {layers: 4}" in text
+        assert "\n  experiment=mine  # choose from lost, mine, paper\n" in text
+
+
+def test_completion_with_the_users_own_settings(
+    own: Path, configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own.rename("mine")
+    assert usage.complete("seqtool train --config-dir mi", configs) == ["mine/"]
+    assert usage.complete("seqtool train --config-dir mine model=", configs) == [
+        "model=large ",
+        "model=small ",
+        "model=tiny ",
+    ]
+    assert usage.complete("seqtool train -cd mine model=tiny model.s", configs) == ["model.size="]
 
 
 def test_completion(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from seqtool import config
+from seqtool import settings as config
 from seqtool.errors import InputError
 
 
@@ -169,7 +169,7 @@ def test_build_names_every_mistake(change: dict[str, Any], text: str, package: N
         "os.system",
         "seqtool.parts.Path",
         "seqtool.parts.make_part",
-        "seqtool.config.build",
+        "seqtool.settings.build",
         "seqtoolx.Part",
         "torch.Tensor",
     ],

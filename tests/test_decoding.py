@@ -9,9 +9,16 @@ import torch
 from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.data.vocabulary import BOS, EOS, PAD
-from seqtool.decoding import Ensemble, Hypothesis, _highest, beam_search, force, length_penalty, sample, select
+from seqtool.decoding.ensemble import Ensemble
+from seqtool.decoding.forced import force
+from seqtool.decoding.hypothesis import Hypothesis, length_penalty
+from seqtool.decoding.next_token import highest
+from seqtool.decoding.sampling import sample
+from seqtool.decoding.search import beam_search
+from seqtool.decoding.tree import select
 from seqtool.errors import InputError
+from seqtool.models.contract import Step
+from seqtool.models.tokens import BOS, EOS, PAD
 
 SENTENCES = random_sentences(40, seed=20)
 
@@ -25,8 +32,9 @@ def search(model: Any, sentences: list[list[int]], **settings: Any) -> list[list
         "coverage": 0.0,
         "keep_attention": False,
     }
+    source = make_source(sentences)
     with torch.inference_mode():
-        return beam_search(model.step, *model.encode(make_source(sentences)), **defaults | settings)
+        return beam_search(model.step, *model.encode(source), mask=source.mask, **defaults | settings)
 
 
 def greedy(model: Any, sentence: list[int], maximum: int) -> list[int]:
@@ -202,6 +210,20 @@ def test_sampling_at_its_limits_is_greedy(settings: dict[str, Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {}])
+def test_no_word_of_probability_0_is_drawn(settings: dict[str, Any]) -> None:
+    """Not even by the highest random number, which single precision rounds to 1."""
+    model = make_model("luong")
+    with torch.no_grad():
+        model.output.bias[VOCABULARY - 1] = -1e9
+    found = draw(
+        model, SENTENCES, uniforms=torch.tensor(1 - 2**-26, dtype=torch.float64).float().expand(40, 1, 12), **settings
+    )
+    assert all(VOCABULARY - 1 not in h.tokens and math.isfinite(h.log_probability) for (h,) in found)
+    if settings:
+        assert [h.tokens for (h,) in found] == [h.tokens for (h,) in search(model, SENTENCES, beam=1)]
+
+
 def test_sampling_is_seeded() -> None:
     model = make_model("bahdanau-gru", scale=1.0)
     tokens = [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
@@ -236,7 +258,7 @@ def test_the_highest_of_long_rows(size: int) -> None:
     x[2] = x[2].sort().values
     x[3, torch.arange(size) % 50 != 7] = -math.inf
     for k in (1, 2, 10):
-        values, index = _highest(x, k)
+        values, index = highest(x, k)
         assert torch.equal(values, x.topk(k, -1).values)
         assert torch.equal(values, x.gather(1, index))
         assert all(len(set(row)) == k for row in index.tolist())
@@ -248,6 +270,23 @@ def test_length_penalties() -> None:
     assert length_penalty("average", 0)(7) == 7
     with pytest.raises(InputError, match=r"^Unknown length_penalty 'gnm'; choose from none, average, gnmt\.$"):
         length_penalty("gnm", 0)
+
+
+@pytest.mark.parametrize("lost", [0.0, 1e-30])
+def test_a_position_that_nothing_attended_to_is_no_padding(lost: float) -> None:
+    """Where its weight was rounded to 0 it costs more than where it just was not."""
+
+    def step(memory: Any, state: torch.Tensor, token: torch.Tensor) -> Step[torch.Tensor]:
+        logits = torch.full((1, VOCABULARY), -9.0)
+        logits[:, EOS] = 0.0
+        return Step(logits, state, torch.tensor([[1.0, lost, 0.0]]))
+
+    mask = torch.tensor([[True, True, False]])
+    settings = {"beam": 1, "maximum": [3], "n_best": 1, "penalty": length_penalty("none", 0), "keep_attention": False}
+    (found,), (free,) = (
+        beam_search(step, mask, torch.zeros(1, 1), coverage=beta, mask=mask, **settings)[0] for beta in (0.5, 0.0)
+    )
+    assert free.score - found.score >= 0.5 * -math.log(1e-30) * 0.999
 
 
 def test_coverage_penalty() -> None:

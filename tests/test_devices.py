@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqtool.devices import KEPT_SHAPES, _onednn_is_exact, onednn
+from seqtool.runtime.devices import KEPT_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -60,7 +60,7 @@ def test_code_for_hundreds_of_shapes_is_made_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     program = """
 import torch
-from seqtool.devices import onednn
+from seqtool.runtime.devices import onednn
 with onednn():
     for _ in range(2):
         for rows in range(1, 401):
@@ -74,7 +74,7 @@ with onednn():
 def test_memory_that_was_freed_is_not_given_back() -> None:
     program = """
 import resource, torch
-from seqtool.devices import keep_memory
+from seqtool.runtime.devices import keep_memory
 keep_memory()
 for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -95,7 +95,7 @@ LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def test_large_tensors_have_large_pages() -> None:
     program = """
 import torch
-from seqtool.devices import keep_memory
+from seqtool.runtime.devices import keep_memory
 keep_memory()
 kept = torch.ones(2**24)  # 64 MiB
 print(*(line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")))

@@ -1,6 +1,6 @@
 """A frozen backbone: annotation vectors are stored of the very weights that the model's checkpoints have."""
 
-import os
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from seqtool import checkpoint, cli
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
 from seqtool.models.backbone import Small
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
 
 DATA = ["data=scenes", "data.train=12", "data.valid=4", "data.test=4", "data.processes=1", "device=cpu"]
 MODEL = ["model=show_attend_tell", "model.embedding=8", "model.hidden=16", "model.alignment=8"]
@@ -35,16 +36,12 @@ def write_weights(path: Path, seed: int) -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with `runs/tuned`, whose backbone is trained, and `runs/frozen`, with that of first.safetensors."""
     directory = tmp_path_factory.mktemp("place")
-    before = Path.cwd()
-    os.chdir(directory)
-    try:
+    with contextlib.chdir(directory):
         assert run(*TRAIN, "run=tuned", "train.steps=2") == 0
         write_weights(Path("first.safetensors"), seed=1)
         first = "model.encoder.weights=first.safetensors"
         assert run(*TRAIN, *FROZEN, first, "run=frozen", "train.steps=4") == 0
         yield directory
-    finally:
-        os.chdir(before)
 
 
 def test_fine_tuned_weights_are_not_frozen_behind_other_vectors(
@@ -92,4 +89,26 @@ def test_a_run_goes_on_with_its_own_backbone(place: Path, capsys: pytest.Capture
 
 def test_other_settings_of_the_encoder_stay_as_they_were(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "run=frozen", "train.resume=true", "++model.encoder.size=32") == 2
-    assert "Run runs/frozen was started with other settings of model: " in capsys.readouterr().err
+    assert (
+        "Run runs/frozen was started with other settings of model.encoder.size (64, now 32): "
+        in capsys.readouterr().err
+    )
+
+
+def test_a_random_backbone_that_is_frozen_is_warned_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, before the images are read; not where it has weights or is trained."""
+    prepare = ["prepare", *DATA, *MODEL]
+    assert run(*prepare, *FROZEN) == 0
+    warning = (
+        "The CNN small has random weights and stays frozen, so captions can say little of the images: "
+        "set model.encoder.weights to a file, or model.encoder.fine_tune_from=0 to train it too."
+    )
+    assert capsys.readouterr().err.splitlines().count(warning) == 1
+    assert run(*TRAIN, *FROZEN, "run=random", "train.steps=1") == 0
+    assert capsys.readouterr().err.splitlines().count(warning) == 1
+    for settings in ([], [*FROZEN, "model.encoder.weights=first.safetensors"]):
+        assert run(*prepare, *settings) == 0
+        assert "random weights" not in capsys.readouterr().err
+    assert run("prepare", *DATA, *MODEL, *FROZEN, "model.encoder.backbone=torchvision/resnet18") == 0
+    assert "The CNN torchvision/resnet18 has random weights and stays frozen" in (said := capsys.readouterr().err)
+    assert "set model.encoder.weights to default or a file, or" in said

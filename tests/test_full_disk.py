@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seqtool import checkpoint, cli
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
 
 TEXT = [
     *("data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", "data.vocabulary.kind=word"),
@@ -93,9 +94,25 @@ def test_preparing(disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("seqtool: The disk is full: cache/parallel-")
     assert error.endswith(" cannot be written; make room and try again.")
-    assert {path.name for path in Path("cache").iterdir()} <= {"digests.json"}
+    assert {path.suffix for path in Path("cache").iterdir()} <= {".json", ".partial"}
     Path("filler").unlink()
     assert run("prepare", *TEXT) == 0
+
+
+def test_preparing_goes_on_once_there_is_room(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was encoded before the disk was full is kept; 10,000 pairs at a time are."""
+    write_text(40_000)
+    assert run("prepare", *TEXT, "data.cache=whole") == 0
+    fill(disk, leave=900 << 10)  # of the 1.4 MB that the cache takes
+    assert run("prepare", *TEXT) == 2
+    Path("filler").unlink()
+    caplog.clear()
+    assert run("prepare", *TEXT) == 0
+    assert "Going on after 20,000 training pairs, which a preparation that was ended early has left." in caplog.messages
+    (whole,), (ours,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
+    assert {one.name: one.read_bytes() for one in whole.iterdir()} == {
+        one.name: one.read_bytes() for one in ours.iterdir()
+    }
 
 
 def test_translations(disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

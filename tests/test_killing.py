@@ -7,7 +7,7 @@ from pathlib import Path
 
 def test_a_killed_run_ends_as_if_nothing_had_happened() -> None:
     script = Path(__file__).with_name("kill_test.py")
-    command = [sys.executable, str(script), "--kills", "3", "--families", "bahdanau"]
+    command = [sys.executable, str(script), "--kills", "3", "--families", "bahdanau", "--vocabularies", "joint"]
     result = subprocess.run(command, cwd=script.parent.parent, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].startswith("3 kills (")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,25 +20,45 @@ from small_models import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqtool.cross_entropy import cross_entropy
-from seqtool.data.batches import Annotations, Batch, make_source, make_target
-from seqtool.decoding import select
-from seqtool.losses import TrainingLoss
-from seqtool.models.encoder_decoder import Output, Penalties, Sampled
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding.tree import select
+from seqtool.models.contract import EncoderDecoder, Output
+from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
+from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
+from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.inputs import Annotations
 from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.training.losses import TrainingLoss
 
 
+def in_pieces(logits: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
+    return cross_entropy_in_pieces(logits, identity(7), labels, smoothing)
+
+
+@pytest.mark.parametrize("way", [cross_entropy, in_pieces])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equals_torchs(smoothing: float) -> None:
+def test_equals_torchs(smoothing: float, way: Callable[..., CrossEntropy]) -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(3, 5, 7), torch.randint(1, 7, (3, 5))
     labels[1, 3:] = 0
-    loss = cross_entropy(logits, identity(7), labels, smoothing)
+    loss = way(logits, labels, smoothing)
     flat, targets = logits.flatten(0, 1), labels.flatten()
     expected = F.cross_entropy(flat, targets, ignore_index=0, reduction="sum", label_smoothing=smoothing)
     assert loss.total.item() == pytest.approx(float(expected), rel=1e-5)
     plain = F.cross_entropy(flat, targets, ignore_index=0, reduction="none").view_as(labels)
     assert torch.allclose(loss.nll, plain)
+
+
+def test_under_autocast_products_alone_are_rounded() -> None:
+    """The gradient of the bias is a sum over rows, in single precision."""
+    torch.manual_seed(0)
+    linear, x, labels = nn.Linear(16, 7), torch.randn(8, 40, 16), torch.randint(1, 7, (8, 40))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cross_entropy_in_pieces(x, linear, labels, 0.0).total.backward()
+    weight, bias = (one.detach().bfloat16() for one in (linear.weight, linear.bias))
+    p = (x.flatten(0, 1).bfloat16() @ weight.t()).add_(bias).float().softmax(-1)
+    assert linear.bias.grad is not None
+    assert torch.allclose(linear.bias.grad, (p - F.one_hot(labels.flatten(), 7)).sum(0), atol=1e-4)
 
 
 def identity(size: int) -> nn.Linear:
@@ -76,13 +97,15 @@ class Given(nn.Module):
     def forward(self, source: Any, target: Any) -> Output:
         return self.given
 
+    project, loss = EncoderDecoder.project, EncoderDecoder.loss
+
 
 def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sampled: Any) -> tuple[Any, Batch]:
     """A loss over random logits and attention, N = `rows`."""
     torch.manual_seed(3)
     logits = torch.randn(rows, steps, 7)
     alpha = torch.randn(rows, steps, 4).softmax(-1)
-    output = Output(logits, alpha, (), (), Sampled(**sampled) if sampled else None)
+    output = Output(logits, alpha, None, sampled=Sampled(**sampled) if sampled else None)
     target = torch.cat([torch.full((len(labels), 1), 1), labels], 1)
     batch = Batch(Annotations(torch.zeros(0)), target, np.arange(len(labels)), int((labels != 0).sum()))
     return TrainingLoss(Given(output, penalties), 0.0), batch  # type: ignore[arg-type]
@@ -202,7 +225,8 @@ class Enumerable:
         for t in range(3):
             weights = F.one_hot(draws[:, t], 3).double()
             token = self.batch.inputs[0, t].expand(len(draws))
-            made = self.model.step(memory, state, token, lambda alpha, chance, weights=weights: weights)
+            chosen = replace(memory, choose=lambda alpha, chance, weights=weights: weights)
+            made = self.model.step(chosen, state, token)
             log_p_s = log_p_s + made.attention.gather(1, draws[:, t : t + 1]).log().squeeze(1)
             log_p_y = log_p_y + made.logits.log_softmax(-1)[:, self.batch.labels[0, t]]
             state = made.state

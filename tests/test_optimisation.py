@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seqtool.errors import InputError
-from seqtool.optimisation import make_optimiser, make_schedule
+from seqtool.training.optimisation import make_optimiser, make_schedule
 
 
 def test_constant_with_warm_up() -> None:
@@ -75,7 +75,7 @@ def test_bad_settings() -> None:
         make_optimiser({"name": "adam", "fused": True, "foreach": True}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^Unknown optimiser ''; choose from adadelta, adam,"):
         make_optimiser({"lr": 1.0}, [torch.nn.Parameter(torch.ones(1))])
-    with pytest.raises(InputError, match=r"^Unknown schedule '\{\}'; choose from constant, cosine,"):
+    with pytest.raises(InputError, match=r"^Setting 'schedule\.name' must be text, not \{\}\.$"):
         make_schedule({"name": {}})
     with pytest.raises(InputError, match=r"^Unknown optimiser 'adan'; did you mean 'adam'\?$"):
         make_optimiser({"name": "adan"}, [torch.nn.Parameter(torch.ones(1))])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seqtool import figures, plots
 from seqtool.errors import InputError
 from seqtool.metrics.bleu import Estimate, LengthScore
+from seqtool.view import figures, plots
 
 
 def grey(path: Path) -> np.ndarray:
@@ -174,6 +174,6 @@ def test_bleu_by_length(tmp_path: Path) -> None:
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, seqtool.plots; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    code = "import sys, seqtool.view.plots; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"

@@ -9,9 +9,10 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool import arguments
-from seqtool.cli import COMMANDS, config_directory
-from seqtool.data.captioning import ImageCorpus
+from seqtool.cli import arguments
+from seqtool.cli.main import COMMANDS
+from seqtool.data.corpora.corpus import ImageCorpus
+from seqtool.runtime.files import config_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "data/README.md")

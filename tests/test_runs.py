@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from seqtool import runs
 from seqtool.errors import InputError
+from seqtool.training import runs
 
 
 def test_a_named_run_is_made_once(tmp_path: Path) -> None:

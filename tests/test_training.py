@@ -1,9 +1,13 @@
 """Training learns, stops, goes on, and keeps what it should: through the command's own functions, on tiny data."""
 
+import importlib.machinery
 import json
+import math
 import os
 import re
 import signal
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from seqtool import checkpoint, cli, runs
-from seqtool.cli import config_directory
-from seqtool.commands import train as command
-from seqtool.losses import Loss, TrainingLoss
-from seqtool.training import Trainer
-from seqtool.validation import Validation, Validator
+from seqtool.cli import main as cli
+from seqtool.cli import train as command
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint, runs
+from seqtool.training.losses import Loss, TrainingLoss
+from seqtool.training.trainer import Trainer
+from seqtool.training.validation import Validator
 
 TINY = [
     "data=parallel",
@@ -36,6 +41,7 @@ BAHDANAU = [
     "model.maxout=24",
 ]
 SUTSKEVER = ["model=sutskever", "model.hidden=64", "model.layers=1"]
+DIVERGING = ["optim.lr=1e37", "train.clip_norm=null", "train.steps=100"]  # after one step no loss is finite
 LUONG = ["model=luong", "model.hidden=32", "model.alignment=8"]
 
 
@@ -130,7 +136,7 @@ def test_a_signal_saves_and_resuming_goes_on(
     assert checkpoint.find("runs/parts").path.name == progress[0]["best"]["checkpoint"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize(
     ("where", "step"),
     [("Recorder", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
@@ -253,10 +259,31 @@ def test_patience_stops(place: Path) -> None:
     assert checkpoint.newest(Path("runs/r")).progress["step"] == 4
 
 
+def test_patience_stops_a_run_whose_losses_are_not_finite(place: Path) -> None:
+    """None of them is better than the one before; the first finite one is better than them all."""
+    settings = ["train.validate_every=1", "train.patience=3", "train.minutes=null", "run=r"]
+    assert train(*SUTSKEVER, *settings, *DIVERGING) == 0
+    progress = checkpoint.newest(Path("runs/r")).progress
+    assert (progress["step"], progress["stale"], progress["best"]["step"]) == (4, 3, 1)
+
+
+def test_a_finite_loss_is_better_than_one_that_is_not(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([(math.inf, 9.0), (math.nan, 9.0), (2.0, 1.0), (math.nan, 9.0), (1.5, 2.0)])
+    monkeypatch.setattr(Validator, "__call__", lambda *_: dict(zip(("loss", "bleu"), next(results), strict=True)))
+    for by in ("bleu", "loss"):
+        results = iter([(math.inf, 9.0), (math.nan, 9.0), (2.0, 1.0), (math.nan, 9.0), (1.5, 2.0)])
+        settings = ["train.steps=5", "train.validate_every=1", "train.minutes=null", f"train.best_by={by}"]
+        assert train(*SUTSKEVER, *settings, f"run={by}", "train.keep_last=5") == 0
+        best = [
+            checkpoint.read(path).progress["best"]["step"] for path in checkpoint.list_checkpoints(Path("runs", by))
+        ]
+        assert best == [1, 1, 3, 3, 5]
+
+
 def test_averaging_the_last(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean of the last three is kept where it scores better, as it does here."""
     losses = iter([3.0, 2.0, 2.5, 1.0, 4.0])
-    monkeypatch.setattr(Validator, "__call__", lambda *_: Validation(loss=next(losses), bleu=0.0))
+    monkeypatch.setattr(Validator, "__call__", lambda *_: {"loss": next(losses), "bleu": 0.0})
     settings = ["train.steps=60", "train.validate_every=20", "train.average_last=3", "train.minutes=null"]
     assert train(*BAHDANAU, *settings, "run=r", "train.best_by=loss") == 0
     paths = checkpoint.list_checkpoints(Path("runs/r"))
@@ -296,11 +323,36 @@ def test_a_gradient_is_clipped_to_the_norm_and_a_shorter_one_left_alone(place: P
 
 
 def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    settings = ["optim.lr=1e37", "train.clip_norm=null", "train.minutes=null", "train.steps=100"]
-    assert train(*SUTSKEVER, *settings, "run=r") == 2
+    assert train(*SUTSKEVER, *DIVERGING, "train.minutes=null", "run=r") == 2
     error = capfd.readouterr().err
     assert "The loss or its gradient was not finite in 20 steps in a row, up to step " in error
     assert "lower optim.lr or train.clip_norm. Nothing good was saved before: start again." in error
+
+
+def test_tensorboard_does_not_stop_a_run_whose_loss_is_not_finite(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It goes on to its checkpoints and to the advice. TensorBoard's writer takes numbers alone."""
+    shown: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, *_: Any, **named: Any) -> None:
+            pass
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            shown.append((name, float(value), step))
+
+    for name in ("tensorboard", "torch.utils.tensorboard", "torch.utils.tensorboard.writer"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    settings = ["train.tensorboard=true", "train.validate_every=5", "train.log_every=1", "train.minutes=null"]
+    assert train(*SUTSKEVER, *settings, *DIVERGING, "run=r") == 2
+    assert "The loss or its gradient was not finite in 20 steps in a row, up to step 21: " in capfd.readouterr().err
+    assert [path.name for path in checkpoint.list_checkpoints(Path("runs/r"))][-1] == "step-0000020"
+    assert [step for name, _, step in shown if name == "loss"] == [1]
+    assert max(step for _, _, step in shown) == 20
 
 
 def spoilt(monkeypatch: pytest.MonkeyPatch, *, steps: range, part: str) -> None:
@@ -434,12 +486,17 @@ def test_bf16_learns_too(place: Path) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_gradient_flow(place: Path) -> None:
-    settings = ["train.steps=4", "train.validate_every=2", "train.gradient_flow=true", "train.minutes=null"]
+@pytest.mark.parametrize(("steps", "measured"), [(4, [2, 4]), (5, [2, 4, 5]), (1, [1])])
+def test_gradient_flow_is_drawn_at_the_end_of_every_run(
+    place: Path, steps: int, measured: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a short run too; the closing lines name the figures."""
+    settings = [f"train.steps={steps}", "train.validate_every=2", "train.gradient_flow=true", "train.minutes=null"]
     assert train(*SUTSKEVER, *settings, "run=r") == 0
-    measured = [json.loads(line) for line in (place / "runs/r/gradient_flow.jsonl").read_text().splitlines()]
-    assert [m["step"] for m in measured] == [2, 4]
-    assert all(norm > 0 for m in measured for norm in m["encoder"] + m["decoder"])
+    assert "Figures: runs/r/learning_curves.png, runs/r/gradient_flow.png\n" in capsys.readouterr().out
+    found = [json.loads(line) for line in (place / "runs/r/gradient_flow.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in found] == measured
+    assert all(norm > 0 for m in found for norm in m["encoder"] + m["decoder"])
     assert (place / "runs/r/gradient_flow.png").stat().st_size > 5000
 
 
@@ -475,14 +532,14 @@ def test_pretrained_vectors(place: Path) -> None:
 
 
 REFUSED = {
-    "model=null": r"Config group override must be a string or a list\. Got NoneType \(see seqtool train --help\)\.",
+    "model=null": r"Unknown model 'null'; choose from bahdanau, luong, show_attend_tell, show_tell, sutskever\.",
     "train=5": r"Setting 'train' is a group of settings, not 5\.",
     "seed=-1": r"seed must be at least 0, not -1\.",
     "device=meta": r"device=meta is not one that seqtool runs on here",
     "train.label_smoothing=2": r"train\.label_smoothing must be below 1, not 2",
     "schedule.warmup=-1": r"schedule\.warmup must be at least 0, not -1\.",
     "run=r train.resume=true seed=2": r"Run runs/r was started with other settings of seed",
-    "run=r train.resume=true data=toy": r"Run runs/r was started with other settings of data",
+    "run=r train.resume=true data.limits.maximum=7": r"Run runs/r was started with other settings of data",
     "model.tie=all": r"model\.tie=all needs one vocabulary for both sides: set data\.vocabulary\.joint=true\.",
     "model.dropout=1.5 model.decoder_layers=0": r"layers must be at least 1, not 0\. model\.dropout must .* not 1\.5",
     "schedule.warmup=many": r"[Ss]etting 'schedule\.warmup' must be a whole number, not 'many'\.",

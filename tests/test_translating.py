@@ -1,13 +1,24 @@
 """translate, eval, inspect and the Python API, on a model trained for this module."""
 
+import contextlib
+import fcntl
+import gzip
 import io
 import json
 import os
+import pty
+import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -17,16 +28,22 @@ from safetensors.torch import load_file
 from small_models import make_model, random_sentences
 
 import seqtool
-from seqtool import checkpoint, cli
-from seqtool.cli import config_directory
+from seqtool.cli import main as cli
 from seqtool.data.batches import make_source, make_target
-from seqtool.devices import autocast, onednn
+from seqtool.decoding.batching import Sentences, decode, laid_out
+from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
-from seqtool.generation import DecodeSettings, Sentences, decode, laid_out
-from seqtool.models.packed import Packed
-from seqtool.translator import Translator
+from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.quicken import quicken
+from seqtool.predict.translator import Translator
+from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
+COMMAND = [sys.executable, "-m", "seqtool"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "TERM": "xterm"}
+ATTEND = ["translate", "checkpoint=runs/attend", "device=cpu", "threads=1"]
 SIZES = ["embedding=32", "encoder_hidden=32", "decoder_hidden=64", "alignment=32", "maxout=32"]
 
 
@@ -34,16 +51,12 @@ SIZES = ["embedding=32", "encoder_hidden=32", "decoder_hidden=64", "alignment=32
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory in which `runs/attend` and `runs/fixed` were trained on a little of the built-in corpus."""
     directory = tmp_path_factory.mktemp("place")
-    before = Path.cwd()
-    os.chdir(directory)
-    try:
+    with contextlib.chdir(directory):
         sizes = [f"model.{size}" for size in SIZES]
         assert run("train", *SETTINGS, *sizes, "run=attend", "train.epochs=6", "optim.lr=0.005") == 0
         fixed = ["model=sutskever", "model.hidden=32", "model.embedding=32", "run=fixed", "train.epochs=1"]
         assert run("train", *SETTINGS, *fixed) == 0
         yield directory
-    finally:
-        os.chdir(before)
 
 
 def run(*arguments: str) -> int:
@@ -83,10 +96,23 @@ def test_a_line_for_a_line(place: Path, stdin: Any, capsys: pytest.CaptureFixtur
     assert all(lines[i] for i in (0, 2, 4))
 
 
+def test_the_least_length_holds_for_a_short_source_too(place: Path) -> None:
+    """A translation has at most three times its source's tokens and ten, unless more are asked for."""
+    translator = seqtool.load("runs/attend", min_length=50, max_length=60)
+    assert isinstance(translator, Translator)
+    assert all(len(best.pieces) >= 49 for (best,) in translator.hypotheses(["I see.", "I have a big cat."]))
+
+
 def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a pipe and from a file alike."""
     stdin(b"")
     assert run("translate", "checkpoint=runs/attend") == 0
     assert capsys.readouterr().out == ""
+    Path("nothing.txt").write_bytes(b"")
+    Path("nothing.gz").write_bytes(gzip.compress(b""))
+    for name in ("nothing.txt", "nothing.gz"):
+        assert run("translate", "checkpoint=runs/attend", f"input={name}", "output=written.txt") == 0
+        assert Path("written.txt").read_bytes() == b""
 
 
 def test_files_and_pipes_give_the_same(
@@ -120,6 +146,163 @@ def test_interactive(place: Path) -> None:
     assert process.returncode == 0
 
 
+class Typist:
+    """A command on a terminal of its own; its standard output goes elsewhere where that is given."""
+
+    def __init__(self, *arguments: str, stdout: int | None = None) -> None:
+        self.terminal, other = pty.openpty()
+        self.process = subprocess.Popen(
+            COMMAND + list(arguments),
+            stdin=other,
+            stdout=other if stdout is None else stdout,
+            stderr=other,
+            env=ENVIRONMENT,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is for whom the terminal controls
+        )
+        os.close(other)
+
+    def read(self, end: bytes = b"") -> bytes:
+        """What appears until the command ends, or until this does."""
+        found = b""
+        with suppress(OSError):  # the command has left the terminal
+            while not end or end not in found:
+                assert select.select([self.terminal], [], [], 20)[0], found
+                if not (more := os.read(self.terminal, 4096)):
+                    break
+                found += more
+        return found
+
+    def type(self, keys: str) -> None:
+        os.write(self.terminal, keys.encode())
+
+    def status(self) -> int:
+        return self.process.wait(20)
+
+    def __enter__(self) -> "Typist":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
+
+def test_typing(place: Path, tmp_path: Path) -> None:
+    """A prompt, lines that can be edited and called back, Ctrl-D; nothing but translations on standard output, and no
+    history in a file.
+    """
+    pytest.importorskip("readline")
+    sentences = ["I have a cät.", "I have a big cät."]
+    with (tmp_path / "out.txt").open("w") as out, Typist(*ATTEND, stdout=out.fileno()) as typist:
+        assert b"> " in typist.read(b"> ")
+        typist.type("I have a cärr\x7f\x7ft.\n")
+        typist.read(b"> ")
+        typist.type("\x1b[A" + "\x02" * 4 + "big \n")  # the line before, and four characters to the left
+        typist.read(b"> ")
+        typist.type("\x04")
+        assert typist.status() == 0
+    assert (tmp_path / "out.txt").read_text().splitlines() == seqtool.load("runs/attend").translate(sentences)
+    assert not [path for path in Path().iterdir() if "history" in path.name]
+
+
+def test_ctrl_c_at_the_prompt(place: Path) -> None:
+    with Typist(*ATTEND) as typist:
+        typist.read(b"> ")
+        typist.type("I have")
+        typist.read(b"have")
+        time.sleep(0.5)  # Python's readline misses a Ctrl-C in the same instant as another key, until the next key
+        typist.type("\x03")
+        assert typist.status() == 130
+        assert not re.search(rb"[A-Z]", typist.read())
+
+
+def test_ctrl_c_while_a_pipe_is_read(place: Path) -> None:
+    with subprocess.Popen(
+        COMMAND + ATTEND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(b"I have a cat.\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stdout.read() == process.stderr.read() == b""
+
+
+def test_no_progress_among_translations_on_a_terminal(place: Path) -> None:
+    Path("in.txt").write_text("I have a cat.\n" * 3)
+    with Typist(*ATTEND, "input=in.txt") as typist:
+        text = typist.read()
+        assert typist.status() == 0
+    assert text.count(b"\n") == 3 and b"line" not in text
+
+
+def test_progress_in_a_log(place: Path, sentences: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    assert run(*ATTEND, "input=in.txt", "output=out.txt") == 0
+    lines = re.split("[\r\n]+", capsys.readouterr().err.strip())
+    assert 0 < len(lines) < 4 and "100%" in lines[-1] and "60/60" in lines[-1]
+
+
+def test_output_into_a_pipe_that_has_a_name(place: Path, tmp_path: Path) -> None:
+    """Such as /dev/stdout."""
+    read, write = os.pipe()
+    link = tmp_path / "stdout"
+    link.symlink_to(f"/proc/self/fd/{write}")
+    (tmp_path / "in.txt").write_text("I have a cat.\n")
+    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={link}") == 0
+    os.close(write)
+    with os.fdopen(read) as stream:
+        assert len(stream.readlines()) == 1
+
+
+def test_what_no_output_can_be(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("I have a cat.\n")
+    (tmp_path / "out.txt").write_text("before")
+    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt.gz") == 2
+    assert "out.txt.gz would be plain text under the name of a compressed file" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda *_: False)  # which is always true for root
+    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt") == 2
+    assert "out.txt is read-only" in capsys.readouterr().err
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["in.txt", "out.txt"]
+    assert (tmp_path / "out.txt").read_text() == "before"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_what_is_finished_is_kept(place: Path, tmp_path: Path, number: int) -> None:
+    """And the file that was there stays as it was."""
+    output, links = tmp_path / "out.txt", tmp_path / "links"
+    output.write_text("before")
+    os.mkfifo(links)
+    with subprocess.Popen(
+        [*COMMAND, *ATTEND, f"output={output}", f"alignments={links}"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write("I have a cat.\nShe sees the house.\n")
+        process.stdin.flush()
+        limit = Timer(20, process.kill)
+        limit.start()
+        with links.open() as stream:
+            assert stream.readline() and stream.readline()
+            limit.cancel()
+            process.send_signal(number)
+            assert process.wait(20) == 128 + number
+        partial = tmp_path / "out.txt.partial"
+        message = f"Stopped: {partial} has what is finished, 2 lines; {output} is as it was.\n"
+        assert process.stderr.read() == message
+    expected = seqtool.load("runs/attend").translate(["I have a cat.", "She sees the house."])
+    assert partial.read_text().splitlines() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["links", "out.txt", "out.txt.partial"]
+    assert output.read_text() == "before"
+
+
 @pytest.mark.parametrize("name", ["attend", "fixed"])
 def test_precision(place: Path, sentences: list[str], name: str) -> None:
     """In bf16 probabilities are a little different, and no more."""
@@ -144,7 +327,7 @@ def test_a_model_that_is_laid_out_says_the_same(
     elif not Packed.takes(dtype):
         pytest.skip("torch has no oneDNN for this type here")
     cpu = torch.device("cpu")
-    model = make_model("bahdanau-gru").eval()
+    model = quicken(make_model("bahdanau-gru").eval(), cpu)
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
     with autocast(cpu, precision), onednn():
         before = model(source, target).features
@@ -175,7 +358,7 @@ def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
     def translate(order: list[int], beam: int, batch_size: int) -> list[tuple[list[int], float]]:
         settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
         chosen = [sources[i] for i in order]
-        options = {"device": translator.device, "draws": None, "keep_attention": False}
+        options = {"device": translator.device, "keep_attention": False}
         found = decode(translator.model, Sentences(chosen), settings, **options)
         back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
         return [back[i] for i in range(len(order))]
@@ -207,11 +390,12 @@ def test_jsonl(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> N
     first, empty = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["source"] == "I have a big cat." and len(first["translations"]) == 3
     best = first["translations"][0]
+    assert best["ended"] is True
     assert "".join(best["tokens"]).replace("▁", " ").strip() == best["text"]
     assert best["score"] == pytest.approx(best["log_probability"] / (len(best["tokens"]) + 1), rel=1e-4)
     assert best["alignment"].split()
     assert empty["translations"] == [
-        {"text": "", "score": 0.0, "log_probability": 0.0, "tokens": [], "alignment": None}
+        {"text": "", "score": 0.0, "log_probability": 0.0, "ended": True, "tokens": [], "alignment": None}
     ]
 
 
@@ -221,6 +405,21 @@ def test_n_best_as_text(place: Path, stdin: Any, capsys: pytest.CaptureFixture[s
     rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["0", "0", "1", "1"]
     assert float(rows[0][2]) >= float(rows[1][2])
+
+
+def test_what_did_not_end_is_marked(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fourth field in a list of the n best, a field in JSON, and what is cut has the maximum length."""
+    settings = [*ATTEND, "n_best=5", "min_length=3", "max_length=3"]
+    stdin(b"I have.\nThe dog and the cat.\n")
+    assert run(*settings) == 0
+    rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+    stdin(b"I have.\nThe dog and the cat.\n")
+    assert run(*settings, "format=jsonl") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [one for record in records for one in record["translations"]]
+    assert [row[3:] for row in rows] == [[] if one["ended"] else ["not ended"] for one in found]
+    assert {len(one["tokens"]) for one in found if not one["ended"]} == {3}
+    assert [len(one["tokens"]) for one in found if one["ended"]] == [2] * sum(one["ended"] for one in found)
 
 
 def test_alignments_and_pictures(place: Path, stdin: Any) -> None:
@@ -246,7 +445,7 @@ def test_a_model_without_attention_has_no_alignments(
 
 def test_unknown_words_are_replaced(place: Path) -> None:
     """A word vocabulary: an unknown target word becomes the source word it attends to."""
-    from seqtool.data.vocabulary import WordVocabulary
+    from seqtool.data.text.vocabulary import WordVocabulary
 
     attend = seqtool.load("runs/attend", device="cpu")
     words = WordVocabulary(["▁I", "▁have", "▁a", "."], normalization="nfc", lowercase=False)
@@ -391,7 +590,7 @@ REFUSED = {
     "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\. For files of",
     "checkpoint=runs/attend testset=wmt99": r"Unknown testset 'wmt99'",
     "checkpoint=runs/attend testset=wmt14": r"testset=wmt14 needs langpair=…",
-    "checkpoint=runs/attend format=xml": r"Unknown format 'xml'; choose from table, json\.",
+    "checkpoint=runs/attend format=xml": r"Unknown format 'xml'; choose from table, json, jsonl\.",
     "checkpoint=runs/attend task=dancing": r"Unknown task 'dancing'",
     "checkpoint=runs/attend beam=0": r"beam must be at least 1, not 0; n_best \(1\) cannot be more than beam \(0\)\.",
     "checkpoint=runs/attend n_best=9": r"n_best \(9\) cannot be more than beam \(5\)\.",
@@ -408,8 +607,6 @@ def test_refusals(place: Path, settings: str, capsys: pytest.CaptureFixture[str]
     Path("latin.txt").write_bytes(b"good\nK\xf6ln\n" + b"x\n" * 18)
     assert run("eval", *settings.split()) == 2
     captured = capsys.readouterr()
-    import re
-
     assert captured.out == ""
     lines = [
         line for line in captured.err.splitlines() if line.strip() and "it/s" not in line and "line" not in line[:12]
@@ -423,16 +620,68 @@ def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureF
     stdin(b"Good.\nK\xf6ln\n")
     assert run("translate", "checkpoint=runs/attend", "output=kept.txt") == 2
     assert "Standard input is not valid UTF-8 in line 2: convert it to UTF-8." in capsys.readouterr().err
+    Path("latin.txt").write_bytes(b"Good.\nK\xf6ln\n")
+    for others in (["input=latin.txt"], ["input=kept.txt", "alignments=no/such/place"]):
+        assert run("translate", "checkpoint=runs/attend", "output=kept-too.txt", *others) == 2
+    assert not Path("kept-too.txt").exists()
     assert Path("kept.txt").read_text() == "before"
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
 def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("I have a cat.\n")
-    both = ["output=same.txt", "alignments=same.txt"]
-    assert run("translate", "checkpoint=runs/attend", "input=in.txt", *both) == 2
-    assert "output and alignments are both same.txt: name two files." in capsys.readouterr().err
+    for other in ("same.txt", "./same.txt"):
+        both = ["output=same.txt", f"alignments={other}"]
+        assert run("translate", "checkpoint=runs/attend", "input=in.txt", *both) == 2
+        assert "output and alignments are both same.txt: name two files." in capsys.readouterr().err
     assert not Path("same.txt").exists()
+
+
+@pytest.mark.parametrize("setting", ["output", "alignments"])
+@pytest.mark.parametrize("name", ["source.txt", "./source.txt", "link.txt", "hard.txt"])
+def test_the_source_is_not_overwritten(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    name: str,
+) -> None:
+    """By no name, read by its name or as standard input."""
+    command = [f"checkpoint={place / 'runs/attend'}", f"{setting}={name}"]
+    monkeypatch.chdir(tmp_path)
+    Path("source.txt").write_text("I have a cat.\n")
+    Path("link.txt").symlink_to("source.txt")
+    Path("hard.txt").hardlink_to("source.txt")
+    assert run("translate", *command, "input=source.txt") == 2
+    same = f"{setting}={name} is the same file as"
+    message = f"seqtool: {same} input=source.txt, which is read: name another file to write to.\n"
+    assert capsys.readouterr().err == message
+    with Path("source.txt").open() as source:
+        monkeypatch.setattr(sys, "stdin", source)
+        assert run("translate", *command) == 2
+    assert f"{same} standard input, which is read" in capsys.readouterr().err
+    assert Path("source.txt").read_text() == "I have a cat.\n" and Path("link.txt").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("attend", {"temperature": 0.5}, "temperature= can only be given with sample=true"),
+        ("attend", {"top_k": 3, "top_p": 0.9}, "top_k=, top_p= can only be given with sample=true"),
+        ("fixed", {"coverage_penalty": 0.2}, "coverage_penalty=… needs a model with attention"),
+    ],
+)
+def test_settings_that_would_change_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, settings: dict[str, float], message: str
+) -> None:
+    Path("in.txt").write_text("I have a cat.\n")
+    given = [f"{key}={value}" for key, value in settings.items()]
+    assert run("translate", f"checkpoint=runs/{name}", "input=in.txt", *given) == 2
+    assert message in capsys.readouterr().err
+    with pytest.raises(InputError, match=re.escape(message)):
+        seqtool.load(f"runs/{name}", **settings)
+    assert seqtool.load("runs/attend", sample=True, **settings).translate(["I have a cat."])
 
 
 def test_output_is_utf_8_whatever_the_locale_says(place: Path) -> None:

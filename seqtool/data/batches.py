@@ -10,8 +10,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from seqtool.data.vocabulary import BOS, EOS, PAD
 from seqtool.errors import InputError
+from seqtool.models.inputs import Annotations, Pixels, Source
+from seqtool.models.tokens import BOS, EOS, PAD
 
 Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
@@ -21,16 +22,23 @@ BUFFER = 2**19  # pairs that are shuffled at once
 BLOCKS = 64  # in a buffer
 
 
-class Pairs(Protocol):
-    """What batches are made from: token ids of sentence pairs, without BOS and EOS (`cache.Split`)."""
+class Examples(Protocol):
+    """What batches are made from (`cache.Split`): targets, as token ids without BOS and EOS, each with a source of the
+    same kind or, where `image_of` is not None, with an image.
+    """
+
+    @property
+    def image_of(self) -> Indices | None: ...
 
     def source(self, index: int) -> NDArray[np.integer]: ...
 
     def target(self, index: int) -> NDArray[np.integer]: ...
 
+    def pictures(self, images: Indices) -> Annotations | Pixels: ...
+
 
 class Sized(Protocol):
-    """Pairs of which the lengths are known: in tokens without BOS and EOS, of sources and targets."""
+    """Examples of which the lengths are known: in tokens without BOS and EOS, of sources and targets."""
 
     def __len__(self) -> int: ...
 
@@ -38,44 +46,8 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True)
-class Source:
-    """tokens: B×S ids, each row a sentence, EOS and then padding; lengths: B, EOS included."""
-
-    tokens: Tensor
-    lengths: Tensor
-
-    @property
-    def mask(self) -> Tensor:
-        """B×S: true at real positions."""
-        return torch.arange(self.tokens.shape[1], device=self.lengths.device) < self.lengths[:, None]
-
-    def to(self, device: torch.device | str) -> "Source":
-        return Source(self.tokens.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
-class Annotations:
-    """values: B×S×D annotation vectors of images in float16, as `data/image_store.py` keeps them."""
-
-    values: Tensor
-
-    def to(self, device: torch.device | str) -> "Annotations":
-        return Annotations(self.values.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """values: B×3×H×W uint8, images as a backbone reads them."""
-
-    values: Tensor
-
-    def to(self, device: torch.device | str) -> "Pixels":
-        return Pixels(self.values.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
 class Batch:
-    """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: which pairs of the split
+    """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: which examples of the split
     these are; tokens: the number of labels that are no padding.
     """
 
@@ -110,12 +82,16 @@ def make_target(sentences: Sequence[Ids]) -> Tensor:
     return _padded(sentences, before=[BOS], after=[EOS])
 
 
-def collate(pairs: Pairs, indices: ArrayLike) -> Batch:
-    """The pairs with these indices as a batch, in their order."""
+def collate(examples: Examples, indices: ArrayLike) -> Batch:
+    """The examples with these indices as a batch, in their order."""
     chosen: Indices = np.asarray(indices, dtype=np.int64)
-    targets = [pairs.target(int(index)) for index in chosen]
+    targets = [examples.target(int(index)) for index in chosen]
+    if (images := examples.image_of) is not None:
+        source: Source | Annotations | Pixels = examples.pictures(images[chosen])
+    else:
+        source = make_source([examples.source(int(index)) for index in chosen])
     return Batch(
-        source=make_source([pairs.source(int(index)) for index in chosen]),
+        source=source,
         target=make_target(targets),
         indices=chosen,
         tokens=sum(len(ids) + 1 for ids in targets),
@@ -125,8 +101,9 @@ def collate(pairs: Pairs, indices: ArrayLike) -> Batch:
 class Epoch:
     """The batches of one pass over the pairs, as indices: each pair once. Equal arguments give equal batches.
 
-    Up to `buffer` pairs are shuffled at once. Of more, blocks of neighbours are shuffled, as many as fill the buffer
-    are read, and their pairs are shuffled and batched, then the next: memory does not grow with the corpus.
+    Up to `buffer` pairs are shuffled at once. Of more, blocks of neighbours are shuffled and divided into buffers of
+    equal size, a block more or less; the pairs of a buffer are read, shuffled and batched, then those of the next:
+    memory does not grow with the corpus.
 
     What was shuffled is cut into pools of about `pool` batches; each pool is sorted by length and cut into batches of
     `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer sentence is a batch of its
@@ -146,10 +123,11 @@ class Epoch:
         self._block = max(1, buffer // BLOCKS)
         self._buffers = 1 if len(pairs) <= buffer else math.ceil(len(pairs) / (self._block * BLOCKS))
         self._go_to(0, start=0)
-        self._expected = len(self._batches) * self._buffers
+        first = max(1, int(self._pairs_before[-1]))
+        self._expected = math.ceil(len(self._batches) * len(pairs) / first)
 
     def __len__(self) -> int:
-        """The number of batches; by the first buffer, where there are several."""
+        """The number of batches; where there are several buffers an estimate, from the first of them."""
         return self._expected
 
     def batches(self, position: int, count: int) -> list[Indices]:
@@ -165,20 +143,32 @@ class Epoch:
         return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
 
     def share(self, position: int) -> float:
-        """How much of the epoch comes before `position`."""
-        return (self._number + (position - self._start) / max(1, len(self._batches))) / self._buffers
+        """How much of the epoch comes before `position`, to which `batches` has come: in pairs.
+
+        In batches where there is one buffer: it is nearly the same, and a run under way keeps its learning rates.
+        """
+        here = position - self._start
+        if self._buffers == 1:
+            return here / max(1, len(self._batches))
+        return int(self._pairs_before[here]) / len(self._pairs)
 
     def _go_to(self, number: int, *, start: int) -> None:
+        """Make the batches of a buffer, which begin at the position `start`."""
         self._number, self._start = number, start
         n, generator = len(self._pairs), np.random.default_rng(self._seed)
+        before = 0  # pairs of other buffers
         if self._buffers == 1:
             order = generator.permutation(n)
         else:
-            blocks = generator.permutation(math.ceil(n / self._block))[number * BLOCKS : (number + 1) * BLOCKS]
-            rows = [np.arange(block * self._block, min(n, (block + 1) * self._block)) for block in blocks]
+            starts = generator.permutation(math.ceil(n / self._block)) * self._block
+            ends = np.minimum(starts + self._block, n)
+            first, last = (len(starts) * one // self._buffers for one in (number, number + 1))
+            before = int((ends - starts)[:first].sum())
+            rows = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
             generator = np.random.default_rng([*self._seed, number])
             order = generator.permutation(np.concatenate(rows))
         self._batches = self._cut(order, generator)
+        self._pairs_before = before + np.cumsum([0, *map(len, self._batches)])  # each of its batches, and its end
 
     def _cut(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         if len(order) == 0:

@@ -2,11 +2,12 @@
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
 cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made; the lock goes with the process that holds it
-cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made; what a killed process leaves is never used as it is
+cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made, or to go on from; it is never used as it is
 """
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
@@ -18,11 +19,13 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import seqtool
-from seqtool.data.text_files import read_record
 from seqtool.errors import InputError, naming
+from seqtool.runtime.files import read_record, sync
+from seqtool.runtime.unfinished import PROGRESS, UnfinishedError, is_begun
+from seqtool.runtime.version import __version__
 
 SUMMARY = "summary.json"
+log = logging.getLogger("seqtool")
 
 
 def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
@@ -35,8 +38,9 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]], *, res
     """Make the directory unless it is there; returns whether it was made here.
 
     `fill` writes the files into the directory it is given and returns what the summary says besides their
-    sizes. A process that finds another one at it waits. However `fill` ends, nothing unfinished stays; what a
-    killed process left goes, unless `fill` `resumes` from it.
+    sizes. A process that finds another one at it waits. Nothing unfinished stays, and what a killed process left goes,
+    unless `fill` `resumes` from it: then only bad input, an InputError, takes it away. A signal, a full disk or a
+    machine that fails does not.
     """
     if directory.exists():
         return False
@@ -71,7 +75,7 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
 
 def versions(**others: str) -> dict[str, str]:
     """What a directory was made with."""
-    return {"seqtool": seqtool.__version__, **others, "python": platform.python_version()}
+    return {"seqtool": __version__, **others, "python": platform.python_version()}
 
 
 def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: bool) -> None:
@@ -83,12 +87,22 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: b
     try:
         with naming(directory):
             summary = fill(unfinished)
-            files = {path.name: path.stat().st_size for path in sorted(unfinished.iterdir())}
-            record = {**summary, "files": files}
+            made = sorted(path for path in unfinished.iterdir() if path.name not in (SUMMARY, PROGRESS))
+            record = {**summary, "files": {path.name: path.stat().st_size for path in made}}
             (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+            for path in (*made, unfinished / SUMMARY):
+                if path.is_file():
+                    with path.open("rb") as file:
+                        sync(file)
         unfinished.rename(directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)  # nothing is there if all went well
+        (directory / PROGRESS).unlink(missing_ok=True)
+    except BaseException as error:
+        is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
+        if resumes and not is_bad_input and is_begun(unfinished):
+            log.info("What is prepared so far is kept: the same command goes on with it.")
+        else:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 @contextmanager

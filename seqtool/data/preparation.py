@@ -2,240 +2,199 @@
 
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sentencepiece
-from omegaconf import DictConfig, OmegaConf
-from tqdm import tqdm
+from numpy.typing import NDArray
 
-from seqtool.config import Config, build, typed
-from seqtool.data.cache import FORMAT, Cache, SideWriter, copied, write_lines
-from seqtool.data.captioning import ImageCorpus
+from seqtool.data.cache import FORMAT, Cache
+from seqtool.data.columns import ColumnsWriter
+from seqtool.data.configuration import CacheSettings
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
-from seqtool.data.encoding import LimitSettings, Pair, encode, token_type
-from seqtool.data.translation import Corpus
-from seqtool.data.unfinished import SHARD, Unfinished
-from seqtool.data.vocabulary import Vocabulary, load_pair, save_pair
-from seqtool.data.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.encoding import Texts, encode
+from seqtool.data.text.vocabulary import Vocabulary, load_all, save_all
+from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
+from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.unfinished import SHARD, Unfinished
 
+if TYPE_CHECKING:
+    from seqtool.data.images.image_store import ImageStore
+
+SEED = 0  # of the sample that SentencePiece learns from
 log = logging.getLogger("seqtool")
 
-PROCESSES = 1024  # at most
-SEED = 0  # of the sample that SentencePiece learns from
 
+class Steps(ABC):
+    """The steps of preparing that differ between kinds of data, for one corpus.
 
-@dataclass
-class CacheSettings:
-    """The settings of `data` that are not the corpus's own.
-
-    cache: the directory that caches are made in. processes: how many encode; null is one a CPU, up to 8.
+    name: of the cache. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: what
+    its examples, and those of them that are trained on, are called in messages.
     """
 
-    vocabulary: VocabularySettings
-    limits: LimitSettings
-    cache: str
-    processes: int | None
+    unit: str
+    training: str  # "training pairs"
+    store: "ImageStore | None" = None
 
-    def check(self) -> None:
-        """Raise InputError on values that cannot be used."""
-        self.vocabulary.check()
-        self.limits.check()
-        if self.processes is not None and self.processes < 1:
-            raise InputError(f"data.processes is {self.processes} but must be at least 1.")
-        if self.processes is not None and self.processes > PROCESSES:
-            raise InputError(f"data.processes is {self.processes:,} but must be at most {PROCESSES:,}.")
+    def __init__(self, corpus: Corpus, name: str, inputs: Mapping[str, Any]) -> None:
+        self.corpus = corpus
+        self.name = name
+        self.inputs = inputs
+
+    @abstractmethod
+    def texts(self, split: str) -> Iterator[Texts]:
+        """What is encoded: for each example of the split the text of each side."""
+
+    @abstractmethod
+    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
+        """The same texts. Whatever else the cache keeps of the split is written before they are given, or with them."""
+
+    @abstractmethod
+    def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+        """What the cache's summary says of the corpus and its vocabularies. Writes what belongs to no single split."""
+
+    @abstractmethod
+    def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        """What the summary says of a split, from the counts that `ColumnsWriter` has of each side."""
+
+    def image_of(self, split: str) -> NDArray[np.int64] | None:
+        """Which image of the split each example describes."""
+        return None
+
+    def dropped(self, split: str) -> Counter[str]:
+        """How many examples of the split are missing from its texts, by reason."""
+        return Counter()
+
+    def made(self, cache: Path) -> None:  # noqa: B027 there may be nothing to say
+        """Log what a user should know about the new cache."""
 
 
-OWN = frozenset(one.name for one in fields(CacheSettings))
+def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], Steps], *, trusted: bool = True) -> Cache:
+    """The cache of the corpus; made if it is not there. `make_steps` is called once the corpus's files are there.
 
-
-def make_corpus(config: Config, *, trusted: bool) -> Corpus:
-    """The corpus that `config`, the settings under `data`, describes; its files are not yet looked at.
-
-    Not `trusted`: a configuration out of a checkpoint, which may only name corpora of this package.
+    Raises InputError on text or images that cannot be used, or that change meanwhile; then nothing is left behind.
+    Whatever else ends it leaves what the next call goes on from. A process that finds another one making the same
+    cache waits for it. Not `trusted`: settings out of a checkpoint, for which the corpus downloads and makes nothing.
     """
-    corpus = build(corpus_settings(config), trusted=trusted, base=(Corpus, ImageCorpus))
-    if not isinstance(corpus, Corpus):
-        raise InputError(
-            f"{type(corpus).__name__} has images, not sentence pairs: choose model=show_attend_tell or "
-            "model=show_tell, or parallel text such as data=toy."
-        )
-    return corpus
-
-
-def prepare_cache(config: Config, *, trusted: bool = True) -> Cache:
-    """The cache of the corpus that `config`, the settings under `data`, describes; made if it is not there.
-
-    Raises InputError on settings or text that cannot be used; then nothing is left behind. A process that
-    finds another one making the same cache waits for it. `trusted` as for `make_corpus`.
-    """
-    settings = cache_settings(config)
-    corpus = make_corpus(config, trusted=trusted)
+    vocabulary: Any = asdict(settings.vocabulary)
+    if settings.vocabulary.reuse is not None:  # a wrong one is refused before anything is read or made
+        known = [one.fingerprint for one in load_all(Path(settings.vocabulary.reuse), corpus.sides).values()]
+        vocabulary = known if len(known) > 1 else known[0]
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
-    corpus.fetch()
-    inputs = _inputs(corpus, settings, Digests(root / "digests.json"))
-    directory = place(root, "-".join((corpus.name, corpus.source_language, corpus.target_language)), inputs)
-    make_once(directory, lambda unfinished: _fill(unfinished, corpus, settings, inputs), resumes=True)
-    return Cache(directory)
-
-
-def cache_settings(config: Config) -> CacheSettings:
-    """The settings of the cache itself in `config`, the settings under `data`, checked."""
-    settings = typed(CacheSettings, _part(config, own=True))
-    settings.check()
-    return settings
-
-
-def corpus_settings(config: Config) -> Config:
-    """The other settings: the corpus's."""
-    return _part(config, own=False)
-
-
-def _part(config: Config, *, own: bool) -> Config:
-    unwanted = [name for name in config if (name in OWN) != own]
-    if not isinstance(config, DictConfig):
-        return {str(name): value for name, value in config.items() if name not in unwanted}
-    part = config.copy()  # which knows its full name, for messages
-    OmegaConf.set_struct(part, False)
-    OmegaConf.set_readonly(part, False)
-    for name in unwanted:
-        del part[name]
-    return part
-
-
-def _inputs(corpus: Corpus, settings: CacheSettings, digest: Digests) -> dict[str, Any]:
-    """Everything that the cache depends on: what its name is the hash of."""
-    vocabulary: Any = asdict(settings.vocabulary)
-    if settings.vocabulary.reuse is not None:
-        vocabulary = [one.fingerprint for one in _reused(settings.vocabulary.reuse)]
-    return {
+    corpus.fetch() if trusted else corpus.check()
+    digests = Digests(root / "digests.json")
+    text = corpus.fingerprint(digests)  # before it is read
+    steps = make_steps()
+    inputs = {
         "format": FORMAT,
         "corpus": corpus.name,
-        "languages": [corpus.source_language, corpus.target_language],
-        "text": corpus.fingerprint(digest),
+        **steps.inputs,
+        "text": text,
         "vocabulary": vocabulary,
         "limits": asdict(settings.limits),
     }
+    directory = place(root, steps.name, inputs)
+
+    def fill(unfinished: Path) -> dict[str, Any]:
+        with digests.unchanged():
+            return {**_fill(unfinished, steps, settings), "inputs": inputs}
+
+    if make_once(directory, fill, resumes=True):
+        steps.made(directory)
+    return Cache(directory, steps.store)
 
 
-def _fill(directory: Path, corpus: Corpus, settings: CacheSettings, inputs: dict[str, Any]) -> dict[str, Any]:
+def _fill(directory: Path, steps: Steps, settings: CacheSettings) -> dict[str, Any]:
     """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
-    unfinished = Unfinished(directory)
+    unfinished, sides = Unfinished(directory), steps.corpus.sides
     counts = unfinished.counts
     if counts is None:
-        counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}
-        save_pair(directory, *_vocabularies(corpus, settings.vocabulary, counts["train"]))
+        counts = {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits()}
+        save_all(directory, _vocabularies(steps, settings.vocabulary, counts["train"]))
         unfinished.note(counts=counts)
-    source, target = load_pair(directory)
     splits = {}
-    with tqdm(total=sum(counts.values()), unit=" pairs", desc="Encoding", disable=None) as bar:
+    with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
-            splits[split] = _write_split(directory, corpus, split, count, settings, unfinished, bar.update)
-    unfinished.finish()
+            splits[split] = _write_split(directory, steps, split, count, settings, unfinished, bar.update)
     return {
-        "corpus": corpus.name,
-        "languages": [corpus.source_language, corpus.target_language],
-        "vocabulary": {
-            "kind": source.kind,
-            "source": len(source),
-            "target": len(target),
-            "joint": source is target,
-        },
-        "token_types": {"source": token_type(source).str, "target": token_type(target).str},
+        "corpus": steps.corpus.name,
+        **steps.summary(directory, load_all(directory, sides)),
         "splits": splits,
-        "inputs": inputs,
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
 
 
-def _vocabularies(corpus: Corpus, settings: VocabularySettings, count: int) -> tuple[Vocabulary, Vocabulary]:
-    """Those to be used again, or new ones, learnt from the training pairs or from a sample of them."""
+def _vocabularies(steps: Steps, settings: VocabularySettings, count: int) -> dict[str, Vocabulary]:
+    """Those to be used again, or new ones, learnt from the training text or from a sample of it."""
+    sides = steps.corpus.sides
     if settings.reuse is not None:
-        return _reused(settings.reuse)
-    sample: list[Pair] | None = None
+        return load_all(Path(settings.reuse), sides)
+    sample: list[Texts] | None = None
     if settings.kind != "word" and settings.sample is not None:
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
-        sample = [pair for i, pair in enumerate(corpus.pairs("train")) if i in chosen]
+        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
-    def pairs() -> Iterable[Pair]:
-        return corpus.pairs("train") if sample is None else sample
+    def examples() -> Iterable[Texts]:
+        return steps.texts("train") if sample is None else sample
 
-    if settings.joint:
-        joint = train(chain.from_iterable(pairs()), settings)
-        return joint, joint
-    source = train((source for source, _ in pairs()), settings, side="source")
-    return source, train((target for _, target in pairs()), settings, side="target")
-
-
-def _reused(name: str) -> tuple[Vocabulary, Vocabulary]:
-    return load_pair(vocabulary_directory(name))
-
-
-def vocabulary_directory(name: str) -> Path:
-    """Where the vocabularies are of a cache, a checkpoint, or a run's best checkpoint."""
-    path = Path(name)
-    if (path / "checkpoints").is_dir():
-        from seqtool import checkpoint  # imports torch, which preparing text does without
-
-        path = checkpoint.find(path).path
-    return path
+    if settings.joint or len(sides) == 1:
+        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings))
+    return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 
 def _write_split(
     directory: Path,
-    corpus: Corpus,
+    steps: Steps,
     split: str,
     count: int,
     settings: CacheSettings,
     unfinished: Unfinished,
-    progress: Callable[[int], object],
+    update: Callable[[int], object],
 ) -> dict[str, Any]:
-    """Write the files of a split of `count` pairs; returns what was counted.
+    """Write the files of a split of `count` examples; returns what was counted.
 
-    Of training pairs alone some are left out, and their text is not kept: scores are over all sentences. They alone
-    are so many that it is worth going on with what a killed process has left.
+    The limits apply to training examples only: scores are over all of the others. Only training examples are so many
+    that it pays to resume in the middle of them.
     """
     is_train = split == "train"
-    pairs = corpus.pairs(split)
     begun: Mapping[str, Any] = unfinished.train if is_train else {"read": 0, "dropped": {}}
     read = begun["read"]
+    texts = steps.texts(split)
     if read:
-        log.info("Going on after %s training pairs, which a preparation that was killed has left.", f"{read:,}")
-        pairs = islice(pairs, read, None)
-        progress(read)
-    if not is_train:
-        pairs = copied(pairs, directory / f"{split}.source.txt", directory / f"{split}.target.txt")
+        log.info(
+            "Going on after %s %s, which a preparation that was ended early has left.", f"{read:,}", steps.training
+        )
+        texts = islice(texts, read, None)
+        update(read)
+    texts = steps.kept(directory, split, texts)
     limits = settings.limits if is_train else None
     dropped: Counter[str] = Counter(begun["dropped"])
-    source, target = (SideWriter(directory / f"{split}.{side}", begun.get(side)) for side in ("source", "target"))
-    with source, target:
-        for chunk in encode(pairs, directory, limits, count=count - read, processes=settings.processes):
-            source.write(chunk.source)
-            target.write(chunk.target)
+    written = ColumnsWriter(directory, split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
+    chunks = encode(texts, directory, steps.corpus.sides, limits, count=count - read, processes=settings.processes)
+    with written, closing(chunks), unfinished.noting("train", written.keep) as progress:
+        for chunk in chunks:
+            written.write(chunk)
             dropped += chunk.dropped
-            size = len(chunk.source.lengths) + chunk.dropped.total()
-            progress(size)
-            read += size
-            if is_train and (read % SHARD == 0 or read == count):
-                so_far = {"read": read, "dropped": dropped, "source": source.noted(), "target": target.noted()}
-                unfinished.note(train=so_far)
-    if source.sentences == 0:
+            update(len(chunk.kept))
+            read += len(chunk.kept)
+            if is_train:
+                progress.so_far = {"read": read, "dropped": dict(dropped), **written.counts}
+                if read % SHARD == 0 or read == count:
+                    progress.note()
+    dropped = steps.dropped(split) + dropped
+    if not written.counts["target"]["sentences"]:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
-        raise InputError(f"None of the {count:,} training pairs is within data.limits: {reasons}.")
-    alignments = None if is_train else corpus.alignments(split)
-    if alignments is not None:
-        write_lines(directory / f"{split}.alignments.txt", alignments)
-    sides = {
-        name: {"tokens": side.tokens, "unknown": side.unknown}
-        for name, side in (("source", source), ("target", target))
-    }
-    return {"pairs": source.sentences, "dropped": dict(sorted(dropped.items())), **sides}
+        raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
+    return {**steps.split_summary(split, written.counts), "dropped": dict(sorted(dropped.items()))}

@@ -1,10 +1,60 @@
 """How good word alignments are, against gold alignments of sure and possible links."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from seqtool.data.alignment import Link
+import numpy as np
+
+from seqtool.data.text.alignment import Link, diagonal, uniform, words
+from seqtool.metrics.tables import table
 
 Gold = tuple[set[Link], set[Link]]  # sure links, possible links
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed.
+
+    Agreeing swaps are those of a noun and an adjective that agrees with it (see `crossings`).
+    """
+
+    aer: float
+    aer_uniform: float
+    aer_diagonal: float
+    crossed: int
+    swaps: int
+    crossed_agreeing: int
+    swaps_agreeing: int
+
+    @classmethod
+    def of(
+        cls, links: Sequence[set[Link]], golds: Sequence[Gold], sources: Sequence[str], targets: Sequence[str]
+    ) -> "AlignmentScores":
+        generator = np.random.default_rng(0)
+        sizes = [(len(words(source)), len(words(target))) for source, target in zip(sources, targets, strict=True)]
+        crossed, swaps = crossings(links, golds)
+        crossed_agreeing, swaps_agreeing = crossings(links, golds, agreeing=True)
+        return cls(
+            aer=alignment_error_rate(links, golds),
+            aer_uniform=alignment_error_rate([uniform(s, t, generator) for s, t in sizes], golds),
+            aer_diagonal=alignment_error_rate([diagonal(s, t) for s, t in sizes], golds),
+            crossed=crossed,
+            swaps=swaps,
+            crossed_agreeing=crossed_agreeing,
+            swaps_agreeing=swaps_agreeing,
+        )
+
+    def text(self) -> str:
+        rows = [("this system", self.aer), ("diagonal", self.aer_diagonal), ("uniform", self.aer_uniform)]
+        lines = table(("alignment error rate", ""), [(name, f"{value:.3f}") for name, value in rows])
+        crossed = [(self.crossed, self.swaps), (self.crossed_agreeing, self.swaps_agreeing)]
+        all_swaps, agreeing = (f"{n:,} of {of:,} ({n / max(of, 1):.1%})" for n, of in crossed)
+        lines += [
+            "",
+            f"Swapped neighbours whose links cross: {all_swaps}",
+            f"  of a noun and an adjective that agrees with it: {agreeing}",
+        ]
+        return "\n".join(lines)
 
 
 def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> float:

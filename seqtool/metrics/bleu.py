@@ -1,37 +1,17 @@
-"""BLEU from its sufficient statistics a sentence: by source length, with intervals, and gaps between systems.
+"""sacreBLEU's BLEU, by the length of the source too, and by how much a system is ahead of its baseline there."""
 
-Intervals are 95 % percentile bootstrap intervals over sentences, from seeded resamples: the same input gives
-the same interval.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
 from seqtool.errors import InputError
+from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
+from seqtool.metrics.scores import Statistics
 
-Statistics = NDArray[np.int64]
-Indices = NDArray[np.int64]
-
-SAMPLES = 1000  # resamples of a bootstrap, as sacreBLEU's
-SEED = 12345  # sacreBLEU's
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -52,12 +32,12 @@ class Gaps:
     growth: Estimate
 
 
-def make_bleu(tokenize: str, *, lowercase: bool, force: bool = False, effective_order: bool = False) -> BLEU:
-    """sacreBLEU's BLEU. force: without its warning when the text looks tokenised."""
+def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
+    """sacreBLEU's BLEU, without its warning about tokenised text, which speaks of sacreBLEU's own options."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
     try:
-        return BLEU(lowercase=lowercase, tokenize=tokenize, force=force, effective_order=effective_order)
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises where MeCab is not installed
         language = tokenize.split("-")[0]
         raise InputError(
@@ -65,40 +45,35 @@ def make_bleu(tokenize: str, *, lowercase: bool, force: bool = False, effective_
         ) from error
 
 
-def bleu_statistics(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> Statistics:
-    """Sentences × 10: hypothesis and reference length, matched and possible n-grams for n = 1..4."""
-    bleu = make_bleu(tokenize, lowercase=lowercase, force=True, effective_order=True)
-    rows = []
-    for hypothesis, *alternatives in zip(hypotheses, *references, strict=True):
-        score = bleu.sentence_score(hypothesis, alternatives)
-        rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
-    return np.array(rows, dtype=np.int64).reshape(-1, 10)
+def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEUScore:
+    """BLEU, its n-gram precisions, brevity penalty and lengths, of the corpus whose sentences have these rows of
+    sacreBLEU's: hypothesis and reference length, matched and possible n-grams for n = 1..4.
+
+    `effective_order`: over the n that there are, for short sentences by themselves.
+    """
+    sums = statistics.sum(axis=0).tolist()
+    return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
 
 
 def bleu_of(statistics: Statistics) -> float:
-    """Corpus BLEU of the sentences with these statistics."""
-    hypothesis_length, reference_length, *counts = statistics.sum(axis=0).tolist()
-    score = BLEU.compute_bleu(counts[:4], counts[4:], hypothesis_length, reference_length, "exp")
-    return float(score.score)
-
-
-def bleu_interval(statistics: Statistics, *, samples: int = SAMPLES, seed: int = SEED) -> Estimate:
-    """Corpus BLEU with its interval."""
-    return _bootstrap(lambda i: bleu_of(statistics[i]), [np.arange(len(statistics))], samples, seed)
+    """BLEU alone."""
+    return float(bleu_parts(statistics).score)
 
 
 def bleu_by_length(
-    statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES
+    statistics: Statistics,
+    sources: Sequence[str],
+    *,
+    edges: Sequence[int] = LENGTH_EDGES,
+    samples: int = SAMPLES,
 ) -> tuple[LengthScore, ...]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
+
+    def bleu(indices: Indices) -> float:
+        return bleu_of(statistics[indices])
+
     return tuple(
-        LengthScore(label, len(indices), bleu_interval(statistics[indices]) if len(indices) else None)
+        LengthScore(label, len(indices), bootstrap(bleu, [indices], samples) if len(indices) else None)
         for label, indices in length_bins(sources, edges=edges)
     )
 
@@ -133,18 +108,7 @@ def length_gaps(
         return gap(j) - gap(i)
 
     return Gaps(
-        short=_bootstrap(gap, [short], samples, seed),
-        long=_bootstrap(gap, [long], samples, seed),
-        growth=_bootstrap(growth, [short, long], samples, seed),
+        short=bootstrap(gap, [short], samples, seed),
+        long=bootstrap(gap, [long], samples, seed),
+        growth=bootstrap(growth, [short, long], samples, seed),
     )
-
-
-def _bootstrap(statistic: Callable[..., float], strata: Sequence[Indices], samples: int, seed: int) -> Estimate:
-    """A statistic of sets of sentences, and its interval when each set is drawn anew with replacement."""
-    generator = np.random.default_rng(seed)
-    draws = [
-        statistic(*(indices[generator.integers(len(indices), size=len(indices))] for indices in strata))
-        for _ in range(samples)
-    ]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return Estimate(statistic(*strata), float(low), float(high))

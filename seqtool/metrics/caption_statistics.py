@@ -4,7 +4,6 @@ All images are compared at once, as n-grams that are numbers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +18,12 @@ SCALE = 10.0  # of both CIDErs, as coco-caption prints them
 BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Per image (N of them), all that the scores of a corpus are made of."""
-
-    hypothesis_length: Integers  # words
-    reference_length: Integers  # of the reference closest in length, the shorter of two
-    correct: Integers  # N×4, n-grams of the hypothesis that a reference has, each at most as often as one of them
-    possible: Integers  # N×4, n-grams of the hypothesis
-    rouge_l: Floats  # NaN where it was left out
-    cider_d: Floats
-    cider: Floats
+# The columns of an image's statistics.
+CORRECT = slice(0, 4)  # n-grams of the hypothesis that a reference has, n = 1..4, each at most as often as one of them
+POSSIBLE = slice(4, 8)  # n-grams of the hypothesis
+HYPOTHESIS_LENGTH = 8  # words
+REFERENCE_LENGTH = 9  # of the reference closest in length, the shorter of two
+ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # of the image; ROUGE-L is NaN where it was left out
 
 
 class References:
@@ -57,8 +51,10 @@ class References:
             for n, counts in zip(ORDERS, self._index.counts(), strict=True)
         ]
 
-    def statistics(self, hypotheses: Sequence[str], *, rouge: bool) -> Statistics:
-        """One tokenised hypothesis an image, in the order of the references."""
+    def statistics(self, hypotheses: Sequence[str], *, rouge: bool) -> Floats:
+        """Images × 13, all that the scores of a corpus are made of; one tokenised hypothesis an image, in the order of
+        the references.
+        """
         split = [hypothesis.split() for hypothesis in hypotheses]
         lengths = np.array([len(words) for words in split], dtype=np.int64)
         correct, clipped, plain = [], [], []
@@ -70,14 +66,16 @@ class References:
         # Δ is of bigram counts, as coco-caption has it, which differ from lengths for an empty caption
         delta = np.maximum(lengths - 1, 0)[self._image] - np.maximum(self._lengths - 1, 0)
         penalty = np.exp(-(delta**2) / (2 * SIGMA**2))
-        return Statistics(
-            lengths,
-            self._closest(lengths),
-            np.stack(correct, axis=1),
-            np.maximum(lengths[:, None] - np.arange(len(ORDERS)), 0),
-            self._rouge(hypotheses) if rouge else np.full(len(split), np.nan),
-            SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
-            SCALE * self._mean(np.mean(plain, axis=0)),
+        return np.column_stack(
+            [
+                *correct,
+                *(np.maximum(lengths - shorter, 0) for shorter in range(len(ORDERS))),
+                lengths,
+                self._closest(lengths),
+                self._rouge(hypotheses) if rouge else np.full(len(split), np.nan),
+                SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
+                SCALE * self._mean(np.mean(plain, axis=0)),
+            ]
         )
 
     def _order(self, n: int, counts: Counts, captions: int, values: Integers) -> "_Order":

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqtool.data.text_files import check_file, parse_json, replacing
 from seqtool.errors import InputError
 from seqtool.metrics.ngrams import ORDERS
+from seqtool.runtime.files import check_file, parse_json, replacing
 
 LARGEST = 2**53  # a number of images
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 
-from seqtool.metrics.captioning import tokenized
+from seqtool.metrics.captions import tokenized
 
 LAST_JDK_OF_SPICE = 14  # its libraries reach into classes that JDK 15 and later removed or closed
 

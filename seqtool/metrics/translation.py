@@ -1,154 +1,75 @@
-"""How good translations are: sacreBLEU's BLEU, chrF and TER, and whether two systems differ.
+"""How good translations are: sacreBLEU's BLEU, chrF and TER.
 
 Scores are on the 0–100 scale, and every one carries the signature that makes it comparable.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import final
 
+import numpy as np
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest, Result
 
 from seqtool.errors import InputError
-from seqtool.metrics.bleu import (
-    LENGTH_EDGES,
-    SAMPLES,
-    Estimate,
-    LengthScore,
-    bleu_by_length,
-    bleu_interval,
-    bleu_statistics,
-    make_bleu,
-)
+from seqtool.metrics.bleu import bleu_parts, make_bleu
+from seqtool.metrics.bootstrap import SEED
+from seqtool.metrics.scores import Scorer, Statistics
+
+NAMES = ("bleu", "chrf", "ter")
+TOKENISED = 100  # hypotheses that end in " .", from which on sacreBLEU takes a text for tokenised
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Score:
-    """A corpus score with the signature it must be quoted with."""
+class SacreBleu(Scorer):
+    """The score `name` by one of sacreBLEU's metrics."""
 
-    name: str
-    value: float
-    signature: str
+    def __init__(self, name: str, metric: Metric, references: Sequence[Sequence[str]]) -> None:
+        self.name = name
+        self.metric = metric
+        self._texts = list(zip(*references, strict=True))  # sacreBLEU takes whole texts
 
+    def statistics(self, hypotheses: Sequence[str]) -> Statistics:
+        return np.array(self.metric._extract_corpus_statistics(hypotheses, self._texts))
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a system's translations of one test set scored."""
+    def scores(self, statistics: Statistics) -> dict[str, float]:
+        return {self.name: float(self.metric._compute_score_from_stats(statistics.sum(0).tolist()).score)}
 
-    sentences: int
-    scores: tuple[Score, ...]
-    bleu: Estimate  # the first score, which is BLEU, with its interval
-    by_length: tuple[LengthScore, ...]  # empty where the source is not known
-
-    def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """A table for people."""
-        rows = [(score.name, f"{score.value:.2f}") for score in self.scores]
-        rows[0] = (rows[0][0], str(self.bleu))
-        lines = [*table(("score", f"{self.sentences:,} sentences"), rows)]
-        if self.by_length:
-            bins = [(b.label, f"{b.sentences:,}", "-" if b.bleu is None else str(b.bleu)) for b in self.by_length]
-            lines += ["", *table(("source words", "sentences", "BLEU"), bins)]
-        return "\n".join([*lines, "", *(f"{score.name}: {score.signature}" for score in self.scores)])
+    def signature(self, *, samples: int | None = None) -> str:
+        signature = self.metric.get_signature()
+        if samples is not None:
+            signature.update("bs", samples)
+            signature.update("seed", SEED)
+        return str(signature)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One score of a system and its baseline. p_value: sacreBLEU's paired bootstrap."""
+@final
+class Bleu(SacreBleu):
+    """BLEU; of one sentence over the orders that it has (sacreBLEU's effective order)."""
 
-    name: str
-    baseline: Estimate
-    system: Estimate
-    p_value: float
-    signature: str
+    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
+        super().__init__("bleu", make_bleu(tokenize, lowercase=lowercase), references)
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """A system beside its baseline on the same test set."""
-
-    differences: tuple[Difference, ...]
-
-    def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """A table for people."""
-        rows = []
-        for d in self.differences:
-            change = f"{d.system.value - d.baseline.value:+.2f}"
-            rows.append((d.name, str(d.baseline), str(d.system), change, f"{d.p_value:.4f}"))
-        signatures = [f"{d.name}: {d.signature}" for d in self.differences]
-        return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *signatures])
+    def each(self, statistics: Statistics) -> list[dict[str, float]]:
+        return [{self.name: bleu_parts(row[np.newaxis], effective_order=True).score} for row in statistics]
 
 
-def evaluate(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    sources: Sequence[str] | None = None,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    edges: Sequence[int] = LENGTH_EDGES,
-) -> Evaluation:
-    """BLEU, chrF and TER of a corpus, and BLEU by source length where the sources are given.
+@final
+class Chrf(SacreBleu):
+    """chrF2, of characters: it takes no tokeniser."""
 
-    `references` holds one or several whole reference texts. TER is lower-cased always, as sacreBLEU's default
-    is. Call `check_lengths` first: texts of different lengths are a defect here.
-    """
-    metrics: list[Metric] = [make_bleu(tokenize, lowercase=lowercase), CHRF(lowercase=lowercase), TER()]
-    scores = []
-    for metric in metrics:
-        score = metric.corpus_score(hypotheses, references)
-        scores.append(Score(score.name, score.score, str(metric.get_signature())))
-    statistics = bleu_statistics(hypotheses, references, tokenize=tokenize, lowercase=lowercase)
-    by_length = () if sources is None else bleu_by_length(statistics, sources, edges=edges)
-    return Evaluation(len(hypotheses), tuple(scores), bleu_interval(statistics), by_length)
+    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
+        super().__init__("chrf", CHRF(lowercase=lowercase), references)
 
 
-def compare(
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    samples: int = SAMPLES,
-) -> Comparison:
-    """Paired bootstrap of BLEU, chrF and TER between two systems (Koehn 2004; sacreBLEU's PairedTest)."""
-    metrics: dict[str, Metric] = {
-        "BLEU": make_bleu(tokenize, lowercase=lowercase, force=True),
-        "chrF": CHRF(lowercase=lowercase),
-        "TER": TER(),
-    }
-    named: list[tuple[str, Sequence[str]]] = [("baseline", baseline), ("system", system)]
-    signatures, results = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)()
-    same = list(baseline) == list(system)  # sacreBLEU would call no difference at all significant
-    differences = []
-    for name, signature in signatures.items():
-        first, second = (result for result in results[name] if isinstance(result, Result))
-        p_value = 1.0 if same or second.p_value is None else float(second.p_value)
-        differences.append(Difference(name, _estimate(first), _estimate(second), p_value, str(signature)))
-    return Comparison(tuple(differences))
+@final
+class Ter(SacreBleu):
+    """TER, lower-cased always and with a tokeniser of its own, as sacreBLEU's default is."""
 
-
-def corpus_bleu(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> float:
-    """BLEU alone, for validation while training."""
-    bleu = make_bleu(tokenize, lowercase=lowercase, force=True)
-    return float(bleu.corpus_score(hypotheses, references).score)
+    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
+        super().__init__("ter", TER(), references)
 
 
 def check_lengths(
@@ -169,19 +90,14 @@ def check_lengths(
             )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown's form, its columns padded so that it reads well as it is."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    rule = ["-" * width for width in widths]
-    return [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in [header, rule, *rows]
-    ]
-
-
-def _estimate(result: Result) -> Estimate:
-    """sacreBLEU's interval, which is centred on the mean of the resamples."""
-    if result.mean is None or result.ci is None:
-        raise ValueError("sacreBLEU gave no confidence interval")
-    mean, half = float(result.mean), float(result.ci)
-    return Estimate(float(result.score), mean - half, mean + half)
+def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
+    """Say it where the text looks tokenised, which BLEU would tokenise once more."""
+    ends = sum(line.endswith(" .") for line in lines)
+    if ends >= TOKENISED and tokenize != "none":
+        log.warning(
+            "%s looks tokenised (%s lines end in ' .'), but tokenize=%s is for text as people write it: detokenise it, "
+            "or say tokenize=none where hypotheses and references are tokenised alike.",
+            name,
+            f"{ends:,}",
+            tokenize,
+        )

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError
-from seqtool.models.pretrained import Cut, cut_off, load_weights, timm_backbone, torchvision_backbone
+from seqtool.models.precision import without_tf32
+from seqtool.models.pretrained import Cut, check_default, cut_off, timm_backbone, torchvision_backbone
+from seqtool.models.weight_files import load_weights
 
 FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")
@@ -71,6 +73,17 @@ class EncoderSettings:
             raise InputError(" ".join(problems))
 
 
+def warning(settings: EncoderSettings) -> str | None:
+    """What to say before a backbone that never learnt anything is frozen."""
+    if settings.weights is not None or settings.fine_tune_from is not None:
+        return None
+    own = "a file" if settings.backbone == "small" else "default or a file"
+    return (
+        f"The CNN {settings.backbone} has random weights and stays frozen, so captions can say little of the images: "
+        f"set model.encoder.weights to {own}, or model.encoder.fine_tune_from=0 to train it too."
+    )
+
+
 class Backbone(nn.Module):
     """Pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32), S = rows·columns of `locations`, D = `dimension`.
 
@@ -98,7 +111,7 @@ class Backbone(nn.Module):
             x = augmented(x)
         x = (x - self.mean) / self.std
         if self.frozen:  # in full precision, as what is cached
-            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
                 map_ = self.read(self.network, x)
         else:
             map_ = self.read(self.network, x)
@@ -166,6 +179,12 @@ class Small(nn.Module):
         return torch.relu(self.place(torch.cat([x, grid], 1)))
 
 
+def check_default_weights(settings: EncoderSettings) -> None:
+    """Raise InputError where a library's own weights are wanted and cannot be had: before images are read for them."""
+    if settings.weights == "default":
+        check_default(settings.backbone)
+
+
 def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     """The backbone with its first weights, or without (`pretrained` false), where they come from a checkpoint.
 
@@ -177,7 +196,7 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     download = pretrained and settings.weights == "default"
     with torch.random.fork_rng(devices=[], enabled=settings.fine_tune_from is None):
         if settings.fine_tune_from is None:
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would seed GPUs too, which nothing restores
         if library == "torchvision":
             cut = torchvision_backbone(name, settings.layer, download=download)
         elif library == "timm":

@@ -1,4 +1,4 @@
-"""Recurrent cells, and a layer that runs one over a sequence.
+"""Recurrent cells, a layer that runs one over a sequence, and layers on top of each other.
 
 A cell sees x, the input's share of its pre-activations (W x_t + b), so that the product with W is taken once for
 all time steps; only the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the
@@ -7,31 +7,19 @@ second bias of `rnn`, `lstm` and `gru` are torch's, so weights can be moved betw
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models import gates, sharing
-from seqtool.models.sharing import StepLinear
+from seqtool.models.precision import at_least_single
 
 State = tuple[Tensor, ...]
-"""The tensors a cell carries from step to step, each N×H; the first is its output h."""
-
-
-class States(NamedTuple):
-    """After every step: the state's tensors T×N×H, and h step by step; under `sharing.plain` gradients of later steps
-    pass through these.
-    """
-
-    tensors: State
-    outputs: tuple[Tensor, ...]
-
-    @property
-    def h(self) -> Tensor:
-        """N×T×H."""
-        return self.tensors[0].transpose(0, 1)
+"""The tensors a cell carries from step to step, each N×H; the first is its output h. In single precision at least, also
+where products are not: what is rounded at every step is far off after a hundred.
+"""
 
 
 class Cell(nn.Module, ABC):
@@ -39,6 +27,7 @@ class Cell(nn.Module, ABC):
 
     gates: int
     tensors: int = 1
+    recurrent: nn.Linear
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -47,17 +36,9 @@ class Cell(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor, state: State) -> State: ...
 
-    def over(self, x: Tensor, state: State) -> States:
-        """All steps of `x`, T×N×(gates·H)."""
-        states = []
-        for x_t in x.unbind(0):
-            state = self(x_t, state)
-            states.append(state)
-        return States(tuple(map(torch.stack, zip(*states, strict=True))), tuple(one[0] for one in states))
-
     def start(self, x: Tensor) -> State:
         """The zero state for a batch like `x` (N×…)."""
-        return tuple(x.new_zeros(x.shape[0], self.hidden) for _ in range(self.tensors))
+        return tuple(at_least_single(x.new_zeros(x.shape[0], self.hidden)) for _ in range(self.tensors))
 
 
 class RNN(Cell):
@@ -67,11 +48,11 @@ class RNN(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = StepLinear(hidden, hidden)
+        self.recurrent = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
-        return (torch.tanh(x + self.recurrent(h)),)
+        return (torch.tanh(at_least_single(x) + self.recurrent(h)),)
 
 
 class LSTM(Cell):
@@ -82,22 +63,13 @@ class LSTM(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = StepLinear(hidden, 4 * hidden)
+        self.recurrent = nn.Linear(hidden, 4 * hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
-        a = x + self.recurrent(h)
-        if not sharing.is_plain():
-            return gates.lstm(a, c)
-        i, f, g, o = a.chunk(4, -1)
+        i, f, g, o = (at_least_single(x) + self.recurrent(h)).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
-
-    def over(self, x: Tensor, state: State) -> States:
-        if not sharing.is_on():
-            return super().over(x, state)
-        h, c = gates.lstm_over(x, self.recurrent.weight, self.recurrent.bias, *state)
-        return States((h, c), h.unbind(0))
 
 
 class GRU(Cell):
@@ -107,24 +79,15 @@ class GRU(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = StepLinear(hidden, 3 * hidden)
+        self.recurrent = nn.Linear(hidden, 3 * hidden)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
-        u = self.recurrent(h)
-        if not sharing.is_plain():
-            return (gates.gru(x, u, h),)
-        sizes = [2 * self.hidden, self.hidden]
-        (x_rz, x_n), (u_rz, u_n) = x.split_with_sizes(sizes, -1), u.split_with_sizes(sizes, -1)
-        r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
+        x_r, x_z, x_n = at_least_single(x).chunk(3, -1)
+        u_r, u_z, u_n = self.recurrent(h).chunk(3, -1)
+        r, z = torch.sigmoid(x_r + u_r), torch.sigmoid(x_z + u_z)
         n = torch.tanh(x_n + r * u_n)
         return (n + z * (h - n),)
-
-    def over(self, x: Tensor, state: State) -> States:
-        if not sharing.is_on():
-            return super().over(x, state)
-        h = gates.gru_over(x, self.recurrent.weight, self.recurrent.bias, *state)
-        return States((h,), h.unbind(0))
 
 
 class GRUCho(Cell):
@@ -134,12 +97,12 @@ class GRUCho(Cell):
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.recurrent = StepLinear(hidden, 2 * hidden, bias=False)
-        self.candidate = StepLinear(hidden, hidden, bias=False)
+        self.recurrent = nn.Linear(hidden, 2 * hidden, bias=False)
+        self.candidate = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, x: Tensor, state: State) -> State:
         (h,) = state
-        x_rz, x_n = x.split_with_sizes([2 * self.hidden, self.hidden], -1)
+        x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
         r, z = torch.sigmoid(x_rz + self.recurrent(h)).chunk(2, -1)
         candidate = torch.tanh(x_n + self.candidate(r * h))
         return (h + z * (candidate - h),)
@@ -154,19 +117,47 @@ def make_cell(name: str, hidden: int) -> Cell:
     return CELLS[name](hidden)
 
 
+class States(NamedTuple):
+    """h after every step, N×T×H; the state after each row's last step; and, where it was asked for, h step by step as
+    it stands in the graph.
+    """
+
+    h: Tensor
+    last: State
+    outputs: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensors: State, lengths: Tensor | None, outputs: tuple[Tensor, ...] = ()) -> "States":
+        """Of the state's tensors after every step, T×N×H. Rows end after `lengths` steps, N, or all after the last."""
+        last = tuple(tensor[-1] for tensor in tensors)
+        if lengths is not None:
+            rows = torch.arange(len(lengths), device=lengths.device)
+            last = tuple(tensor[lengths - 1, rows] for tensor in tensors)
+        return cls(tensors[0].transpose(0, 1), last, outputs)
+
+
 class Recurrence(nn.Module):
     """A cell with its input product, run left to right over a whole sequence."""
 
     def __init__(self, cell: str, inputs: int, hidden: int) -> None:
         super().__init__()
         self.cell = make_cell(cell, hidden)
-        self.input = StepLinear(inputs, self.cell.gates * hidden)
+        self.input = nn.Linear(inputs, self.cell.gates * hidden)
 
-    def forward(self, x: Tensor, state: State | None = None) -> States:
-        """The states after every step of `x` (N×T×inputs), from `state` or from zero."""
+    def forward(
+        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
+    ) -> States:
+        """All steps of `x` (N×T×inputs), from `state` or from zero; rows end after `lengths` steps, N. `stepwise` asks
+        for the outputs.
+        """
         x = self.input(x.transpose(0, 1))
-        states: States = self.cell.over(x, self.cell.start(x[0]) if state is None else state)
-        return states
+        state = self.cell.start(x[0]) if state is None else state
+        states = []
+        for x_t in x.unbind(0):
+            state = self.cell(x_t, state)
+            states.append(state)
+        tensors = tuple(map(torch.stack, zip(*states, strict=True)))
+        return States.of(tensors, lengths, tuple(one[0] for one in states) if stepwise else ())
 
     def step(self, x: Tensor, state: State) -> State:
         """One step: `x` N×inputs."""
@@ -174,8 +165,27 @@ class Recurrence(nn.Module):
         return new
 
 
+@dataclass(frozen=True)
+class Layers:
+    """The state of a stack of cells: for each layer its tensors, N×H."""
+
+    layers: tuple[State, ...]
+
+    @property
+    def top(self) -> Tensor:
+        return self.layers[-1][0]
+
+
 class Stack(nn.ModuleList):
     """Recurrences on top of each other, the lowest first."""
 
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())
+
+    def step(self, x: Tensor, layers: tuple[State, ...], dropout: nn.Dropout) -> tuple[Tensor, tuple[State, ...]]:
+        """One step of all layers, with dropout behind each: the output N×H and the new states."""
+        new: list[State] = []
+        for recurrence, old in zip(self, layers, strict=True):
+            new.append(recurrence.step(x, old))
+            x = dropout(new[-1][0])
+        return x, tuple(new)

@@ -11,7 +11,8 @@ from seqtool.models.cells import Recurrence, State, States
 @dataclass(frozen=True)
 class Encoding:
     """annotations B×S×D, D = H·directions; for each layer the final state of the forward reading, and of the
-    backward reading, which ends at the first word (None with one direction); the top layer's forward h_t by time step.
+    backward reading, which ends at the first word (None with one direction); the top layer's forward h_t by time step,
+    where it was asked for.
     """
 
     annotations: Tensor
@@ -34,7 +35,7 @@ class Encoder(nn.Module):
         self.back = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes) if bidirectional else None
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Encoding:
+    def forward(self, x: Tensor, lengths: Tensor, *, stepwise: bool = False) -> Encoding:
         """`x` B×S×E, `lengths` B. Each reading runs over its words first and padding last, so no state ever passes
         through padding: the backward one reads a copy of each row that is reversed within its own length.
         """
@@ -43,13 +44,13 @@ class Encoder(nn.Module):
         outputs: tuple[Tensor, ...] = ()
         for i, ahead in enumerate(self.ahead):
             x = self.dropout(x) if i else x
-            states: States = ahead(x)
+            states: States = ahead(x, lengths=lengths, stepwise=stepwise)
             outputs = states.outputs
-            forward.append(_at(states, lengths - 1))
+            forward.append(states.last)
             h = [states.h]
             if self.back is not None:
-                states = self.back[i](_gather(x, reverse))
-                backward.append(_at(states, lengths - 1))
+                states = self.back[i](_gather(x, reverse), lengths=lengths)
+                backward.append(states.last)
                 h.append(_gather(states.h, reverse))
             x = torch.cat(h, -1)
         return Encoding(x, tuple(forward), tuple(backward) or None, outputs)
@@ -65,9 +66,3 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
     """x[b, index[b, s]] of `x` B×S×D, `index` B×S: each vector is copied whole, which `gather` does not do."""
     flat = index + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
     return x.flatten(0, 1).index_select(0, flat.flatten()).view(x.shape)
-
-
-def _at(states: States, position: Tensor) -> State:
-    """The state of each row after its own last word."""
-    rows = torch.arange(len(position), device=position.device)
-    return tuple(tensor[position, rows] for tensor in states.tensors)

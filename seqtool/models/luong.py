@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqtool.data.batches import Source
 from seqtool.errors import InputError
 from seqtool.models.attention import Attention
 from seqtool.models.cells import Recurrence, Stack, State
+from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
-from seqtool.models.encoder_decoder import EncoderDecoder, Memory, Output, Step, check_sizes, tie_embeddings
-from seqtool.models.sharing import StepLinear
+from seqtool.models.inputs import Source
+from seqtool.models.precision import at_least_single, for_products
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,16 @@ class Fed:
     layers: tuple[State, ...]
     attentional: Tensor
 
+    @property
+    def top(self) -> Tensor:
+        return self.layers[-1][0]
 
-class Luong(EncoderDecoder[Fed]):
+
+class Luong(RecurrentDecoder[Fed]):
     """`layers` × `hidden` in the decoder, an encoder of as many layers, one or both directions."""
+
+    reads = "text"
+    attends = True
 
     def __init__(
         self,
@@ -67,47 +76,29 @@ class Luong(EncoderDecoder[Fed]):
         sizes = [embedding + hidden] + [hidden] * (layers - 1)
         self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment)
-        self.combine = StepLinear(self.encoder.size + hidden, hidden, bias=False)
+        self.combine = nn.Linear(self.encoder.size + hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_embeddings(self, tie)
 
-    def encode(self, source: Source) -> tuple[Memory, Fed]:
-        memory, state, _ = self._read(source)
-        return memory, state
-
-    def step(self, memory: Memory, state: Fed, token: Tensor) -> Step[Fed]:
-        state, alpha = self._advance(memory, state, self.dropout(self.target_embedding(token)))
-        return Step(self.project(self.dropout(state.attentional)), state, alpha)
-
-    def forward(self, source: Source, target: Tensor) -> Output:
-        memory, state, encoder_states = self._read(source)
-        memory = memory.shared()
-        y = self.dropout(self.target_embedding(target))
-        attentional, alphas, states = [], [], []
-        for word in y.unbind(1):
-            state, alpha = self._advance(memory, state, word)
-            attentional.append(state.attentional)
-            alphas.append(alpha)
-            states.append(state.layers[-1][0])
-        features = self.dropout(torch.stack(attentional, 1))
-        return Output(features, torch.stack(alphas, 1), encoder_states, tuple(states))
-
-    def _read(self, source: Source) -> tuple[Memory, Fed, tuple[Tensor, ...]]:
-        encoding = self.encoder(self.dropout(self.source_embedding(source.tokens)), source.lengths)
+    def read(self, source: Source, *, stepwise: bool = False) -> Reading[Fed]:
+        x = self.dropout(self.source_embedding(source.tokens))
+        encoding = self.encoder(x, source.lengths, stepwise=stepwise)
         finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
         layers = tuple(
             tuple(torch.cat(tensors, -1) for tensors in zip(*states, strict=True))
             for states in zip(*finals, strict=True)
         )
-        h = encoding.annotations
+        h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
-        return memory, Fed(layers, torch.zeros_like(layers[-1][0])), encoding.states
+        return Reading(memory, Fed(layers, torch.zeros_like(layers[-1][0])), encoding.states)
 
-    def _advance(self, memory: Memory, state: Fed, word: Tensor) -> tuple[Fed, Tensor]:
-        x = torch.cat([word, state.attentional], -1)
-        layers: list[State] = []
-        for recurrence, old in zip(self.decoder, state.layers, strict=True):
-            layers.append(recurrence.step(x, old))
-            x = self.dropout(layers[-1][0])
-        context, alpha = self.attention(x, memory)
-        return Fed(tuple(layers), torch.tanh(self.combine(torch.cat([context, x], -1)))), alpha
+    def advance(self, memory: Memory, state: Fed, share: Tensor) -> Advanced[Fed]:
+        s, layers = self.decoder.step(torch.cat([share, state.attentional], -1), state.layers, self.dropout)
+        context, alpha = self.attention(s, memory)
+        attentional = torch.tanh(at_least_single(self.combine(torch.cat([context, s], -1))))
+        return Advanced(Fed(layers, attentional), (attentional,), alpha)
+
+    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+        (attentional,) = seen
+        features: Tensor = self.dropout(attentional)
+        return features

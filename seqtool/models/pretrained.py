@@ -1,35 +1,30 @@
-"""Other libraries' backbones, cut off behind the layer whose map is read, and weights from files.
+"""Other libraries' backbones, cut off behind the layer whose map is read, and their default weights.
 
 torchvision and timm are imported only here, when one of their backbones is made.
 """
 
-import warnings
+import queue
+import threading
 from collections.abc import Callable
+from http.client import HTTPException
 from importlib import import_module
-from pathlib import Path
-from pickle import UnpicklingError
+from pathlib import Path, PurePosixPath
+from ssl import SSLError
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from seqtool.config import sentence, unknown
 from seqtool.errors import InputError
+from seqtool.settings import sentence, unknown
 
-DAMAGE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    AssertionError,
-)  # in torch
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
+SECONDS = 4.0  # in which a server of weights must answer at all
 
 
 class Cut(NamedTuple):
@@ -41,15 +36,24 @@ class Cut(NamedTuple):
     std: tuple[float, ...]
 
 
+def check_default(backbone: str) -> None:
+    """Raise InputError where the default weights of torchvision/NAME or timm/NAME cannot be had."""
+    library, _, name = backbone.partition("/")
+    wanted = _kept_by_timm(name) if library == "timm" else _kept_by_torchvision(name)
+    if wanted is not None:
+        wanted.check()
+
+
 def torchvision_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
     models = _library("torchvision.models")
-    known = models.list_models(module=models)
-    if name not in known:
-        raise InputError(sentence([unknown(name, known, kind="torchvision backbone")]))
+    _check_torchvision_name(name)
+    wanted = _kept_by_torchvision(name) if download else None
+    if wanted is not None:
+        wanted.check()
     try:
         model = models.get_model(name, weights="DEFAULT" if download else None)
     except (OSError, RuntimeError) as error:
-        raise _not_downloaded(f"torchvision/{name}", error) from error
+        raise _not_made(f"torchvision/{name}", error, wanted) from error
     modules = dict(model.named_modules())
     layer = layer or next((last for last in LAST_MAPS if last in modules), None)
     if layer is None:
@@ -64,15 +68,17 @@ def torchvision_backbone(name: str, layer: str | None, *, download: bool) -> Cut
 
 def timm_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
     timm = _library("timm")
-    if not timm.is_model(name):
-        raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
+    _check_timm_name(name)
     part: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     if layer is not None:
         part = {"features_only": True, "out_indices": (int(layer),)}
+    wanted = _kept_by_timm(name) if download else None
+    if wanted is not None:
+        wanted.check()
     try:
         network = timm.create_model(name, pretrained=download, **part)
     except (OSError, RuntimeError) as error:
-        raise _not_downloaded(f"timm/{name}", error) from error
+        raise _not_made(f"timm/{name}", error, wanted) from error
     except (AssertionError, IndexError, ValueError, AttributeError) as error:
         raise InputError(f"timm/{name} has no layer {layer}: {str(error).splitlines()[0].rstrip('.')}.") from error
     channels = network.num_features if layer is None else network.feature_info.channels()[-1]
@@ -89,29 +95,6 @@ def timm_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
 def _named_map(network: nn.Module, x: Tensor) -> Tensor:
     map_: Tensor = network(x)["map"]
     return map_
-
-
-def load_weights(network: nn.Module, file: Path, name: str) -> None:
-    """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
-
-    Everything that the network needs must be there in the right shape; what the file holds for the part that was cut
-    off is left alone.
-    """
-    found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
-    missing, state = [], network.state_dict()
-    for key, tensor in state.items():
-        other = found.get(_plain(key.removeprefix("model.")))  # timm's wrapper puts that before the names
-        if other is None:
-            missing += [] if key.endswith("num_batches_tracked") else [key]
-        elif other.shape != tensor.shape:
-            ours, theirs = ("×".join(map(str, one.shape)) or "one number" for one in (tensor, other))
-            raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
-        else:
-            state[key] = other
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise InputError(f"{file} does not fit {name}: {missing[0]}{more} of {len(state):,} tensors are missing.")
-    network.load_state_dict(state)
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
@@ -158,35 +141,109 @@ def _library(module: str) -> ModuleType:
         ) from error
 
 
-def _not_downloaded(name: str, error: Exception) -> InputError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
-    return InputError(
-        f"The default weights of {name} cannot be downloaded ({reason}): set model.encoder.weights to a file, "
-        "or to null."
+class _Default(NamedTuple):
+    """A library's own weights: the file's name, where the library keeps it (`copied` is what of that place goes to
+    another machine), whether it is there, its address, and whether that may be asked.
+    """
+
+    backbone: str
+    name: str
+    copied: Path
+    is_there: bool
+    address: str
+    online: bool = True
+
+    def check(self) -> None:
+        """Raise InputError where the file is not there and its address does not answer within a few seconds: the
+        libraries themselves try again and again.
+        """
+        if not self.is_there and (reason := self._unreachable()) is not None:
+            raise self.missing(reason)
+
+    def _unreachable(self) -> str | None:
+        if not self.online:
+            return "HF_HUB_OFFLINE is set"
+        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                with urlopen(Request(self.address, method="HEAD"), timeout=SECONDS):
+                    answer.put(None)
+            except (OSError, HTTPException) as error:
+                answered = isinstance(error, HTTPError) or isinstance(getattr(error, "reason", None), SSLError)
+                answer.put(None if answered else _reason(error))
+
+        threading.Thread(target=ask, daemon=True).start()  # looking up a name cannot be interrupted
+        try:
+            return answer.get(timeout=SECONDS)
+        except queue.Empty:
+            return f"no answer within {SECONDS:g} seconds"
+
+    def missing(self, why: Exception | str) -> InputError:
+        reason = why if isinstance(why, str) else _reason(why)
+        return InputError(
+            f"The default weights of {self.backbone}, {self.name}, are not in {self.copied.parent} and cannot be "
+            f"downloaded from {self.address} ({reason}): set model.encoder.weights=FILE to a file of weights, or copy "
+            f"{self.copied} from a machine with internet access."
+        )
+
+
+def _check_torchvision_name(name: str) -> None:
+    models = _library("torchvision.models")
+    known = models.list_models(module=models)
+    if name not in known:
+        raise InputError(sentence([unknown(name, known, kind="torchvision backbone")]))
+
+
+def _check_timm_name(name: str) -> None:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
+
+
+def _kept_by_torchvision(name: str) -> _Default:
+    _check_torchvision_name(name)
+    default = _library("torchvision.models").get_model_weights(name).DEFAULT
+    return _kept_by_torch(f"torchvision/{name}", default.url)
+
+
+def _kept_by_torch(backbone: str, address: str) -> _Default:
+    file = Path(torch.hub.get_dir()) / "checkpoints" / PurePosixPath(urlsplit(address).path).name
+    return _Default(backbone, file.name, file, file.is_file(), address)
+
+
+def _kept_by_timm(name: str) -> _Default | None:
+    """None where timm has no weights: it says so itself."""
+    _check_timm_name(name)
+    known, backbone = _library("timm").get_pretrained_cfg(name), f"timm/{name}"
+    if known is None or not (known.hf_hub_id or known.url):
+        return None
+    if not known.hf_hub_id:
+        return _kept_by_torch(backbone, known.url)
+    hub = _library("huggingface_hub")
+    repository, _, revision = known.hf_hub_id.partition("@")
+    names = [known.hf_hub_filename] if known.hf_hub_filename else HUB_FILES
+    found = (hub.try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
+    return _Default(
+        backbone,
+        name=names[0],
+        copied=Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
+        is_there=any(isinstance(one, str) for one in found),
+        address=hub.hf_hub_url(repository, names[0], revision=revision or None),
+        online=not hub.constants.HF_HUB_OFFLINE,
     )
 
 
-def _read(file: Path) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise InputError(f"There is no file {file}: model.encoder.weights is default, a file of weights, or null.")
-    try:
-        if file.suffix == ".safetensors":
-            tensors: Any = load_file(file)
-        else:
-            with warnings.catch_warnings(action="ignore"):  # about pickles that are then refused
-                tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, *DAMAGE) as error:
-        raise InputError(
-            f"{file} cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
-        ) from error
-    for key in ("state_dict", "model"):
-        if isinstance(tensors, dict) and isinstance(tensors.get(key), dict):
-            tensors = tensors[key]
-    if not isinstance(tensors, dict):
-        raise InputError(f"{file} holds no state dict: model.encoder.weights takes names and tensors.")
-    return {str(key): tensor for key, tensor in tensors.items() if isinstance(tensor, Tensor)}
+def _not_made(backbone: str, error: Exception, wanted: _Default | None) -> InputError:
+    if wanted is not None and isinstance(error, OSError):
+        return wanted.missing(error)
+    return InputError(
+        f"{backbone} cannot be made ({_reason(error)}): choose another model.encoder.backbone or layer, or set "
+        "model.encoder.weights to a file, or to null."
+    )
 
 
-def _plain(key: str) -> str:
-    """A tensor's name as timm has it in a whole model and in a cut one, which joins some of its parts by _."""
-    return key.replace("_", ".")
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return str(text).splitlines()[0].split(". ")[0].rstrip(".")

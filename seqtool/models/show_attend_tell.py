@@ -4,59 +4,39 @@ Letters of the paper: a_i annotation vector, ā their mean, E y embedded word, h
 attention, s_t the location that hard attention draws, β gate, ẑ context.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seqtool.errors import InputError
-from seqtool.models.attention import Additive
+from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.captioner import Captioner, Images
 from seqtool.models.cells import LSTM, State
-from seqtool.models.encoder_decoder import Memory, Output, Penalties, Sampled, Step, check_sizes, check_weights
-from seqtool.models.sharing import StepLinear, product
-
-Choice = Callable[[Tensor, Tensor], Tensor]
-"""How attention weighs the locations: (α N×S, chance N in [0, 1)) → weights N×S, which sum to 1."""
-
-
-def expected(alpha: Tensor, chance: Tensor) -> Tensor:
-    """Soft attention: the context is its expectation under α."""
-    return alpha
-
-
-def argmax(alpha: Tensor, chance: Tensor) -> Tensor:
-    """The likeliest location alone."""
-    return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
-
-
-def drawn(alpha: Tensor, chance: Tensor) -> Tensor:
-    """s ~ Categorical(α): the location where the cumulative distribution passes the chance."""
-    cumulative = alpha.detach().cumsum(-1)
-    aimed = chance[:, None].to(alpha.dtype).clamp(max=BELOW_ONE) * cumulative[:, -1:]
-    location = torch.searchsorted(cumulative, aimed, right=True).clamp(max=alpha.shape[-1] - 1)
-    return torch.zeros_like(cumulative).scatter(-1, location, 1.0)
-
-
-CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
-BELOW_ONE = 1 - 2**-24  # rounding must not make a chance 1: it would pass the last location that has any
-BASELINES = ("moving_average", "leave_one_out")
-CREDITS = ("caption", "future")
+from seqtool.models.construction import check_sizes, check_weights
+from seqtool.models.contract import Memory, Output
+from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
+from seqtool.models.image_captioner import ImageCaptioner, Images
+from seqtool.models.precision import at_least_single, for_products, single
+from seqtool.models.recurrent_decoder import Advanced, Reading
 
 
 @dataclass(frozen=True)
 class View(Memory):
-    """A memory with the chance that hard attention draws by: `chances` B×T_max in [0, 1), one a step, or B×0.
-
-    They stay with their image, so what is drawn for it depends on nothing else.
+    """A memory with how attention chooses locations, and the uniform random numbers that it draws them by: `chances`
+    B×T_max in [0, 1), one a step, or B×0. They stay with their image, so what is drawn for it depends on nothing else.
     """
 
     chances: Tensor
+    choose: Choice = expected
+
+    def weights(self, alpha: Tensor, position: Tensor) -> Tensor:
+        """The weights N×S that make the context of step `position`, N."""
+        chance = alpha.new_zeros(len(alpha))
+        if self.chances.shape[1]:
+            chances = self.chances.repeat_interleave(len(alpha) // len(self.chances), 0)
+            chance = chances.gather(1, position[:, None]).squeeze(1)
+        return self.choose(alpha, chance)
 
 
 @dataclass(frozen=True)
@@ -66,23 +46,21 @@ class Gaze:
     lstm: State
     position: Tensor
 
-
-class Advanced(NamedTuple):
-    """One step: the LSTM's state, the gated context ẑ N×D, α N×S, and the weights N×S that made ẑ."""
-
-    lstm: State
-    context: Tensor
-    alpha: Tensor
-    weights: Tensor
+    @property
+    def top(self) -> Tensor:
+        return self.lstm[0]
 
 
-class ShowAttendTell(Captioner[Gaze]):
+class ShowAttendTell(ImageCaptioner[Gaze]):
     """An LSTM that looks at the image before every word; its attention is the expectation (soft) or one draw (hard).
 
     The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5. Hard attention is trained with
     `samples` draws an image, of which a share of `soft_share` of the images take the expectation instead (section 4.1).
-    Outside of training its context is the expectation too, unless `step` is told to choose otherwise.
+    Outside of training its context is the expectation too, unless the memory says to choose otherwise (`View`).
     """
+
+    attends = True
+    choices = CHOICES
 
     def __init__(
         self,
@@ -122,102 +100,80 @@ class ShowAttendTell(Captioner[Gaze]):
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.initial = nn.Linear(D, 2 * hidden)
         self.score = Additive(query=hidden, value=D, size=alignment)
-        self.gate = StepLinear(hidden, 1) if gate else None
+        self.sum = WeightedSum()
+        self.gate = nn.Linear(hidden, 1) if gate else None
         self.cell = LSTM(hidden)
         self.cell_word = nn.Linear(embedding, 4 * hidden)
-        self.cell_context = StepLinear(D, 4 * hidden, bias=False)
+        self.cell_context = nn.Linear(D, 4 * hidden, bias=False)
         self.deep_state = nn.Linear(hidden, embedding)
         self.deep_context = nn.Linear(D, embedding, bias=False)
         self.output = nn.Linear(embedding, target_vocabulary)
         self.tie(tie)
 
-    def encode(self, source: Images) -> tuple[View, Gaze]:
-        return self._begin(self.annotations(source))
+    def read(self, source: Images, *, stepwise: bool = False) -> Reading[Gaze]:
+        return self._look(self.annotations(source))
 
-    def _begin(self, a: Tensor) -> tuple[View, Gaze]:
-        lstm = torch.tanh(self.initial(a.mean(1))).chunk(2, -1)  # h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā))
-        keys = self.score.keys(a)  # W_a a_i, once an image
-        mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
-        memory = View(a.to(keys.dtype), keys, mask, chances=a.new_zeros(len(a), 0))
-        return memory, Gaze(lstm, torch.zeros(len(a), dtype=torch.int64, device=a.device))
-
-    def step(self, memory: View, state: Gaze, token: Tensor, choice: Choice = expected) -> Step[Gaze]:
-        y = self.embedding_dropout(self.target_embedding(token))
-        chance = memory.chances.new_zeros(len(y))
-        if memory.chances.shape[1]:
-            chances = memory.chances.repeat_interleave(len(y) // len(memory.chances), 0)
-            chance = chances.gather(1, state.position[:, None]).squeeze(1)
-        new = self._advance(memory, state.lstm, self.cell_word(y), lambda alpha: choice(alpha, chance))
-        features = self._deep_output(new.lstm[0], y, new.context)
-        return Step(self.project(features), Gaze(new.lstm, state.position + 1), new.alpha)
-
-    def forward(self, source: Images, target: Tensor, chances: Tensor | None = None) -> Output:
-        """What does not depend on the recurrence, the words' share of the gates and the deep output, is computed for
-        all time steps at once.
-
-        Hard attention draws while training, for all images but a share of `soft_share`, which are one row each and take
-        the expected context; and for all images where it is given its `chances` (B·M×T, the M samples of an image side
-        by side).
+    def forward(
+        self,
+        source: Images,
+        target: Tensor,
+        state: Gaze | None = None,
+        *,
+        stepwise: bool = False,
+        chances: Tensor | None = None,
+    ) -> Output:
+        """Hard attention draws while training, for all images but a share of `soft_share`, which are one row each and
+        take the expected context; and for all images where it is given its `chances` (B·M×T, the M samples of an image
+        side by side).
         """
+        if chances is None and not (self.hard and self.training):
+            return super().forward(source, target, state, stepwise=stepwise)
+        if state is not None:
+            raise ValueError("Rows that draw their attention begin with the image's own state.")
         a = self.annotations(source)
-        B, T = target.shape  # noqa: N806
-        M = self.samples if chances is None else len(chances) // B  # noqa: N806
-        draws = chances is not None or (self.hard and self.training)
-        expected, image = B, torch.arange(B, device=target.device)
-        if draws:
-            share = self.soft_share if chances is None else 0.0
-            expected = math.floor(share * B + float(torch.rand(1)))  # rounded by chance: right on average
-            image = torch.randperm(B, device=target.device) if expected else image
-            image = torch.cat([image[:expected], image[expected:].repeat_interleave(M)])
-            a, target = a[image], target[image]
-            if chances is None:
-                chances = torch.rand(len(image) - expected, T, device=target.device)
-        memory, state = self._begin(a)
-        memory, lstm = memory.shared(), state.lstm
-        y = self.embedding_dropout(self.target_embedding(target))
-        steps: list[Advanced] = []
-        for t, word in enumerate(self.cell_word(y.transpose(0, 1)).unbind(0)):
+        if chances is None:
+            rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
+        else:
+            rows = Rows.given(len(a), chances)
+        memory, first, _ = self._look(a[rows.image])
+        unused = rows.chances.new_zeros(rows.expected, rows.chances.shape[1])
+        memory = replace(memory, chances=torch.cat([unused, rows.chances]), choose=drawn_after(rows.expected))
+        output = self.follow(memory, first, target[rows.image], stepwise=stepwise)
+        assert output.attention is not None
+        return replace(output, sampled=rows.sampled(output.attention))
 
-            def choose(alpha: Tensor, t: int = t) -> Tensor:
-                if chances is None:
-                    return alpha
-                return torch.cat([alpha[:expected], drawn(alpha[expected:], chances[:, t])])
+    def _look(self, a: Tensor) -> Reading[Gaze]:
+        """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once an image."""
+        lstm = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(2, -1)
+        mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
+        memory = View(for_products(a), self.score.keys(a), mask, chances=a.new_zeros(len(a), 0))
+        return Reading(memory, Gaze(lstm, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
 
-            steps.append(self._advance(memory, lstm, word, choose))
-            lstm = steps[-1].lstm
-        states = tuple(one.lstm[0] for one in steps)
-        features = self._deep_output(torch.stack(states, 1), y, torch.stack([one.context for one in steps], 1))
-        alpha = torch.stack([one.alpha for one in steps], 1)
-        sampled = None
-        if draws:
-            weights = torch.stack([one.weights[expected:] for one in steps], 1)
-            sampled = Sampled(image, expected, M, *_log_probability_and_entropy(alpha[expected:], weights))
-        return Output(features, alpha, (), states, sampled)
+    def embed(self, tokens: Tensor) -> Tensor:
+        y: Tensor = self.embedding_dropout(self.target_embedding(tokens))
+        return y
 
-    def _advance(self, memory: View, lstm: State, word: Tensor, choose: Callable[[Tensor], Tensor]) -> Advanced:
-        """`word` is the embedded word's share of the LSTM's pre-activations, N×4H."""
-        h = lstm[0]
+    def shares(self, memory: View, y: Tensor) -> Tensor:
+        """The words' share of the LSTM's pre-activations, …×4H."""
+        share: Tensor = self.cell_word(y)
+        return share
+
+    def advance(self, memory: View, state: Gaze, share: Tensor) -> Advanced[Gaze]:
+        h = state.top
         e = self.score(h.view(len(memory.keys), -1, h.shape[-1]), memory.keys)  # f_att(a_i, h_{t−1}), (4)
-        alpha = e.flatten(0, 1).softmax(-1, dtype=torch.promote_types(e.dtype, torch.float32))  # (5)
-        weights = choose(alpha)
-        context = product(weights.to(memory.values.dtype).view_as(e), memory.values)  # φ({a_i}, {α_i}), (6)
-        context = context.flatten(0, 1)
+        alpha = e.flatten(0, 1).softmax(-1, dtype=single(e.dtype))  # (5)
+        context = self.sum(memory.weights(alpha, state.position), memory.values)  # φ({a_i}, {α_i}), (6)
         if self.gate is not None:
             context = torch.sigmoid(self.gate(h)) * context  # β_t = σ(f_β(h_{t−1})), section 4.2.1
-        return Advanced(self.cell(word + self.cell_context(context), lstm), context, alpha, weights)  # (1)–(3)
+        lstm = self.cell(share + self.cell_context(context), state.lstm)  # (1)–(3)
+        return Advanced(Gaze(lstm, state.position + 1), (lstm[0], context), alpha)
 
-    def _deep_output(self, h: Tensor, y: Tensor, context: Tensor) -> Tensor:
+    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         """E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; tanh and both dropouts are the authors' code's."""
+        h, context = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(context)
         features: Tensor = self.dropout(torch.tanh(deep))
         return features
-
-
-def _log_probability_and_entropy(alpha: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """log α of the drawn locations and the entropy of α, for all steps at once."""
-    log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
-    location = weights.argmax(-1, keepdim=True)
-    return log_alpha.gather(-1, location).squeeze(-1), -(alpha * log_alpha).sum(-1)
 
 
 def _check(

@@ -8,20 +8,25 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.captioner import Captioner, Images
-from seqtool.models.cells import Recurrence, Stack, State, States
-from seqtool.models.encoder_decoder import Layers, Memory, Output, Step, check_sizes
+from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.construction import check_sizes
+from seqtool.models.contract import Memory
+from seqtool.models.image_captioner import ImageCaptioner, Images
+from seqtool.models.precision import at_least_single
+from seqtool.models.recurrent_decoder import Advanced, Reading
 
 CONTEXTS = ("first_step", "initial_state", "every_step")
 
 
-class ShowTell(Captioner[Layers]):
+class ShowTell(ImageCaptioner[Layers]):
     """`layers` × `hidden` cells that see the image, v = W ā, ā the mean annotation vector, in one of three ways.
 
     `first_step`: as the first word, before <bos> (their equations 10–12; the paper: LSTM, 1 × 512, embeddings 512);
     `initial_state`: as the first state, tanh(W v); `every_step`: as W_ih v in the lowest layer's pre-activations of
     every step.
     """
+
+    attends = False
 
     def __init__(
         self,
@@ -54,43 +59,31 @@ class ShowTell(Captioner[Layers]):
         self.output = nn.Linear(hidden, target_vocabulary)
         self.tie(tie)
 
-    def encode(self, source: Images) -> tuple[Memory, Layers]:
+    def read(self, source: Images, *, stepwise: bool = False) -> Reading[Layers]:
         v = self.image(self.annotations(source).mean(1))
         state = self._first_state(v)
         if self.context == "first_step":
-            _, state = self._advance(v, state)
+            state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
         kept = v[:, None] if self.context == "every_step" else v[:, None, :0]
         mask = torch.ones(kept.shape[:2], dtype=torch.bool, device=v.device)
-        return Memory(kept, kept[:, :, :0], mask), state
+        return Reading(Memory(kept, kept[:, :, :0], mask), state)
 
-    def step(self, memory: Memory, state: Layers, token: Tensor) -> Step[Layers]:
-        y = self.dropout(self.target_embedding(token))
-        v = memory.values[:, 0].repeat_interleave(len(y) // len(memory.values), 0)
-        top, state = self._advance(torch.cat([y, v], -1), state)
-        return Step(self.project(top), state, None)
+    def shares(self, memory: Memory, y: Tensor) -> Tensor:
+        """[y, v], whose product is W y + W_ih v; y alone where v is not seen at every step."""
+        v = memory.values[:, 0].repeat_interleave(y.shape[-2] // len(memory.values), 0)
+        return torch.cat([y, v.expand(*y.shape[:-1], -1)], -1)
 
-    def forward(self, source: Images, target: Tensor) -> Output:
-        """Layer by layer over all time steps: no layer waits for the softmax of the step before."""
-        memory, state = self.encode(source)
-        y = self.dropout(self.target_embedding(target))
-        x = torch.cat([y, memory.values.expand(-1, y.shape[1], -1)], -1)
-        outputs: tuple[Tensor, ...] = ()
-        for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            states: States = recurrence(x, first)
-            x, outputs = self.dropout(states.h), states.outputs
-        return Output(x, None, (), outputs)
+    def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
+        x, layers = self.decoder.step(share, state.layers, self.dropout)
+        return Advanced(Layers(layers), (x,))
+
+    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+        (x,) = seen
+        return x
 
     def _first_state(self, v: Tensor) -> Layers:
         if self.initial is None:
             return Layers(tuple(recurrence.cell.start(v) for recurrence in self.decoder))
-        shares = torch.tanh(self.initial(v)).chunk(len(self.decoder), -1)
+        shares = torch.tanh(at_least_single(self.initial(v))).chunk(len(self.decoder), -1)
         cells = (recurrence.cell for recurrence in self.decoder)
         return Layers(tuple(share.chunk(cell.tensors, -1) for share, cell in zip(shares, cells, strict=True)))
-
-    def _advance(self, x: Tensor, state: Layers) -> tuple[Tensor, Layers]:
-        """One step of the whole stack: `x` N×E, or N×2E, [y, v], whose product is W y + W_ih v."""
-        layers: list[State] = []
-        for recurrence, old in zip(self.decoder, state.layers, strict=True):
-            layers.append(recurrence.step(x, old))
-            x = self.dropout(layers[-1][0])
-        return x, Layers(tuple(layers))

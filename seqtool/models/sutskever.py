@@ -7,14 +7,19 @@ them. The source is read in reverse, its words and then <eos>, which brings its 
 
 from torch import Tensor, nn
 
-from seqtool.data.batches import Source
-from seqtool.models.cells import Recurrence, Stack, State, States
+from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
-from seqtool.models.encoder_decoder import EncoderDecoder, Layers, Memory, Output, Step, check_sizes, tie_embeddings
+from seqtool.models.inputs import Source
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
 
 
-class Sutskever(EncoderDecoder[Layers]):
+class Sutskever(RecurrentDecoder[Layers]):
     """`layers` × `hidden` cells on both sides. The paper: LSTM, 4 × 1000, embeddings 1000, reversed."""
+
+    reads = "text"
+    attends = False
 
     def __init__(
         self,
@@ -48,32 +53,19 @@ class Sutskever(EncoderDecoder[Layers]):
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_embeddings(self, tie)
 
-    def encode(self, source: Source) -> tuple[Memory, Layers]:
-        memory, state, _ = self._read(source)
-        return memory, state
-
-    def step(self, memory: Memory, state: Layers, token: Tensor) -> Step[Layers]:
-        x = self.dropout(self.target_embedding(token))
-        layers: list[State] = []
-        for recurrence, old in zip(self.decoder, state.layers, strict=True):
-            layers.append(recurrence.step(x, old))
-            x = self.dropout(layers[-1][0])
-        return Step(self.project(x), Layers(tuple(layers)), None)
-
-    def forward(self, source: Source, target: Tensor) -> Output:
-        """Layer by layer over all time steps: no layer waits for the softmax of the step before."""
-        _, state, encoder_states = self._read(source)
-        x = self.dropout(self.target_embedding(target))
-        outputs: tuple[Tensor, ...] = ()
-        for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            states: States = recurrence(x, first)
-            x, outputs = self.dropout(states.h), states.outputs
-        return Output(x, None, encoder_states, outputs)
-
-    def _read(self, source: Source) -> tuple[Memory, Layers, tuple[Tensor, ...]]:
+    def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
         tokens = source.tokens
         if self.reverse:
             tokens = tokens.gather(1, reversal(source.lengths - 1, tokens.shape[1]))  # <eos> stays last
-        encoding = self.encoder(self.dropout(self.source_embedding(tokens)), source.lengths)
+        x = self.dropout(self.source_embedding(tokens))
+        encoding = self.encoder(x, source.lengths, stepwise=stepwise)
         nothing = encoding.annotations[:, :, :0]
-        return Memory(nothing, nothing, source.mask), Layers(encoding.forward), encoding.states
+        return Reading(Memory(nothing, nothing, source.mask), Layers(encoding.forward), encoding.states)
+
+    def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
+        x, layers = self.decoder.step(share, state.layers, self.dropout)
+        return Advanced(Layers(layers), (x,))
+
+    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+        (x,) = seen
+        return x

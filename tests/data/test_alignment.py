@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from seqtool.data.alignment import (
+from seqtool.data.text.alignment import (
     diagonal,
     format_pharaoh,
     hard_alignment,

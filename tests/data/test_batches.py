@@ -6,16 +6,22 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.batches import Epoch, collate, make_source, make_target
-from seqtool.data.vocabulary import BOS, EOS, PAD
 from seqtool.errors import InputError
+from seqtool.models.tokens import BOS, EOS, PAD
 
 generator = np.random.default_rng(7)
 SOURCES = generator.integers(0, 30, size=1003)
 TARGETS = np.maximum(0, SOURCES + generator.integers(-3, 4, size=1003))
+ORDER = [  # batches 40 and 41 of 101, as commit ad25e6a made them
+    [181, 871, 863, 792, 596, 671, 992, 443, 602, 753],
+    [116, 512, 396, 729, 731, 955, 502, 24, 196, 467],
+]
 
 
 class Pairs:
     """Pair i: a source of SOURCES[i] tokens and a target of TARGETS[i], all of them 10 + i."""
+
+    image_of = None
 
     def __len__(self) -> int:
         return len(SOURCES)
@@ -87,10 +93,10 @@ def test_batches_come_in_no_order_of_length() -> None:
 def test_a_corpus_beyond_the_buffer_is_shuffled_within_buffers_of_shuffled_blocks() -> None:
     made = Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
     batches = all_of(made)
-    assert len(made) == 26 * 4 >= len(batches) == 26 * 3 + 24  # 1,003 pairs: three buffers of 256 and one of 235
-    first = np.concatenate(batches[:26])
-    blocks, sizes = np.unique(first // 4, return_counts=True)  # 64 blocks of 4 neighbours, the last of all having 3
-    assert len(blocks) == 64
+    assert len(batches) == 25 + 3 * 26  # 1,003 pairs: a buffer of 248 and three of 251 or 252
+    first = np.concatenate(batches[:25])
+    blocks, sizes = np.unique(first // 4, return_counts=True)  # 62 blocks of 4 neighbours, the last of all having 3
+    assert len(blocks) == 62
     assert set(sizes[blocks < 250]) == {4}
     assert blocks.min() < 20
     assert blocks.max() > 230
@@ -112,6 +118,61 @@ def test_an_epoch_goes_on_from_any_place(buffer: int, start: int) -> None:
     shares = [again.share(position) for position in range(len(whole)) if again.batches(position, 1)]
     assert shares[0] == 0
     assert np.all(np.diff(shares) > 0)
+
+
+class Even(Pairs):
+    """So many pairs of one length."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.full(len(indices), 7), np.full(len(indices), 7)
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 260, 300, 513, 700, 768, 1003])
+@pytest.mark.parametrize("unit", ["sentences", "tokens"])
+def test_the_share_of_an_epoch_is_counted_in_pairs(count: int, unit: str) -> None:
+    """Also where what is shuffled at once, 256 pairs, is most of the corpus, or a little less than all of it."""
+    epoch = Epoch(Even(count), size=16 if unit == "tokens" else 2, unit=unit, seed=1, epoch=0, pool=5, buffer=256)
+    batches, before, shares = all_of(epoch), 0, []
+    for position, batch in enumerate(batches):
+        epoch.batches(position, 1)
+        shares.append(epoch.share(position))
+        assert abs(shares[-1] - before / count) <= 2 / count  # a batch has two pairs
+        before += len(batch)
+    assert shares[0] == 0 and np.all(np.diff(shares) > 0)
+    assert epoch.share(len(batches)) == pytest.approx(1, abs=1e-12)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+    assert abs(len(epoch) - len(batches)) <= 0.03 * len(batches)
+
+
+@pytest.mark.parametrize("unit", ["sentences", "tokens"])
+def test_the_share_is_counted_in_pairs_whatever_the_lengths(unit: str) -> None:
+    epoch = Epoch(Pairs(), size=10 if unit == "sentences" else 200, unit=unit, seed=1, epoch=0, pool=5, buffer=992)
+    batches, before = all_of(epoch), 0  # 1,003 pairs: a buffer and a little
+    largest = max(map(len, batches))
+    for position, batch in enumerate(batches):
+        epoch.batches(position, 1)
+        assert abs(epoch.share(position) * len(SOURCES) - before) <= largest
+        before += len(batch)
+
+
+def test_what_is_shuffled_at_once_is_never_a_few_neighbours() -> None:
+    """A pair more than fit: half of them and half of them, not all and one."""
+    batches = all_of(Epoch(Even(257), size=4, unit="sentences", seed=1, epoch=0, pool=5, buffer=256))
+    last = np.concatenate(batches[-8:])
+    assert np.ptp(last) > 100
+
+
+def test_a_corpus_that_is_shuffled_at_once_keeps_its_order() -> None:
+    """So that runs that were begun with an earlier version go on as they were."""
+    epoch = Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=2, pool=5, buffer=1003)
+    assert [batch.tolist() for batch in epoch.batches(40, 2)] == ORDER
+    assert [epoch.share(position) for position in (0, 40, 101)] == [0, 40 / 101, 1]
 
 
 def test_nothing_makes_no_batches() -> None:

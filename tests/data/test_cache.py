@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from seqtool.data import directories, encoding, preparation
+from seqtool.data import directories, preparation
 from seqtool.data.cache import SUMMARY, Cache, is_cache
+from seqtool.data.configuration import make_corpus
+from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.digests import Digests
-from seqtool.data.encoding import LimitSettings
-from seqtool.data.preparation import make_corpus, prepare_cache
+from seqtool.data.text import encoding, pair_preparation
+from seqtool.data.text.encoding import LimitSettings
+from seqtool.data.text.pair_preparation import prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
@@ -37,7 +40,7 @@ def config(tmp_path: Path) -> Config:
     (tmp_path / "train.tsv").write_text("\n".join(train_lines()) + "\n", encoding="utf-8")
     (tmp_path / "valid.tsv").write_text("\n".join(VALID) + "\n", encoding="utf-8")
     return {
-        "_target_": "seqtool.data.translation.ParallelFiles",
+        "_target_": "seqtool.data.corpora.parallel.ParallelFiles",
         "train": str(tmp_path / "train.tsv"),
         "valid": str(tmp_path / "valid.tsv"),
         "test": None,
@@ -85,7 +88,7 @@ def left_in(config: Config) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["word", "char"])
 def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
-    cache = prepare_cache(changed(config, vocabulary_kind=kind))
+    cache = prepare_pairs(changed(config, vocabulary_kind=kind))
     kept = [line.split("\t") for line in train_lines()[:24]]
     train, valid = cache.split("train"), cache.split("valid")
     assert len(train) == 24 and len(valid) == 4
@@ -101,21 +104,21 @@ def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
 
 
 def test_validation_text_is_kept_as_it_came(config: Config) -> None:
-    valid = prepare_cache(config).split("valid")
+    valid = prepare_pairs(config).split("valid")
     assert valid.texts("source") == [line.split("\t")[0] for line in VALID]
     assert valid.texts("target") == [line.split("\t")[1] for line in VALID]
     assert valid.alignments() is None
 
 
 def test_training_pairs_outside_the_limits_are_dropped_and_counted(config: Config) -> None:
-    cache = prepare_cache(config)
+    cache = prepare_pairs(config)
     assert cache.summary["splits"]["train"]["dropped"] == {"empty": 2, "ratio": 1, "too long": 1}
     assert cache.summary["splits"]["valid"]["dropped"] == {}
     lines = cache.describe().splitlines()
     assert lines[0].startswith("parallel, en → de; vocabulary: en ")
     assert lines[2].split()[:2] == ["train", "24"] and lines[2].endswith("2 empty, 1 ratio, 1 too long")
     assert lines[3].split()[:2] == ["valid", "4"] and lines[3].endswith("none")
-    unlimited = prepare_cache(changed(config, limits_maximum=None, limits_ratio=None))
+    unlimited = prepare_pairs(changed(config, limits_maximum=None, limits_ratio=None))
     assert unlimited.summary["splits"]["train"]["pairs"] == 26
 
 
@@ -128,28 +131,28 @@ def test_reasons() -> None:
 
 def toy(config: Config) -> Config:
     own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
-    return {"_target_": "seqtool.data.translation.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **own}
+    return {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **own}
 
 
 def test_gold_alignments_are_kept(config: Config) -> None:
-    cache = prepare_cache(toy(config))
-    assert cache.directory.name.startswith("toy-en-es-") and cache.name == "toy" and cache.languages == ("en", "es")
+    cache = prepare_pairs(toy(config))
+    assert cache.directory.name.startswith("toy-en-es-") and cache.name == "toy" and cache.holds == "text"
     alignments = cache.split("test").alignments()
     assert alignments is not None and len(alignments) == len(cache.split("test")) == 8
     assert cache.split("train").alignments() is None
 
 
 def test_a_joint_vocabulary_is_one(config: Config) -> None:
-    cache = prepare_cache(changed(config, vocabulary_joint=True))
+    cache = prepare_pairs(changed(config, vocabulary_joint=True))
     assert cache.source_vocabulary is cache.target_vocabulary
     assert [path.name for path in cache.vocabulary_files] == ["joint.vocabulary"]
     assert "joint" in cache.describe().splitlines()[0]
 
 
 def test_vocabularies_can_be_used_again(config: Config, tmp_path: Path) -> None:
-    first = prepare_cache(config)
+    first = prepare_pairs(config)
     (tmp_path / "train.tsv").write_text("a new cat\tein neuer Kater\n" * 3, encoding="utf-8")
-    second = prepare_cache(changed(config, vocabulary_reuse=str(first.directory)))
+    second = prepare_pairs(changed(config, vocabulary_reuse=str(first.directory)))
     assert second.directory != first.directory
     assert second.source_vocabulary.fingerprint == first.source_vocabulary.fingerprint
     assert second.summary["splits"]["train"]["source"]["unknown"] > 0
@@ -158,7 +161,7 @@ def test_vocabularies_can_be_used_again(config: Config, tmp_path: Path) -> None:
 def test_many_tokens_take_four_bytes(config: Config, tmp_path: Path) -> None:
     text = "".join(f"s{i}\tt{i} t{i + 70_000}\n" for i in range(70_000))
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
-    cache = prepare_cache(changed(config, vocabulary_size=300_000))
+    cache = prepare_pairs(changed(config, vocabulary_size=300_000))
     assert len(cache.target_vocabulary) == 140_004
     train = cache.split("train")
     assert train.target(69_999).tolist() == cache.target_vocabulary.encode("t69999 t139999")
@@ -167,59 +170,67 @@ def test_many_tokens_take_four_bytes(config: Config, tmp_path: Path) -> None:
 
 
 def test_settings_and_text_name_the_cache(config: Config, tmp_path: Path) -> None:
-    first = prepare_cache(config).directory
-    assert prepare_cache(config).directory == first
-    assert prepare_cache(changed(config, processes=2)).directory == first
-    assert prepare_cache(changed(config, vocabulary_size=99)).directory != first
-    assert prepare_cache(changed(config, limits_maximum=19)).directory != first
-    hostile = prepare_cache(changed(config, target_language="Köln (1)/x")).directory
+    first = prepare_pairs(config).directory
+    assert prepare_pairs(config).directory == first
+    assert prepare_pairs(changed(config, processes=2)).directory == first
+    assert prepare_pairs(changed(config, vocabulary_size=99)).directory != first
+    assert prepare_pairs(changed(config, limits_maximum=19)).directory != first
+    hostile = prepare_pairs(changed(config, target_language="Köln (1)/x")).directory
     assert hostile.name.startswith("parallel-en-Köln_1_x-") and hostile.parent == first.parent
     moved = tmp_path / "moved.tsv"
     (tmp_path / "train.tsv").rename(moved)
-    assert prepare_cache(changed(config, train=str(moved))).directory == first
+    assert prepare_pairs(changed(config, train=str(moved))).directory == first
     with moved.open("a") as file:
         file.write("one more\tnoch eins\n")
-    assert prepare_cache(changed(config, train=str(moved))).directory != first
+    assert prepare_pairs(changed(config, train=str(moved))).directory != first
 
 
 def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_cache(config)
+    prepare_pairs(config)
     monkeypatch.setattr(directories, "_make", None)
-    prepare_cache(config)
+    prepare_pairs(config)
 
 
 def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "CHUNK", 3)
-    alone = prepare_cache(config)
+    alone = prepare_pairs(config)
     monkeypatch.setattr(encoding, "SMALL", 0)
-    together = prepare_cache(changed(config, processes=2, cache=str(tmp_path / "other")))
+    together = prepare_pairs(changed(config, processes=2, cache=str(tmp_path / "other")))
     assert content(alone) == content(together)
     assert alone.summary == together.summary
 
 
 def test_a_sample_is_enough_to_learn_from(config: Config) -> None:
-    cache = prepare_cache(changed(config, vocabulary_kind="char", vocabulary_sample=1))
+    cache = prepare_pairs(changed(config, vocabulary_kind="char", vocabulary_sample=1))
     assert len(cache.source_vocabulary) < 4 + 20
-    assert len(prepare_cache(changed(config, vocabulary_kind="char")).source_vocabulary) > 4 + 12
+    assert len(prepare_pairs(changed(config, vocabulary_kind="char")).source_vocabulary) > 4 + 12
 
 
 def fail(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("function", ["write_lines", "_write_split", "train"])
-def test_what_fails_leaves_nothing(config: Config, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "function", "left"),
+    [(pair_preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
+)
+def test_what_fails_leaves_what_can_be_gone_on_from(
+    config: Config, module: Any, function: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is nothing before there are vocabularies."""
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, function, fail)
+        patch.setattr(module, function, fail)
         with pytest.raises(OSError, match="No space left on device"):
-            prepare_cache(toy(config))
-    assert left_in(config) == []
-    prepare_cache(toy(config))
+            prepare_pairs(toy(config))
+    assert [name.rpartition(".")[2] for name in left_in(config)] == ["partial"] * left
+    cache = prepare_pairs(toy(config))
+    assert left_in(config) == [cache.directory.name]
 
 
 KILLED = """
 import json, os, signal, sys
 from seqtool.data import preparation
+from seqtool.data.text.pair_preparation import prepare_pairs
 
 write, splits = preparation._write_split, []
 def write_one_and_die(*arguments):
@@ -228,7 +239,7 @@ def write_one_and_die(*arguments):
     splits.append(1)
     return write(*arguments)
 preparation._write_split = write_one_and_die
-preparation.prepare_cache(json.loads(sys.argv[1]))
+prepare_pairs(json.loads(sys.argv[1]))
 """
 
 
@@ -238,34 +249,35 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
     left = left_in(config)
     assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
     assert not is_cache(Path(config["cache"]) / left[1])
-    cache = prepare_cache(config)
+    cache = prepare_pairs(config)
     assert len(cache.split("valid")) == 4
     assert left_in(config) == [cache.directory.name]
 
 
 KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
-from seqtool.data import encoding, preparation
+from seqtool.data import columns, preparation
+from seqtool.data.text import encoding
+from seqtool.data.text.pair_preparation import prepare_pairs
 
 encoding.CHUNK, preparation.SHARD = 3, 6
-write, times = preparation.SideWriter.write, []
-def write_and_die(self, side):
-    write(self, side)
+append, times = columns.ColumnsWriter._append, []
+def append_and_die(self, name, values):
+    append(self, name, values)
     times.append(1)
     if len(times) == int(sys.argv[2]):
-        self._tokens.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-preparation.SideWriter.write = write_and_die
-preparation.prepare_cache(json.loads(sys.argv[1]))
+columns.ColumnsWriter._append = append_and_die
+prepare_pairs(json.loads(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("writes", "done"), [(3, 0), (5, 6), (9, 12), (18, 24), (21, 28)])
+@pytest.mark.parametrize(("writes", "done"), [(6, 0), (7, 0), (10, 6), (18, 12), (19, 12), (36, 24), (42, 28)])
 def test_a_preparation_goes_on_with_what_a_killed_one_left(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, done: int
 ) -> None:
-    """Two writes a chunk of three pairs; progress is noted after every second chunk and at the end of 28 pairs."""
-    whole = prepare_cache(changed(config, cache=str(tmp_path / "whole")))
+    """Four writes a chunk of three pairs; progress is noted after every second chunk and at the end of 28 pairs."""
+    whole = prepare_pairs(changed(config, cache=str(tmp_path / "whole")))
     command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
     assert subprocess.run(command, check=False).returncode == -9
     encoded: list[int] = []
@@ -277,7 +289,7 @@ def test_a_preparation_goes_on_with_what_a_killed_one_left(
 
     monkeypatch.setattr(encoding.Encoder, "__call__", counted)
     monkeypatch.setattr(preparation, "_vocabularies", None)  # they are there
-    cache = prepare_cache(config)
+    cache = prepare_pairs(config)
     assert sum(encoded) == 28 - done + len(VALID)
     assert content(cache) == content(whole)
     assert cache.summary == whole.summary
@@ -303,18 +315,18 @@ def test_a_second_process_waits_for_the_first(
 
     monkeypatch.setattr(directories, "_make", make_slowly)
     monkeypatch.setattr(directories, "flock", flock)
-    threads = [threading.Thread(target=prepare_cache, args=(config,)) for _ in range(3)]
+    threads = [threading.Thread(target=prepare_pairs, args=(config,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(made) == 1 and left_in(config) == [made[0].name]
-    lines = set(capsys.readouterr().err.splitlines())
+    lines = {line for line in capsys.readouterr().err.splitlines() if line and "Encoding" not in line}
     assert lines == {f"Waiting for another process that is preparing {made[0]}."}
 
 
 def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
-    directory = prepare_cache(config).directory
+    directory = prepare_pairs(config).directory
     tokens = directory / "train.source.tokens.bin"
     whole = tokens.read_bytes()
     tokens.write_bytes(whole[:-2])
@@ -334,7 +346,7 @@ def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
 
 
 def test_a_split_that_is_not_there(config: Config) -> None:
-    cache = prepare_cache(config)
+    cache = prepare_pairs(config)
     with pytest.raises(InputError) as error:
         cache.split("test")
     assert str(error.value).startswith(f"{cache.directory} has no split 'test'; it has train, valid.")
@@ -363,7 +375,7 @@ def test_a_split_that_is_not_there(config: Config) -> None:
 )
 def test_unusable_settings_leave_nothing(config: Config, settings: Config, message: str) -> None:
     with pytest.raises(InputError) as error:
-        prepare_cache(changed(config, **settings))
+        prepare_pairs(changed(config, **settings))
     assert str(error.value).startswith(message)
     assert not Path(config["cache"]).exists() or left_in(config) == []
 
@@ -371,15 +383,15 @@ def test_unusable_settings_leave_nothing(config: Config, settings: Config, messa
 def test_wrong_settings_are_named_in_full(config: Config) -> None:
     config["vocabulary"]["sise"] = config["vocabulary"].pop("size")
     with pytest.raises(InputError) as error:
-        prepare_cache(OmegaConf.create({"data": config}).data)
+        prepare_pairs(OmegaConf.create({"data": config}).data)
     assert "nknown setting 'data.vocabulary.sise' (did you mean 'data.vocabulary.size'?)" in str(error.value)
     with pytest.raises(InputError, match=r"[Uu]nknown setting 'data\.tset'"):
-        make_corpus(OmegaConf.create({"data": changed(config, tset="x")}).data, trusted=True)
+        make_corpus(OmegaConf.create({"data": changed(config, tset="x")}).data, TextCorpus, trusted=True)
 
 
 def test_a_configuration_from_a_checkpoint_names_only_our_corpora(config: Config) -> None:
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
-        make_corpus(changed(config, _target_="os.system"), trusted=False)
+        make_corpus(changed(config, _target_="os.system"), TextCorpus, trusted=False)
 
 
 def test_digests_are_remembered_until_size_or_time_change(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -15,17 +16,22 @@ import torch
 from omegaconf import OmegaConf
 from PIL import Image
 
-from seqtool.cli import config_directory
-from seqtool.commands.prepare import prepared
-from seqtool.data import caption_preparation, image_store, preparation
-from seqtool.data.batches import Annotations, Epoch, Pixels
-from seqtool.data.caption_cache import CaptionCache, is_caption_cache
-from seqtool.data.caption_preparation import prepare_captions
-from seqtool.data.captioning import Captioned, Digest, ImageCorpus
-from seqtool.data.preparation import CacheSettings, prepare_cache
-from seqtool.data.vocabulary import BOS, EOS
+from seqtool import tasks
+from seqtool.data import preparation
+from seqtool.data.batches import Epoch
+from seqtool.data.cache import Cache, is_cache
+from seqtool.data.columns import ColumnsWriter
+from seqtool.data.configuration import CacheSettings, cache_settings
+from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
+from seqtool.data.images import image_store, store_preparation
+from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.data.text import encoding
+from seqtool.data.text.pair_preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.tokens import BOS, EOS
+from seqtool.runtime.files import config_directory
 
 Config = dict[str, Any]
 
@@ -73,11 +79,11 @@ VALID = {"v.png": ["An  odd\u2028cat .", ""], "a.png": ["Cat."]}
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setattr("seqtool.data.captioning.Album", Album, raising=False)
+    monkeypatch.setattr("seqtool.data.corpora.corpus.Album", Album, raising=False)
     (tmp_path / "pictures").mkdir()
     album(tmp_path / "pictures", train=TRAIN, valid=VALID)
     defaults: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / "caption_preparation.yaml"))
-    own = {"_target_": "seqtool.data.captioning.Album", "file": str(tmp_path / "pictures" / "album.json")}
+    own = {"_target_": "seqtool.data.corpora.corpus.Album", "file": str(tmp_path / "pictures" / "album.json")}
     return {**own, **defaults, "cache": str(tmp_path / "cache"), "processes": 1}
 
 
@@ -94,7 +100,7 @@ def changed(config: Config, **settings: Any) -> Config:
     return result
 
 
-def prepare(config: Config, encoder: EncoderSettings = FROZEN) -> CaptionCache:
+def prepare(config: Config, encoder: EncoderSettings = FROZEN) -> Cache:
     return prepare_captions(config, encoder, device=CPU)
 
 
@@ -108,13 +114,14 @@ def caches(config: Config) -> list[str]:
 
 def test_the_defaults_are_all_settings(config: Config) -> None:
     assert set(config) - {"_target_", "file"} == {"vocabulary", "limits", "cache", "processes"}
-    assert asdict(preparation.cache_settings(config)).keys() == CacheSettings.__dataclass_fields__.keys()
+    assert asdict(cache_settings(config)).keys() == CacheSettings.__dataclass_fields__.keys()
 
 
 def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> None:
     cache = prepare(config)
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
-    assert cache.name == "album" and cache.splits == ("train", "valid") and cache.source_vocabulary is None
+    assert cache.name == "album" and cache.splits == ("train", "valid")
+    assert cache.holds == "images" and list(cache.vocabularies) == ["target"]
     assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
     written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
@@ -246,8 +253,8 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
 
 def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: Path) -> None:
     first = prepare(config)
-    assert first.directory.name.startswith("album-") and is_caption_cache(first.directory)
-    assert not is_caption_cache(first.store.directory)
+    assert first.directory.name.startswith("album-") and is_cache(first.directory)
+    assert first.holds == "images" and not image_store.is_store(first.directory)
     assert prepare(config).directory == first.directory
     assert prepare(changed(config, processes=2)).directory == first.directory
     other = prepare(changed(config, vocabulary_minimum_count=1))
@@ -267,25 +274,26 @@ def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: P
 def test_the_command_runs_the_backbone_on_so_many_threads(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
-    settings = {"data": config, "model": {"encoder": asdict(FROZEN)}, "device": "cpu", "threads": 3}
-    assert len(prepared(OmegaConf.create(settings)).split("valid")) == 3 and seen == [3]
+    model = {"_target_": "seqtool.models.show_tell.ShowTell", "encoder": asdict(FROZEN)}
+    settings = OmegaConf.create({"data": config, "model": model, "device": "cpu", "threads": 3})
+    assert len(tasks.of(settings).prepare(settings).split("valid")) == 3 and seen == [3]
     with pytest.raises(InputError, match=r"^threads must be at least 1, not 0\.$"):
-        prepared(OmegaConf.create({**settings, "threads": 0}))
+        tasks.of(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
 
 
 def test_only_the_users_own_settings_fetch(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Album, "fetch", pytest.fail)
-    monkeypatch.setattr(Album, "__module__", "seqtool.data.captioning")
+    monkeypatch.setattr(Album, "__module__", "seqtool.data.corpora.corpus")
     assert len(prepare_captions(config, FROZEN, device=CPU, trusted=False).split("valid")) == 3
 
 
 def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = prepare(config).directory
-    monkeypatch.setattr(caption_preparation, "_fill", None)
-    monkeypatch.setattr(image_store, "_fill", None)
+    monkeypatch.setattr(preparation, "_fill", None)
+    monkeypatch.setattr(store_preparation, "_fill", None)
     cache = prepare(config)
     assert cache.directory == directory
-    opened = CaptionCache(directory)
+    opened = Cache(directory)
     assert opened.describe() == "\n".join(
         line for line in cache.describe().splitlines() if not line.startswith("annotation")
     )
@@ -340,7 +348,7 @@ def test_unusable_settings_leave_nothing(config: Config, settings: Config, messa
 
 def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None:
     own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
-    toy = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **own}
+    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **own}
     with pytest.raises(InputError) as error:
         prepare(toy)
     assert str(error.value) == (
@@ -348,7 +356,7 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
         "captions such as data=scenes."
     )
     with pytest.raises(InputError) as error:
-        prepare_cache(config)
+        prepare_pairs(config)
     assert str(error.value) == (
         "Album has images, not sentence pairs: choose model=show_attend_tell or model=show_tell, or parallel text "
         "such as data=toy."
@@ -360,8 +368,8 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
 def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path) -> None:
     directory = prepare(config).directory
     with pytest.raises(InputError) as error:
-        CaptionCache(tmp_path)
-    assert str(error.value) == f"{tmp_path} is not a cache of captions: seqtool prepare makes them."
+        Cache(tmp_path)
+    assert str(error.value) == f"{tmp_path} is not a cache: seqtool prepare makes them."
     with pytest.raises(InputError) as error:
         prepare(config).split("test")
     assert str(error.value) == f"{directory} has no split 'test'; it has train, valid."
@@ -378,9 +386,10 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
 import test_caption_preparation as tests
-from seqtool.data import caption_preparation, captioning
+from seqtool.data.images import caption_preparation
+from seqtool.data.corpora import corpus as corpora
 
-captioning.Album = tests.Album
+corpora.Album = tests.Album
 write = caption_preparation.write_lines
 def die(path, lines):
     write(path, lines)
@@ -399,6 +408,33 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
     assert not (Path(config["cache"]) / left[1] / "summary.json").exists()
     cache = prepare(config)
     assert len(cache.split("valid")) == 3 and caches(config) == [cache.directory.name]
+
+
+def test_a_preparation_goes_on_with_what_another_one_left(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Captions that are left out before and after the place do not shift which image another one describes."""
+    config = changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1)
+    whole = prepare(changed(config, cache=str(tmp_path / "whole")))
+    monkeypatch.setattr(encoding, "CHUNK", 4)
+    write, written = ColumnsWriter.write, []
+
+    def interrupted(self: ColumnsWriter, chunk: encoding.Encoded) -> None:
+        write(self, chunk)
+        written.append(len(chunk.kept))
+        if len(written) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ColumnsWriter, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config)
+    caplog.set_level(logging.INFO)
+    cache = prepare(config)
+    assert any("Going on after 12 captions of the split 'train'" in message for message in caplog.messages)
+    assert cache.summary == whole.summary
+    for name in cache.summary["files"]:
+        assert (cache.directory / name).read_bytes() == (whole.directory / name).read_bytes()
 
 
 def test_memory_is_mapped(config: Config) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from seqtool.config import build
-from seqtool.data.caption_files import read_captions, read_flickr30k_csv, read_json, read_list, read_tokens
-from seqtool.data.caption_sources import Coco, Flickr8k, Flickr30k, Karpathy
-from seqtool.data.captioning import Captioned, ImageCorpus
-from seqtool.data.photos import Photos
+from seqtool.data.corpora.caption_files import read_captions, read_flickr30k_csv, read_json, read_list, read_tokens
+from seqtool.data.corpora.caption_sources import Coco, Flickr8k, Flickr30k, Karpathy
+from seqtool.data.corpora.coco import image_id
+from seqtool.data.corpora.corpus import Captioned, ImageCorpus
+from seqtool.data.corpora.photos import Photos
 from seqtool.errors import InputError
+from seqtool.settings import build
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -363,6 +364,12 @@ def test_coco_files_that_are_wrong(content: object, message: str, tmp_path: Path
     corpus = make_coco(tmp_path, content)
     path = tmp_path / "annotations" / "captions_train2014.json"
     assert refusal(corpus.images, "train") == message.format(path)
+
+
+def test_cocos_tools_know_images_by_their_numbers() -> None:
+    assert image_id("COCO_val2014_000000000042.jpg") == image_id("000000000042.jpg") == image_id("42") == 42
+    for name in ("042", "a.jpg", "²", "42.jpg", "x/b.jpg"):
+        assert image_id(name) == name
 
 
 def test_coco_with_files_missing(tmp_path: Path) -> None:

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from seqtool.data import image_digests, image_loading, image_store, workers
-from seqtool.data.batches import Annotations, Pixels
-from seqtool.data.image_digests import ImageDigests
-from seqtool.data.image_store import ImageStore, is_store, prepare_store, weights_digest
-from seqtool.data.images import ImageError, fit, open_image
+from seqtool.data.images import image_digests, image_loading, store_preparation
+from seqtool.data.images.image_digests import ImageDigests
+from seqtool.data.images.image_store import ImageStore, is_store, weights_digest
+from seqtool.data.images.images import fit, open_image
+from seqtool.data.images.store_preparation import prepare_store
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.runtime import workers
 
 CPU = torch.device("cpu")
 FROZEN = EncoderSettings(
@@ -129,7 +131,7 @@ def test_a_store_that_is_there_is_not_made_again(
     prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(files)
-    monkeypatch.setattr(image_store, "_fill", None)
+    monkeypatch.setattr(store_preparation, "_fill", None)
     prepare(files)
 
 
@@ -181,17 +183,12 @@ def test_what_fails_for_a_moment_is_not_kept(
     monkeypatch.setattr(image_loading, "SMALL", 0)
     for happen, message in zip(happens, messages, strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(image_store, "load", after(happen))
+            patch.setattr(store_preparation, "load", after(happen))
             with pytest.raises(InputError) as error:
                 prepare([damaged, *files], processes=processes)
         assert str(error.value) == message
         assert left_in(tmp_path / "cache") == []
         files[3].write_bytes(content)
-    with monkeypatch.context() as patch:
-        patch.setattr(image_loading, "open_image", failing_once(files[3]))
-        with pytest.raises(InputError) as error:
-            prepare([damaged, *files])
-    assert str(error.value) == f"{files[3]} could not be read and now can: prepare again."
     store = prepare([damaged, *files])
     assert len(store) == 7 and list(store.refused) == [0]
     assert store.refused[0].startswith(f"{damaged} is a damaged image")
@@ -205,17 +202,6 @@ def after(happens: Callable[[], object]) -> Any:
         return image_loading.load(*arguments, **settings)
 
     return load
-
-
-def failing_once(bad: Path) -> Any:
-    """open_image on a disk that fails at this file."""
-
-    def read(file: Path, *, name: str) -> Any:
-        if file == bad:
-            raise ImageError(name, "cannot be read (Input/output error).")
-        return open_image(file, name=name)
-
-    return read
 
 
 def test_vectors_are_those_of_their_backbone_alone(prepare: Prepare, files: list[Path]) -> None:
@@ -264,16 +250,16 @@ def test_vectors_that_float16_cannot_hold_are_refused(
     prepare: Prepare, files: list[Path], layer: str | None, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = dataclasses.replace(FROZEN, layer=layer, backbone="torchvision/vgg19")
-    monkeypatch.setattr(image_store, "backbone_fingerprint", lambda *_: {})
+    monkeypatch.setattr(store_preparation, "backbone_fingerprint", lambda *_: {})
     for value in (65_505.0, float("inf"), float("nan")):
-        monkeypatch.setattr(image_store, "make_backbone", lambda *_, value=value, **__: Loud(value))
+        monkeypatch.setattr(store_preparation, "make_backbone", lambda *_, value=value, **__: Loud(value))
         with pytest.raises(InputError) as error:
             prepare(files, encoder)
         assert str(error.value) == (
             f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, and float16 holds 65,504 at "
             "most: choose another model.encoder.layer."
         )
-    monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
+    monkeypatch.setattr(store_preparation, "make_backbone", lambda *_, **__: Loud(-65_504.0))
     store = prepare(files, encoder)
     assert store.describe().startswith("annotation vectors 2×3×4 (torchvision/vgg19")
     assert (store.source([0]).values == -65_504).all()
@@ -317,11 +303,12 @@ SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
-from seqtool.data import image_loading, image_store
+from seqtool.data.images import image_loading
+from seqtool.data.images import store_preparation
 from seqtool.models.backbone import EncoderSettings
 
 image_loading.CHUNK = 2
-encode, seen = image_store._encoded, []
+encode, seen = store_preparation._encoded, []
 def act(*arguments):
     seen.append(1)
     if sys.argv[1] == "kill" and len(seen) == 2:
@@ -330,10 +317,10 @@ def act(*arguments):
         print("working", flush=True)
         sys.stdin.readline()
     return encode(*arguments)
-image_store._encoded = act
+store_preparation._encoded = act
 encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
 files = [Path(name) for name in sys.argv[3:]]
-image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
+store_preparation.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
 """
 
 
@@ -358,11 +345,11 @@ def test_two_processes_make_one_store(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None and other.stdout is not None
         assert other.stdout.readline() == "working\n"
-        monkeypatch.setattr(image_store, "_fill", None)  # the store is not made here
+        monkeypatch.setattr(store_preparation, "_fill", None)  # the store is not made here
         monkeypatch.setattr(sys, "stderr", waiting := Waiting(other.stdin))
         store = prepare(files)
     assert len(store) == 7 and left_in(tmp_path / "cache") == [store.directory.name]
-    assert waiting.written[0] == f"Waiting for another process that is preparing {store.directory}."
+    assert f"Waiting for another process that is preparing {store.directory}." in waiting.written
 
 
 class Waiting:
@@ -374,7 +361,7 @@ class Waiting:
 
     def write(self, text: str) -> None:
         self.written.append(text)
-        if len(self.written) == 1:
+        if text.startswith("Waiting"):
             self.release.write("\n" * 10)
             self.release.close()
 

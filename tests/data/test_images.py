@@ -20,9 +20,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from seqtool.data import images, urls
-from seqtool.data.images import ImageError, find_images, fit, open_image, read_image
-from seqtool.data.urls import DownloadError, download
+from seqtool.cli import main as cli
+from seqtool.data.images import images, urls
+from seqtool.data.images.finding import find_images
+from seqtool.data.images.images import ImageError, fit, open_image, read_image
+from seqtool.data.images.urls import DownloadError, download
 from seqtool.errors import InputError
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 128, 0), (0, 0, 255), (255, 255, 255)
@@ -244,6 +246,10 @@ def test_fitting() -> None:
         fit(same, size=32, mode="pad")
 
 
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), cli.config_directory())
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with a folder of photos."""
@@ -271,6 +277,49 @@ def test_finding_images(folder: Path) -> None:
     (folder / "folder[1]").mkdir()
     (folder / "folder[1]" / "e.gif").write_bytes(b"")
     assert find_images(["folder[1]"]) == ["folder[1]/e.gif"]
+
+
+def test_what_a_folder_has_besides_images_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the command line: one line with counts, and the setting that takes the images of its folders as well."""
+    rows = [f'{{"file": "{name}", "captions": ["a photo"]}}' for name in ("b.jpg", "c [1].jpg", "inner/d.jpg")]
+    (folder / "captions.jsonl").write_text("\n".join(rows))
+    for name in ("one.heic", "two.HEIC", "film.mov", "README"):
+        (folder / "photos" / name).touch()
+    data = ["data=photos", "data.directory=photos", "data.train=captions.jsonl", "data.valid_share=0.4"]
+    sizes = ["data.vocabulary.minimum_count=1", "data.processes=1", "model.embedding=8", "model.hidden=8"]
+    limits = ["device=cpu", "train.minutes=null", "train.steps=1", "validation.max_length=3", "run=r"]
+    assert run("train", "model=show_tell", *data, "data.test_share=0", *sizes, *limits) == 0
+    capsys.readouterr()
+    caption = ["caption", "checkpoint=runs/r", "images=photos", "device=cpu"]
+
+    assert run(*caption) == 0
+    written = capsys.readouterr()
+    inside = ["photos/a.PNG", "photos/b.jpg", "photos/c [1].jpg"]
+    assert [line.split("\t")[0] for line in written.out.splitlines()] == inside
+    others = "5 of other kinds (2 .heic, 1 .mov, 1 .txt, 1 without a suffix)"
+    suffixes = ".bmp, .gif, .jpeg, .jpg, .pgm, .png, .ppm, .tif, .tiff, .webp"
+    left_out = f"left out: 2 folders (recursive=true takes their images) and {others}."
+    (line,) = [line for line in written.err.splitlines() if "left out" in line]
+    assert line == f"photos: 3 images ({suffixes}); {left_out}"
+
+    assert run(*caption, "recursive=true") == 0
+    written = capsys.readouterr()
+    assert [line.split("\t")[0] for line in written.out.splitlines()] == [*inside, "photos/inner/d.jpg"]
+    assert "photos: 4 images" in written.err and "folders" not in written.err
+
+    assert run(*caption, "recursive=maybe") == 2
+    assert "Setting 'recursive' must be true or false" in capsys.readouterr().err
+
+
+def test_a_folder_without_images_says_what_it_has(folder: Path) -> None:
+    (folder / "albums" / "one").mkdir(parents=True)
+    (folder / "albums" / "one" / "a.jpg").write_bytes(PHOTO)
+    (folder / "albums" / "film.mov").touch()
+    with pytest.raises(InputError) as error:
+        find_images(["albums"])
+    has = "it has 1 folder (recursive=true takes their images) and 1 of other kinds (1 .mov)."
+    assert str(error.value).startswith("albums is a folder without images (") and str(error.value).endswith(has)
+    assert find_images(["albums"], recursive=True) == ["albums/one/a.jpg"]
 
 
 def test_names_that_give_no_image(folder: Path) -> None:

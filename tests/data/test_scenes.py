@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
 
-from seqtool.caption_evaluation import evaluate_captioner
-from seqtool.config import build
-from seqtool.data.alignment import words
+from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
+from seqtool.data.corpora.scene_language import Kind, is_true, named, object_words, parse, recall
+from seqtool.data.corpora.scenes import SPLITS, Scenes, generate, read_scenes
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once
-from seqtool.data.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
-from seqtool.data.scene_language import Kind, is_true, named, object_words, parse, recall
-from seqtool.data.scenes import SPLITS, Scenes, generate, read_scenes
+from seqtool.data.text.alignment import words
 from seqtool.errors import InputError
+from seqtool.predict.caption_evaluation import CaptionEvaluation
+from seqtool.settings import build
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS: dict[str, Any] = {"seed": 3, "train": 12, "valid": 5, "test": 6}
@@ -69,13 +69,13 @@ def scene(*items: str) -> Scene:
 
 def test_same_seed_same_scenes_and_captions(corpus: dict[str, list[Described]]) -> None:
     text = json.dumps([[item.box for item in scene.items] + captions for scene, captions in corpus["test"]])
-    # From the generator of version 2 (Python 3.11): it changes with seqtool.data.scenes.VERSION only.
+    # From the generator of version 2 (Python 3.11): it changes with seqtool.data.corpora.scenes.VERSION only.
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6e81f8f479acafc8"
     assert generate(seed=1, train=1, valid=1, test=200)["test"] != corpus["test"]
 
 
 def test_the_pictures_are_those_of_this_version(corpus: dict[str, list[Described]]) -> None:
-    """They change with seqtool.data.scenes.VERSION only, but for what Pillow's versions round differently."""
+    """They change with seqtool.data.corpora.scenes.VERSION only, but for what Pillow's versions round differently."""
     mean = np.mean([np.asarray(render(scene)) for scene, _ in corpus["test"][:50]], axis=(0, 1, 2))
     assert mean == pytest.approx([225.070, 222.945, 222.375], abs=0.02)
 
@@ -423,7 +423,7 @@ def test_pictures_are_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     place.mkdir(parents=True)  # an empty one may be used
     Scenes(directory=str(place), **SETTINGS).fetch()
     before = content(place)
-    monkeypatch.setattr("seqtool.data.scenes.render", pytest.fail)
+    monkeypatch.setattr("seqtool.data.corpora.scenes.render", pytest.fail)
     Scenes(directory=str(place), **SETTINGS).fetch()
     assert content(place) == before
 
@@ -444,7 +444,7 @@ def test_other_settings_leave_what_is_there(tmp_path: Path) -> None:
 def test_another_version_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "scenes"
     with monkeypatch.context() as patch:
-        patch.setattr("seqtool.data.scenes.VERSION", 1)
+        patch.setattr("seqtool.data.corpora.scenes.VERSION", 1)
         Scenes(directory=str(place), **SETTINGS).fetch()
     before = content(tmp_path)
     with pytest.raises(InputError) as error:
@@ -464,7 +464,7 @@ def test_pictures_that_another_process_draws_meanwhile_are_looked_at(
         make_once(directory, Scenes(directory=str(place), **{**SETTINGS, "train": 3})._draw)
         return make_once(directory, fill)
 
-    monkeypatch.setattr("seqtool.data.scenes.make_once", later)
+    monkeypatch.setattr("seqtool.data.corpora.scenes.make_once", later)
     with pytest.raises(InputError, match=r"has the built-in images of data\.train=3, not data\.train=12: set"):
         Scenes(directory=str(place), **SETTINGS).fetch()
     assert len(list((place / "train").iterdir())) == 3
@@ -490,14 +490,15 @@ def test_checking_writes_nothing(tmp_path: Path) -> None:
 def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     """Unless they are the user's own, settings of data may name pictures that are there, and have none drawn."""
     place = tmp_path / "anywhere"
-    config = {"_target_": "seqtool.data.scenes.Scenes", "directory": str(place), **SETTINGS}
+    config = {"_target_": "seqtool.data.corpora.scenes.Scenes", "directory": str(place), **SETTINGS}
     stranger: Any = SimpleNamespace(config={"data": config})
-    options: dict[str, Any] = {"output": None, "tokenize": "ptb", "document_frequencies": None, "java": False}
+    names = [field.name for field in fields(CaptionEvaluation)]
+    evaluation = CaptionEvaluation(**{**dict.fromkeys(names), "tokenize": "ptb", "split": "valid"})
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
-        evaluate_captioner(stranger, "valid", None, **options)
+        evaluation.of_checkpoint(stranger, None)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="Unknown split 'dev'"):
-        evaluate_captioner(stranger, "dev", OmegaConf.create(config), **options)
+        replace(evaluation, split="dev").of_checkpoint(stranger, OmegaConf.create(config))
     assert (place / "captions.jsonl").exists()
 
 

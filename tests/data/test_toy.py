@@ -8,20 +8,20 @@ from itertools import pairwise
 
 import pytest
 
-from seqtool.data import toy_words
-from seqtool.data.alignment import parse_pharaoh, words
-from seqtool.data.toy import Pair, generate, surface
-from seqtool.data.toy_grammar import assemble, sentence, statement
-from seqtool.data.toy_phrases import Draw, English, Nominal, noun_phrase, phrase
+from seqtool.data.corpora import toy_words
+from seqtool.data.corpora.toy import Pair, generate, surface
+from seqtool.data.corpora.toy_grammar import assemble, sentence, statement
+from seqtool.data.corpora.toy_phrases import Draw, English, Nominal, noun_phrase, phrase
+from seqtool.data.text.alignment import parse_pharaoh, words
 
 DIGEST = """
 import hashlib
-from seqtool.data.toy import generate
+from seqtool.data.corpora.toy import generate
 splits = generate(seed=1, train=300, valid=20, test=20)
 rows = [(name, pair.source, pair.target, pair.alignment) for name, split in splits.items() for pair in split]
 print(hashlib.sha256("\\n".join(map("\\t".join, rows)).encode()).hexdigest())
 """
-# What DIGEST prints (Python 3.11); it changes with the grammar only.
+# What DIGEST prints (Python 3.11); it changes with the grammar only, and toy.GRAMMAR with it.
 GOLDEN = "acb0660a6d97ec7725d2fbdd567bb778e4937ca09cff49c13f18adc268753610"
 
 MASCULINE = """

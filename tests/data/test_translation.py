@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.config import build
-from seqtool.data import multi30k
-from seqtool.data.multi30k import Multi30k
-from seqtool.data.text_files import read_lines, read_tsv, read_two_files
-from seqtool.data.translation import ParallelFiles, Toy
+from seqtool.data.corpora import multi30k
+from seqtool.data.corpora.multi30k import Multi30k
+from seqtool.data.corpora.parallel import ParallelFiles, Toy
 from seqtool.errors import InputError
+from seqtool.runtime.files import read_lines, read_tsv, read_two_files
+from seqtool.settings import build
 
 CONVERT = "of the line): convert the file to UTF-8."
 
@@ -139,7 +139,7 @@ def test_text_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_toy_corpus_is_the_grammars() -> None:
-    settings = {"_target_": "seqtool.data.translation.Toy", "seed": 1, "train": 50, "valid": "5", "test": 7}
+    settings = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 50, "valid": "5", "test": 7}
     corpus: Toy = build(settings, trusted=False)
     assert [len(list(corpus.pairs(split))) for split in corpus.splits()] == [50, 5, 7]
     alignments = corpus.alignments("test")

@@ -8,20 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.alignment import words
-from seqtool.data.vocabulary import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Vocabulary,
-    load,
-    load_pair,
-    normalize,
-    save_pair,
-)
-from seqtool.data.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.alignment import words
+from seqtool.data.text.vocabulary import Vocabulary, load, load_pair, normalize, save_all
+from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 SETTINGS = VocabularySettings(
     kind="unigram",
@@ -217,11 +208,14 @@ def test_learning_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
     one, two = learn("word"), learn("bpe")
-    assert [path.name for path in save_pair(tmp_path, one, two)] == ["source.vocabulary", "target.vocabulary"]
+    assert [path.name for path in save_all(tmp_path, {"source": one, "target": two})] == [
+        "source.vocabulary",
+        "target.vocabulary",
+    ]
     assert [vocabulary.kind for vocabulary in load_pair(tmp_path)] == ["word", "bpe"]
     joint = tmp_path / "joint"
     joint.mkdir()
-    assert [path.name for path in save_pair(joint, one, one)] == ["joint.vocabulary"]
+    assert [path.name for path in save_all(joint, {"source": one, "target": one})] == ["joint.vocabulary"]
     source, target = load_pair(joint)
     assert source is target
     with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):

@@ -54,7 +54,7 @@ def test_the_command_runs_from_another_directory(environment: Path, tmp_path: Pa
 
 
 def test_the_configurations_are_those_of_the_checkout(environment: Path, tmp_path: Path) -> None:
-    code = "from seqtool import cli; print(cli.config_directory())"
+    code = "from seqtool.runtime.files import config_directory; print(config_directory())"
     installed = Path(run(str(environment / "bin" / "python"), "-c", code, cwd=tmp_path).strip())
     assert installed.is_relative_to(environment)
 

@@ -6,19 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from sacrebleu.significance import PairedTest
 
-from seqtool.data.alignment import diagonal, parse_pharaoh
+from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import alignment_error_rate, crossings
-from seqtool.metrics.bleu import (
-    bleu_by_length,
-    bleu_interval,
-    bleu_of,
-    bleu_statistics,
-    length_bins,
-    length_gaps,
-)
-from seqtool.metrics.translation import check_lengths, compare, corpus_bleu, evaluate
+from seqtool.metrics.bleu import bleu_by_length, bleu_of, length_bins, length_gaps
+from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
+from seqtool.metrics.scores import SCORES, Statistics, scorers
+from seqtool.metrics.systems import Comparison, System
+from seqtool.metrics.translation import NAMES, Bleu, check_lengths
+from seqtool.predict.translation_evaluation import TranslationReport
 
 WORDS = [
     "a",
@@ -50,6 +48,36 @@ def corpus(sentences: int = 120, noise: float = 0.3) -> tuple[list[str], list[st
     return texts[0], texts[1], texts[2]
 
 
+def evaluate(
+    hypotheses: list[str],
+    references: list[list[str]],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    samples: int = SAMPLES,
+) -> System:
+    """Of whole texts of references."""
+    found = scorers(NAMES, list(zip(*references, strict=True)), tokenize=tokenize, lowercase=lowercase)
+    return System(hypotheses, found, samples=samples)
+
+
+def compare(first: list[str], second: list[str], references: list[list[str]], samples: int = SAMPLES) -> Comparison:
+    return Comparison.of(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
+
+
+def report(system: System, references: list[str], sources: list[str], edges: tuple[int, ...]) -> TranslationReport:
+    names = range(1, len(references) + 1)
+    return TranslationReport(system, None, names, [[line] for line in references], sources, edges, None)
+
+
+def bleu_statistics(hypotheses: list[str], references: list[list[str]]) -> Statistics:
+    return evaluate(hypotheses, references).statistics[0]
+
+
+def bleu_interval(statistics: Statistics, samples: int = SAMPLES, seed: int = SEED) -> Estimate:
+    return bootstrap(lambda i: bleu_of(statistics[i]), [np.arange(len(statistics))], samples, seed)
+
+
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "none", "char"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("references", [1, 2])
@@ -58,25 +86,39 @@ def test_scores_are_sacrebleus(tokenize: str, lowercase: bool, references: int) 
     texts = alternatives[:references]
     bleu = sacrebleu.corpus_bleu(hypotheses, texts, tokenize=tokenize, lowercase=lowercase).score
     result = evaluate(hypotheses, texts, tokenize=tokenize, lowercase=lowercase)
-    assert result.scores[0].value == bleu == corpus_bleu(hypotheses, texts, tokenize=tokenize, lowercase=lowercase)
-    assert result.bleu.value == pytest.approx(bleu, rel=1e-12)
-    assert result.bleu.low < bleu < result.bleu.high
-    assert [score.name for score in result.scores] == ["BLEU", "chrF2", "TER"]
-    assert result.scores[2].value == sacrebleu.corpus_ter(hypotheses, texts).score
-    assert f"nrefs:{references}|case:{'lc' if lowercase else 'mixed'}|eff:no|tok:{tokenize}" in (
-        result.scores[0].signature
-    )
+    assert result.values["bleu"] == bleu
+    interval = result.estimates["bleu"]
+    assert interval.value == bleu
+    assert interval.low < bleu < interval.high
+    assert [SCORES[name].label for name in result.values] == ["BLEU", "chrF2", "TER"]
+    assert result.values["ter"] == sacrebleu.corpus_ter(hypotheses, texts).score
+    signature = f"nrefs:{references}|case:{'lc' if lowercase else 'mixed'}|eff:no|tok:{tokenize}"
+    assert result.signature("bleu").startswith(signature)
     if not lowercase:
-        assert result.scores[1].value == sacrebleu.corpus_chrf(hypotheses, texts).score
+        assert result.values["chrf"] == sacrebleu.corpus_chrf(hypotheses, texts).score
+
+
+@pytest.mark.parametrize("references", [1, 2])
+def test_scores_of_a_sentence_are_sacrebleus(references: int) -> None:
+    """BLEU over the orders that a short sentence has, as sacreBLEU advises."""
+    hypotheses, *alternatives = corpus(40)
+    hypotheses[0] = "a cat"
+    found = evaluate(hypotheses, alternatives[:references]).each()
+    for i, (hypothesis, *texts) in enumerate(zip(hypotheses, *alternatives[:references], strict=True)):
+        assert found[i] == {
+            "BLEU": sacrebleu.sentence_bleu(hypothesis, texts).score,
+            "chrF2": sacrebleu.sentence_chrf(hypothesis, texts).score,
+            "TER": sacrebleu.sentence_ter(hypothesis, texts).score,
+        }
 
 
 def test_perfect_and_empty_translations() -> None:
     references = ["Tengo un gato grande.", "No tienes una casa pequeña."]
     perfect = evaluate(references, [references])
-    assert [score.value for score in perfect.scores] == pytest.approx([100, 100, 0])
-    assert perfect.bleu.low == perfect.bleu.high == pytest.approx(100)
+    assert list(perfect.values.values()) == pytest.approx([100, 100, 0])
+    assert perfect.estimates["bleu"].low == perfect.estimates["bleu"].high == pytest.approx(100)
     nothing = evaluate(["", ""], [references])
-    assert [score.value for score in nothing.scores] == [0, 0, 100]
+    assert list(nothing.values.values()) == [0, 0, 100]
 
 
 def test_statistics_of_parts_add_up_to_the_corpus() -> None:
@@ -144,8 +186,8 @@ def test_paired_bootstrap() -> None:
     result = compare(worse, better, [references])
     assert [d.name for d in result.differences] == ["BLEU", "chrF2", "TER"]
     bleu = result.differences[0]
-    assert bleu.baseline.value == corpus_bleu(worse, [references])
-    assert bleu.system.value == corpus_bleu(better, [references])
+    assert bleu.baseline.value == sacrebleu.corpus_bleu(worse, [references]).score
+    assert bleu.system.value == sacrebleu.corpus_bleu(better, [references]).score
     assert bleu.baseline.low < bleu.baseline.value < bleu.baseline.high < bleu.system.low
     assert bleu.p_value < 0.01
     assert "bs:1000|seed:12345" in bleu.signature
@@ -153,6 +195,10 @@ def test_paired_bootstrap() -> None:
     assert result.differences[0] == compare(worse, better, [references]).differences[0]
     assert "| BLEU " in result.text()
     assert bleu.signature in result.text()
+    metrics = {"BLEU": sacrebleu.BLEU(force=True), "chrF": sacrebleu.CHRF(), "TER": sacrebleu.TER()}
+    named = [("baseline", worse), ("system", better)]
+    _, theirs = PairedTest(named, metrics, [references], test_type="bs", n_samples=1000)()
+    assert [d.p_value for d in result.differences] == [theirs[name][1].p_value for name in ("BLEU", "chrF2", "TER")]
     assert json.loads(json.dumps(result.record()))["differences"][0]["p_value"] == bleu.p_value
 
 
@@ -163,6 +209,9 @@ def test_a_system_does_not_differ_from_itself() -> None:
         1,
         1,
     ]
+    shouted = [line.upper() for line in hypotheses]  # which is all one to TER
+    bleu, _, ter = compare(hypotheses, shouted, [references], samples=200).differences
+    assert bleu.p_value < 0.01 and ter.p_value == 1
 
 
 def test_length_gaps() -> None:
@@ -232,20 +281,21 @@ def test_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatc
     missing.TOKENIZERS = ["ja-mecab"]  # type: ignore[attr-defined]
     monkeypatch.setattr("seqtool.metrics.bleu.BLEU", missing)
     with pytest.raises(InputError) as error:
-        corpus_bleu(["a"], [["a"]], tokenize="ja-mecab")
+        Bleu([["a"]], tokenize="ja-mecab", lowercase=False)
     assert str(error.value) == ("The tokeniser 'ja-mecab' needs more packages: pip install 'sacrebleu[ja]'.")
 
 
 def test_evaluation_as_text_and_json() -> None:
     hypotheses, references, sources = corpus(60)
-    result = evaluate(hypotheses, [references], sources=sources, edges=(8, 14, 100))
+    system = evaluate(hypotheses, [references])
+    result = report(system, references, sources, (8, 14, 100))
     lines = result.text().splitlines()
     assert lines[0].startswith("| score | 60 sentences")
-    assert lines[2].startswith(f"| BLEU  | {result.scores[0].value:.2f} [{result.bleu.low:.2f}, ")
+    assert lines[2].startswith(f"| BLEU  | {system.values['bleu']:.2f} [{system.estimates['bleu'].low:.2f}, ")
     assert lines[11].startswith("| ≥101         | 0         | - ")
     assert len({len(line) for line in lines[:5]}) == 1
-    assert lines[-3:] == [f"{score.name}: {score.signature}" for score in result.scores]
-    record = json.loads(json.dumps(result.record()))
+    assert lines[-3:] == [f"{SCORES[name].label}: {system.signature(name)}" for name in NAMES]
+    record = json.loads(json.dumps(result.record()))["system"]
     assert record["sentences"] == 60
     assert record["by_length"][-1] == {"label": "≥101", "sentences": 0, "bleu": None}
 
@@ -257,8 +307,8 @@ def test_gaps_on_real_text_of_multi30k() -> None:
         pytest.skip(f"needs Multi30k's validation set in {place}")
     sources, references = (gzip.decompress(file.read_bytes()).decode().split("\n")[:300] for file in files)
     hypotheses = [" ".join(line.split()[:12]) for line in references]  # a system that stops at twelve words
-    result = evaluate(hypotheses, [references], sources=sources)
-    short, _, long = (score.bleu for score in result.by_length)
+    statistics = evaluate(hypotheses, [references]).statistics[0]
+    short, _, long = (score.bleu for score in bleu_by_length(statistics, sources))
     assert short is not None
     assert long is not None
     assert short.low > long.high

@@ -1,10 +1,13 @@
 """Backbones: the right map, nothing behind it, frozen truly frozen, and every way to get weights."""
 
+import errno
+import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from urllib.error import URLError
 
 import pytest
 import torch
@@ -14,13 +17,7 @@ from torch import nn
 
 from seqtool.errors import InputError
 from seqtool.models import pretrained
-from seqtool.models.backbone import (
-    Backbone,
-    EncoderSettings,
-    augmented,
-    backbone_fingerprint,
-    make_backbone,
-)
+from seqtool.models.backbone import Backbone, EncoderSettings, augmented, backbone_fingerprint, make_backbone
 
 SMALL = EncoderSettings(**ENCODER)
 VGG = replace(SMALL, backbone="torchvision/vgg19", layer="features.35", size=224)
@@ -134,6 +131,15 @@ def test_a_frozen_random_backbone_is_the_same_every_time() -> None:
     assert not torch.equal(trained[0]["network.place.weight"], trained[1]["network.place.weight"])
 
 
+def test_making_a_backbone_leaves_the_random_numbers_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are seeded for the run, or they are those of whoever loads a model."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    before = torch.get_rng_state()
+    make(SMALL)
+    assert not seeds and torch.equal(torch.get_rng_state(), before)
+
+
 def test_augmentation_moves_and_tints_in_training_alone() -> None:
     backbone = make(replace(SMALL, size=64, fine_tune_from=0, augment=True))
     image = pixels(3, 64)
@@ -188,18 +194,99 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def offline(*_: Any, **__: Any) -> None:
-        raise URLError("no network")
+    """The sentence comes at once: each library tries for so long that one thinks it has hung."""
+    from huggingface_hub import constants
+
+    attempts: list[Any] = []
+
+    def offline(self: socket.socket, address: Any) -> None:
+        attempts.append(address)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: [(2, 1, 6, "", ("127.0.0.1", port))])
+    monkeypatch.setattr(socket.socket, "connect", offline)
+    monkeypatch.setattr(time, "sleep", lambda seconds: attempts.append(seconds))
+    torchs = tmp_path / "hub" / "checkpoints"
+    resnet, lite = torchs / "resnet18-f37072fd.pth", tmp_path / "hub" / "models--timm--tf_efficientnet_lite0.in1k"
+    address = "https://huggingface.co/timm/tf_efficientnet_lite0.in1k/resolve/main/model.safetensors"
+    for settings, file, path, link in [
+        (RESNET, resnet.name, resnet, f"https://download.pytorch.org/models/{resnet.name}"),
+        (LITE, "model.safetensors", lite, address),
+    ]:
+        attempts.clear()
+        with pytest.raises(InputError) as error:
+            make(replace(settings, weights="default"))
+        assert str(error.value) == (
+            f"The default weights of {settings.backbone}, {file}, are not in {path.parent} and cannot be downloaded "
+            f"from {link} (Connection refused): set model.encoder.weights=FILE to a file of weights, or copy {path} "
+            "from a machine with internet access."
+        )
+        assert len(attempts) == 1
+    make(replace(RESNET, weights="default"), pretrained=False)
+
+
+def test_default_weights_that_are_there_need_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torchvision.models import resnet18
+
+    def offline(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"connects to {address}")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    torch.manual_seed(3)
+    theirs = resnet18(weights=None)
+    torch.save(theirs.state_dict(), tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
+    monkeypatch.setattr(socket.socket, "connect", offline)
+    ours = make(replace(RESNET, weights="default"))
+    assert torch.equal(ours.state_dict()["network.conv1.weight"], theirs.conv1.weight)
+
+
+def test_cached_weights_of_the_hub_are_used_at_once_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import timm
+    from huggingface_hub import constants
+
+    def offline(self: socket.socket, address: Any) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+    slept: list[float] = []
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: [(2, 1, 6, "", ("127.0.0.1", port))])
+    monkeypatch.setattr(socket.socket, "connect", offline)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    theirs = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    repository = tmp_path / "models--timm--tf_efficientnet_lite0.in1k"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0123abcd")
+    (repository / "snapshots" / "0123abcd").mkdir(parents=True)
+    save_file(theirs.state_dict(), repository / "snapshots" / "0123abcd" / "model.safetensors")
+    ours = make(replace(LITE, weights="default"))
+    assert torch.equal(ours.state_dict()["network.conv_stem.weight"], theirs.conv_stem.weight)
+    assert slept == []
+
+
+def test_a_backbone_that_has_no_default_weights() -> None:
     with pytest.raises(InputError) as error:
-        make(replace(RESNET, weights="default"))
-    assert str(error.value) == (
-        "The default weights of torchvision/resnet18 cannot be downloaded (<urlopen error no network>): "
-        "set model.encoder.weights to a file, or to null."
-    )
-    make(replace(RESNET, weights="default"), pretrained=False)
+        make(replace(LITE, backbone="timm/botnet50ts_256", layer=None, size=256, weights="default"))
+    assert str(error.value).startswith("timm/botnet50ts_256 cannot be made (No pretrained weights exist for ")
+    assert str(error.value).endswith("or set model.encoder.weights to a file, or to null.")
+
+
+def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that takes the connection and says nothing."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(pretrained, "SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = f"http://127.0.0.1:{server.getsockname()[1]}/weights.pth"
+        weights = SimpleNamespace(DEFAULT=SimpleNamespace(url=silent))
+        monkeypatch.setattr("torchvision.models.get_model_weights", lambda name: weights)
+        started = time.monotonic()
+        with pytest.raises(InputError, match=r"\((no answer within 0.2 seconds|timed out)\): set "):
+            make(replace(RESNET, weights="default"))
+    assert time.monotonic() - started < 20  # without it a download has no end
 
 
 def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,3 +362,22 @@ def test_fingerprint_tells_what_annotations_depend_on(tmp_path: Path) -> None:
     for changed in ({"layer": "layer3"}, {"size": 96}, {"fit": "crop"}, {"weights": None}, {"weights": "default"}):
         assert backbone_fingerprint(replace(base, **changed), digest) != one
     assert backbone_fingerprint(replace(base, lr=1.0), digest) == one
+
+
+def test_a_frozen_backbone_is_in_full_precision() -> None:
+    """Neither autocast nor a GPU's TF32 rounds what is stored; afterwards both are as they were."""
+    backbone, seen = make(SMALL), []
+    backbone.network.register_forward_hook(lambda *_: seen.append(flags()))
+
+    def flags() -> tuple[bool, bool, bool]:
+        return (
+            torch.is_autocast_enabled("cpu"),
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
+        )
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        before = flags()
+        backbone(pixels(1, 24))
+        assert flags() == before
+    assert seen == [(False, False, False)]

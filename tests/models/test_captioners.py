@@ -1,7 +1,6 @@
 """Laws that every captioner keeps, and what attention over an image must do."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,18 +18,21 @@ from small_models import (
 )
 from torch import Tensor, nn
 
-from seqtool.data.batches import Annotations, Batch, Pixels, make_target
-from seqtool.data.vocabulary import BOS
-from seqtool.decoding import beam_search, length_penalty
+from seqtool.data.batches import Batch, make_target
+from seqtool.decoding.hypothesis import length_penalty
+from seqtool.decoding.search import beam_search
 from seqtool.errors import InputError
-from seqtool.losses import TrainingLoss
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.captioner import Captioner
+from seqtool.models.hard_attention import argmax, drawn, expected
+from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
-from seqtool.models.show_attend_tell import ShowAttendTell, argmax, drawn, expected
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.show_tell import ShowTell
+from seqtool.models.tokens import BOS
+from seqtool.training.losses import TrainingLoss
 
-Model = Captioner[Any]
+Model = ImageCaptioner[Any]
 ATTENDING = [name for name in CAPTIONERS if name.startswith("show_attend_tell")]
 
 
@@ -51,7 +53,7 @@ def batch(source: Annotations | Pixels, target: Tensor) -> Batch:
 
 def test_forward_equals_stepping(captioner: Model) -> None:
     source, target = random_images(5, seed=1), targets(5, 2)[:, :-1]
-    output = captioner(source, target)
+    output = captioner(source, target, stepwise=True)
     logits = captioner.project(output.features)
     memory, state = captioner.encode(source)
     for t, token in enumerate(target.T):
@@ -69,14 +71,14 @@ def test_drawing_equals_stepping_with_the_same_chances(training: bool) -> None:
     model = make_captioner("show_attend_tell-hard").train(training)
     source, target = random_images(4, seed=1), targets(4, 2)[:, :-1]
     chances = torch.rand(12, target.shape[1])
-    output = model(source, target, chances)
+    output = model(source, target, chances=chances)
     logits = model.project(output.features)
     assert output.sampled is not None and output.sampled.expected == 0 and output.sampled.samples == 3
     assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
     memory, state = model.encode(Annotations(source.values.repeat_interleave(3, 0)))
-    memory = replace(memory, chances=chances)
+    memory = replace(memory, chances=chances, choose=drawn)
     for t, token in enumerate(target.repeat_interleave(3, 0).T):
-        step = model.step(memory, state, token, drawn)
+        step = model.step(memory, state, token)
         state = step.state
         assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
         location = drawn(step.attention, chances[:, t]).argmax(-1, keepdim=True)
@@ -91,13 +93,13 @@ def test_beams_share_their_images_chances() -> None:
     model = make_captioner("show_attend_tell-hard")
     images = random_images(2, seed=3)
     memory, state = model.encode(images)
-    memory = replace(memory, chances=torch.tensor([[0.1, 0.9], [0.6, 0.2]]))
+    memory = replace(memory, chances=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=drawn)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])
     apart, alone = model.encode(Annotations(images.values[rows]))
-    apart = replace(apart, chances=memory.chances[rows])
+    apart = replace(apart, chances=memory.chances[rows], choose=drawn)
     state = alone
     for token in (torch.arange(4, 10), torch.arange(5, 11) % 11):
-        shared, single = (model.step(one, state, token, drawn) for one in (memory, apart))
+        shared, single = (model.step(one, state, token) for one in (memory, apart))
         assert torch.allclose(shared.logits, single.logits, atol=1e-5)
         state = shared.state
 
@@ -194,10 +196,12 @@ def test_batch_mates_change_nothing(captioner: Model) -> None:
     images, others = random_images(6, seed=12).values, random_images(6, seed=13).values
     chances = torch.rand(6, target.shape[1])
     mixed = torch.cat([images[:2], others[2:]])
-    for given in [(), (chances,)] if isinstance(captioner, ShowAttendTell) and captioner.hard else [()]:
-        features = captioner(Annotations(images), target, *given).features
-        assert torch.equal(captioner(Annotations(mixed), target, *given).features[:2], features[:2])
-        alone = captioner(Annotations(images[:1]), target[:1], *(one[:1] for one in given)).features
+    for given in [{}, {"chances": chances}] if isinstance(captioner, ShowAttendTell) and captioner.hard else [{}]:
+        features = captioner(Annotations(images), target, **given).features
+        assert torch.equal(captioner(Annotations(mixed), target, **given).features[:2], features[:2])
+        alone = captioner(
+            Annotations(images[:1]), target[:1], **{name: one[:1] for name, one in given.items()}
+        ).features
         assert torch.allclose(alone, features[:1], atol=1e-5, rtol=1e-4)
 
 
@@ -208,9 +212,9 @@ def test_batch_mates_never_change_a_caption(choice: Any) -> None:
 
     def captions(rows: list[int]) -> list[Any]:
         memory, state = model.encode(Annotations(images[rows]))
-        memory = replace(memory, chances=chances[rows])
+        memory = replace(memory, chances=chances[rows], choose=choice)
         found = beam_search(
-            partial(model.step, choice=choice),
+            model.step,
             memory,
             state,
             beam=3,

@@ -6,15 +6,16 @@ import pytest
 import torch
 from small_models import BAHDANAU, LUONG, MODELS, SUTSKEVER, make_model, random_sentences
 
-from seqtool.data.batches import Source, make_source, make_target
-from seqtool.data.vocabulary import EOS
+from seqtool.data.batches import make_source, make_target
 from seqtool.errors import InputError
-from seqtool.gradient_flow import gradient_norms
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.encoder_decoder import EncoderDecoder
+from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
+from seqtool.models.inputs import Source
 from seqtool.models.luong import Luong
 from seqtool.models.sutskever import Sutskever
+from seqtool.models.tokens import EOS
+from seqtool.training.gradient_flow import gradient_norms
 
 Model = EncoderDecoder[Any]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from seqtool.devices import onednn
-from seqtool.models.packed import Packed
+from seqtool.models.fast.packed import Packed
+from seqtool.runtime.devices import onednn
 
 TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
 

@@ -1,0 +1,178 @@
+#!/usr/bin/env python
+"""What a change costs or gains: short runs of two checkouts in turn, and the ratio of their rates, after to before.
+
+    git worktree add ../before COMMIT
+    python scripts/benchmark_change.py ../before --output results/change.json
+
+Trains RNNsearch, Sutskever's model and Show, Attend and Tell for some updates each, and decodes with what was trained,
+through the command line and the Python API alone. Data and settings are the same for both. A pair is one run of each,
+every second one in the other order; printed are the median of the pairs' ratios and its 90 % interval by bootstrap.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+
+PAIRS, VOCABULARY, SENTENCES, IMAGES = 10_000, 8000, 320, 200
+TEXT = (
+    "data=parallel data.train=text/train.source,text/train.target data.valid=text/valid.source,text/valid.target "
+    f"data.vocabulary.kind=word data.vocabulary.size={VOCABULARY} data.vocabulary.joint=false "
+    "validation.sentences=10 validation.max_length=2"
+)
+RNNSEARCH = (
+    "model=bahdanau model.embedding=256 model.encoder_hidden=256 model.decoder_hidden=512 model.alignment=512 "
+    "model.maxout=256 model.dropout=0"
+)
+SUTSKEVER = "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0"
+CAPTIONS = (
+    "data=scenes data.train=1500 data.valid=20 data.test=20 model=show_attend_tell model.dropout=0 "
+    "model.encoder.fine_tune_from=null model.encoder.augment=false validation.max_length=2"
+)
+TRAINING = {
+    "training RNNsearch, fp32": f"{TEXT} {RNNSEARCH} precision=fp32",
+    "training RNNsearch, bf16": f"{TEXT} {RNNSEARCH} precision=bf16",
+    "training Sutskever, fp32": f"{TEXT} {SUTSKEVER} precision=fp32",
+    "training Show, Attend and Tell, fp32": f"{CAPTIONS} precision=fp32",
+    "training Show, Attend and Tell, bf16": f"{CAPTIONS} precision=bf16",
+}
+TRANSLATED, DESCRIBED = "training RNNsearch, fp32", "training Show, Attend and Tell, fp32"
+DECODING = {
+    f"{what}, {name}, {precision}": {"beam": beam, "precision": precision, "max_length": 40}
+    for what in ("translating", "captioning")
+    for name, beam in (("greedy", 1), ("beam 5", 5))
+    for precision in ("fp32", "bf16")
+}
+DECODE = """
+import json, sys, time
+import seqtool
+
+translator, captioner, threads, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
+sentences = open("text/test.source").read().splitlines()
+images = open("images.txt").read().splitlines()
+for name, chosen in settings.items():
+    if name.startswith("translating"):
+        decode, items = seqtool.load(translator, threads=threads, device="cpu", **chosen).translate, sentences
+    else:
+        decode, items = seqtool.load(captioner, threads=threads, device="cpu", **chosen).caption, images
+    decode(items[: len(items) // 4])
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        decode(items)
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps([name, len(items) / sorted(seconds)[2]]))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="a checkout")
+    parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument(
+        "--steps", type=int, default=40, help="updates of a run, of which the first fifth does not count"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", default="", help="measure what this regular expression finds")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
+    found: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        prepare(Path(place), checkouts["before"], arguments)
+        for number in range(arguments.pairs):
+            for which in ("before", "after") if number % 2 == 0 else ("after", "before"):
+                for name, rate in rates(Path(place), checkouts[which], arguments):
+                    found.setdefault(name, {"before": [], "after": []})[which].append(rate)
+            print(f"pair {number + 1} of {arguments.pairs}", file=sys.stderr, flush=True)
+    rows = {name: row(both["before"], both["after"]) for name, both in found.items()}
+    for name, one in rows.items():
+        low, high = one["interval_90"]
+        print(f"{name:<40}{one['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
+    commits = {which: commit(place) for which, place in checkouts.items()}
+    record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "steps": arguments.steps}
+    benchmarking.write({**record, "rows": rows}, arguments.output)
+
+
+def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
+    """Text, the names of some pictures, and the models that decode."""
+    (place / "text").mkdir()
+    for split, count in (("train", PAIRS), ("valid", 20), ("test", SENTENCES)):
+        files = (place / "text" / f"{split}.{side}" for side in ("source", "target"))
+        benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
+    for run, name in (("translator", TRANSLATED), ("captioner", DESCRIBED)):
+        if any(re.search(arguments.only, one) for one in (*DECODING, name)):
+            train(place, checkout, run, TRAINING[name], arguments)
+    pictures = sorted((place / "data" / "scenes").rglob("*.png"))[:IMAGES]
+    (place / "images.txt").write_text("".join(f"{path}\n" for path in pictures))
+
+
+def rates(place: Path, checkout: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, float]]:
+    """Target tokens a second of every training; sentences or images a second of every decoding."""
+    for name, settings in TRAINING.items():
+        if re.search(arguments.only, name):
+            yield name, train(place, checkout, Path(tempfile.mkdtemp(dir=place)).name, settings, arguments)
+    wanted = {name: settings for name, settings in DECODING.items() if re.search(arguments.only, name)}
+    runs = [str(place / "runs" / run) for run in ("translator", "captioner")]
+    if wanted:
+        printed = run(
+            place, checkout, [sys.executable, "-c", DECODE, *runs, str(arguments.threads), json.dumps(wanted)]
+        )
+        yield from (json.loads(line) for line in printed.splitlines())
+
+
+def train(place: Path, checkout: Path, name: str, settings: str, arguments: argparse.Namespace) -> float:
+    """Target tokens a second, the median of the records after the first fifth."""
+    command = [sys.executable, "-m", "seqtool", "train", f"run={name}", *settings.split()]
+    command += [f"train.steps={arguments.steps}", "train.minutes=null", "train.epochs=null", "train.log_every=2"]
+    command += ["train.best_by=loss", "device=cpu", f"threads={arguments.threads}"]
+    run(place, checkout, command)
+    lines = (place / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    found = [record["tokens_per_second"] for record in map(json.loads, lines) if "tokens_per_second" in record]
+    return statistics.median(found[len(found) // 5 :])
+
+
+def run(place: Path, checkout: Path, command: Sequence[str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nfailed with {checkout}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
+    ratios = [new / old for old, new in zip(before, after, strict=True)]
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(10_000))
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "interval_90": [round(medians[500], 3), round(medians[9500], 3)],
+        "before": [round(one, 1) for one in before],
+        "after": [round(one, 1) for one in after],
+    }
+
+
+def commit(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+#!/usr/bin/env python
+"""Whether two checkouts compute the same numbers from the same first weights and data, through the command line alone.
+
+    git worktree add ../before COMMIT
+    python scripts/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
+
+Of every kind of model, without dropout, hard attention's draws being given by the seed: the losses of 50 updates in
+float64 (1e-9 relative), and in float32 the loss (1e-5 relative) and the gradient (1e-5 of each parameter's norm) of one
+update. SGD's momentum, which a checkpoint holds, is the gradient after one update.
+
+Of a translator and a captioner that the first checkout trains: the translations of Multi30k's test set of 2016 and the
+captions of 200 built-in pictures, with beams of 5 and 1. At most two may differ, by scores less than 1e-4 apart. They
+are left out without --multi30k. Last the scores of files of translations and captions, which must be the same to the
+last digit. Exits with 1 where one of these does not hold.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+from benchmark_change import commit, run
+from safetensors.torch import load_file
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+UPDATES, PICTURES = 50, 200
+DOUBLE, SINGLE, TIE, TIES = 1e-9, 1e-5, 1e-4, 2
+NEGLIGIBLE = 1e-6  # of the whole gradient's norm: a parameter's gradient below it is taken as being so large
+COMMON = (
+    "device=cpu threads=1 data.processes=1 train.batch_size=48 train.minutes=null train.validate_every=1000 "
+    "train.log_every=1 train.best_by=loss train.keep_last=1 validation.sentences=2 validation.max_length=2"
+)
+WORDS = f"{COMMON} data=toy data.train=500 data.valid=10 data.test=10 data.vocabulary.size=200 model.dropout=0"
+JOINT = f"{WORDS} data.vocabulary.joint=true model.tie=all"
+IMAGES = (
+    f"{COMMON} data=scenes data.train=100 data.valid=4 data.test=4 model.dropout=0 model.encoder.augment=false "
+    "model.embedding=12 model.hidden=20"
+)
+FROZEN = f"{IMAGES} model.encoder.fine_tune_from=null"
+BAHDANAU = "model=bahdanau model.embedding=12 model.encoder_hidden=10 model.decoder_hidden=20 model.alignment=14"
+LUONG = f"{WORDS} model=luong model.embedding=12 model.hidden=20 model.alignment=14"
+SUTSKEVER = "model=sutskever model.embedding=12 model.hidden=20"
+SOFT = "model=show_attend_tell model.alignment=14"
+HARD = f"{SOFT} model.attention=hard"
+MODELS = {
+    **{f"bahdanau, {cell}": f"{WORDS} {BAHDANAU} model.cell={cell}" for cell in ("gru", "lstm", "gru_cho", "rnn")},
+    **{f"bahdanau, {score}": f"{WORDS} {BAHDANAU} model.score={score}" for score in ("dot", "general", "scaled_dot")},
+    "bahdanau, two layers": f"{WORDS} {BAHDANAU} model.encoder_layers=2 model.decoder_layers=2",
+    "bahdanau, tied": f"{JOINT} {BAHDANAU} model.maxout=12 train.label_smoothing=0.1",
+    "luong": LUONG,
+    "luong, two layers, additive": f"{LUONG} model.layers=2 model.score=additive model.cell=gru",
+    "sutskever": f"{WORDS} {SUTSKEVER}",
+    "sutskever, gru, not reversed": f"{WORDS} {SUTSKEVER} model.cell=gru model.reverse=false",
+    **{
+        f"show_tell, {context}": f"{FROZEN} model=show_tell model.context={context}"
+        for context in ("first_step", "initial_state", "every_step")
+    },
+    "show_attend_tell, soft": f"{IMAGES} {SOFT}",
+    "show_attend_tell, soft, frozen, no gate": f"{FROZEN} {SOFT} model.gate=false",
+    "show_attend_tell, hard": f"{IMAGES} {HARD}",
+    "show_attend_tell, hard, two samples": f"{FROZEN} {HARD} model.samples=2 model.baseline=leave_one_out "
+    "model.credit=future",
+}
+TRANSLATOR = "experiment=multi30k_bahdanau device=cpu validation.sentences=100"
+CAPTIONER = f"experiment=scenes_soft device=cpu data.train=2000 data.valid=50 data.test={PICTURES}"
+COMMANDS = """
+import json, runpy, sys
+import torch
+torch.set_default_dtype(getattr(torch, sys.argv[1]))
+for line in json.loads(sys.argv[2]):
+    sys.argv = ["seqtool", *line.split()]
+    try:
+        runpy.run_module("seqtool", run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            sys.exit(f"seqtool {line}: exit status {ended.code}")
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: how far apart the two are, and how far they may be."""
+
+    name: str
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for JSON, which has no infinity."""
+        difference = self.difference if math.isfinite(self.difference) else None
+        return {**asdict(self), "difference": difference, "holds": self.holds}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A checkout and the directory that its commands run in."""
+
+    checkout: Path
+    place: Path
+
+    def run(self, lines: Sequence[str], dtype: str = "float32") -> str:
+        """Run command lines, one after another in one process; returns what they print."""
+        return run(self.place, self.checkout, [sys.executable, "-c", COMMANDS, dtype, json.dumps(lines)])
+
+
+Pair = tuple[Side, ...]  # before and after
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="a checkout")
+    parser.add_argument("after", type=Path, nargs="?", default=ROOT)
+    parser.add_argument("--multi30k", type=Path, help="the directory of Multi30k's files")
+    parser.add_argument("--minutes", type=float, default=3, help="that translator and captioner are trained, each")
+    parser.add_argument("--only", default="", help="compare what this regular expression finds")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    checkouts, rows = {"before": arguments.before, "after": arguments.after}, []
+    with tempfile.TemporaryDirectory(prefix="seqtool-compare-") as directory:
+        pair = tuple(Side(checkout.resolve(), Path(directory, name)) for name, checkout in checkouts.items())
+        for side in pair:
+            side.place.mkdir()
+        for row in comparisons(pair, arguments):
+            rows.append(row)
+            mark = "" if row.holds else "  DIFFERENT"
+            print(f"{row.name:<66}{row.difference:>9.2g}, at most {row.allowed:g}{mark}", flush=True)
+    failed = sum(not row.holds for row in rows)
+    print(f"{len(rows) - failed} of {len(rows)} hold")
+    record = {
+        "machine": benchmarking.machine(1),
+        "commits": {side.place.name: commit(side.checkout) for side in pair},
+        "rows": [row.record() for row in rows],
+    }
+    benchmarking.write(record, arguments.output)
+    sys.exit(1 if failed or not rows else 0)
+
+
+def comparisons(pair: Pair, arguments: argparse.Namespace) -> Iterator[Row]:
+    wanted = re.compile(arguments.only)
+    models = {name: settings for name, settings in MODELS.items() if wanted.search(name)}
+    if models:
+        yield from training(pair, models)
+    if arguments.multi30k is not None and wanted.search("translations"):
+        yield from translations(pair, arguments.multi30k.resolve(), arguments.minutes)
+    if arguments.multi30k is not None and wanted.search("captions"):
+        yield from captions(pair, arguments.minutes)
+    if wanted.search("metrics"):
+        yield from metrics(pair)
+
+
+def training(pair: Pair, models: Mapping[str, str]) -> Iterator[Row]:
+    """Losses and gradients, from weights that the first checkout makes."""
+    runs = {name: re.sub(r"\W+", "-", name) for name in models}
+    begun = {name: f"{settings} init_from={pair[0].place}/runs/{runs[name]}" for name, settings in models.items()}
+    for name in begun:
+        if FROZEN in begun[name]:  # its encoder must be given: random weights in float64 are others than in float32
+            weights = pair[0].place / "runs" / runs[name] / "checkpoints" / "step-0000001" / "model.safetensors"
+            begun[name] += f" model.encoder.weights={weights}"
+    double = f"data.cache=double train.steps={UPDATES}"  # a cache holds what an encoder made, in its own precision
+    single = "data.cache=single train.steps=1 optim=sgd optim.momentum=0.9 train.clip_norm=null"
+    pair[0].run([f"train run={runs[name]} {settings} train.steps=1" for name, settings in models.items()])
+    for side in pair:
+        side.run([f"train run=double-{runs[name]} {settings} {double}" for name, settings in begun.items()], "float64")
+        side.run([f"train run=single-{runs[name]} {settings} {single}" for name, settings in begun.items()])
+    for name, directory in runs.items():
+        found = [losses(side.place / "runs" / f"double-{directory}") for side in pair]
+        ones = [side.place / "runs" / f"single-{directory}" for side in pair]
+        yield Row(f"{name}: {len(found[0])} losses, float64", furthest(*found), DOUBLE)
+        yield Row(f"{name}: first loss, float32", furthest(*map(losses, ones)), SINGLE)
+        yield Row(f"{name}: gradient, float32", furthest_gradient(*map(gradient, ones)), SINGLE)
+
+
+def losses(run: Path) -> list[float]:
+    records = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [math.nan if record["loss"] is None else record["loss"] for record in records if "loss" in record]
+
+
+def furthest(before: Sequence[float], after: Sequence[float]) -> float:
+    """The greatest relative difference."""
+    if len(before) != len(after):
+        return math.inf
+    return worst(abs(new - old) / abs(old) for old, new in zip(before, after, strict=True))
+
+
+def worst(differences: Iterable[float]) -> float:
+    """The greatest of them; infinite where one is no number, or there is none."""
+    found = list(differences)
+    return max(found) if found and all(map(math.isfinite, found)) else math.inf
+
+
+def gradient(run: Path) -> dict[str, Tensor]:
+    """By the parameter's number among those that are trained: SGD's momentum after one update."""
+    (checkpoint,) = (run / "checkpoints").glob("step-*")
+    tensors = load_file(checkpoint / "training.safetensors")
+    return {name: one.double() for name, one in tensors.items() if name.endswith(".momentum_buffer")}
+
+
+def furthest_gradient(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
+    """The greatest difference in a parameter's gradient, relative to its norm; infinite where shapes differ."""
+    shapes = [{name: one.shape for name, one in gradient.items()} for gradient in (before, after)]
+    if shapes[0] != shapes[1]:
+        return math.inf
+    least = NEGLIGIBLE * math.hypot(*(float(one.norm()) for one in before.values()))
+    return worst(float((after[name] - one).norm()) / max(float(one.norm()), least) for name, one in before.items())
+
+
+def translations(pair: Pair, data: Path, minutes: float) -> Iterator[Row]:
+    pair[0].run([f"train run=translator {TRANSLATOR} data.directory={data} train.minutes={minutes}"])
+    sentences = pair[0].place / "test.en"
+    sentences.write_bytes(gzip.decompress((data / "test_2016_flickr.en.gz").read_bytes()))
+    yield from decoded(pair, "translations", f"translate checkpoint={pair[0].place}/runs/translator input={sentences}")
+
+
+def captions(pair: Pair, minutes: float) -> Iterator[Row]:
+    pair[0].run([f"train run=captioner {CAPTIONER} data.directory=pictures train.minutes={minutes}"])
+    images = pair[0].place / "pictures" / "test"
+    yield from decoded(pair, "captions", f"caption checkpoint={pair[0].place}/runs/captioner images={images}")
+
+
+def decoded(pair: Pair, what: str, command: str) -> Iterator[Row]:
+    """How many outputs differ; infinitely many where one of them is no tie, by its score."""
+    for beam in (5, 1):
+        bests = []
+        for side in pair:
+            side.run([f"{command} beam={beam} precision=fp32 device=cpu format=jsonl output=beam-{beam}.jsonl"])
+            lines = (side.place / f"beam-{beam}.jsonl").read_text(encoding="utf-8").splitlines()
+            bests.append([json.loads(line)[what][0] for line in lines])
+        different = [
+            (old["score"], new["score"]) for old, new in zip(*bests, strict=True) if old["text"] != new["text"]
+        ]
+        ties = all(abs(old - new) < TIE for old, new in different)
+        name = f"{len(bests[0]):,} {what}, {len({one['text'] for one in bests[0]}):,} of their own, beam {beam}"
+        yield Row(name, len(different) if ties else math.inf, TIES)
+
+
+def metrics(pair: Pair) -> Iterator[Row]:
+    """Of the lines of the project's pages, with words left out and exchanged, against these lines."""
+    draw = random.Random(1)
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "data/README.md", "results/README.md")]
+    lines = [line for page in pages for line in page.splitlines() if len(line.split()) > 3]
+    texts = {name: [changed(line, draw) for line in lines] for name in ("hypotheses", "baseline", "second")}
+    captions = {"hypotheses": texts["hypotheses"], "references": list(zip(lines, texts["second"], strict=True))}
+    for side in pair:
+        for name, text in {**texts, "references": lines}.items():
+            (side.place / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+        for name, values in captions.items():
+            (side.place / f"{name}.json").write_text(json.dumps(dict(enumerate(values))), encoding="utf-8")
+    several = "references=references,second baseline=baseline sources=second bootstrap=200"
+    evaluations = {
+        "translations": f"hypotheses=hypotheses {several}",
+        "translations in lower case": "hypotheses=hypotheses references=references lowercase=true tokenize=intl",
+        "captions": "hypotheses=hypotheses.json references=references.json task=captioning",
+        "captions as they are": "hypotheses=hypotheses.json references=references.json task=captioning tokenize=none",
+    }
+    for name, settings in evaluations.items():
+        before, after = (json.loads(side.run([f"eval {settings} format=json"])) for side in pair)
+        yield Row(f"metrics of {len(lines):,} {name}: numbers that differ", unlike(before, after), 0)
+
+
+def changed(line: str, draw: random.Random) -> str:
+    words = [word for word in line.split() if draw.random() > 0.15] or ["nothing"]
+    for place in range(len(words) - 1):
+        if draw.random() < 0.1:
+            words[place : place + 2] = words[place + 1], words[place]
+    return " ".join(words)
+
+
+def unlike(before: Any, after: Any) -> int:
+    """How many values of a record are missing afterwards or others; what is there besides does not count."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return sum(unlike(value, after.get(name)) for name, value in before.items())
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return sum(map(unlike, before, after))
+    return int(before != after)
+
+
+if __name__ == "__main__":
+    main()

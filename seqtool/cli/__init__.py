@@ -1,0 +1,1 @@
+"""What the shell sees: the command line, its help, and a page for each command."""

@@ -1,0 +1,185 @@
+"""The arguments after the command, made ready for Hydra.
+
+Hydra's grammar refuses most characters that a file name may hold, and reads commas as sweeps and digits as
+numbers. So the values of settings that hold names of files or runs are quoted before Hydra sees them.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, cast
+
+from seqtool.cli import config_files
+from seqtool.cli.config_files import Folders, Group
+from seqtool.errors import InputError
+from seqtool.settings import escape
+from seqtool.training.runs import RUNS
+
+# The settings that hold the name of a file, directory or run, and those of them that hold several.
+LISTS = frozenset({"checkpoint", "references", "images", "data.train", "data.valid", "data.test"})
+NAMES = LISTS | {"run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
+NAMES |= {
+    "alignments",
+    "plot",
+    "data.directory",
+    "data.cache",
+    "data.vocabulary.reuse",
+    "data.annotations",
+    "data.split_file",
+    "document_frequencies",
+    "embeddings.source",
+    "embeddings.target",
+    "save_document_frequencies",
+    "model.encoder.weights",
+}
+
+OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
+ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message[0].upper() + message[1:] + ".")
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hydra's options and the settings, each in order, wherever they stand on the command line."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--info", "-i", nargs="?", const="all")
+    for names in ("--package -p", "--config-dir -cd", "--config-name -cn", "--config-path -cp"):
+        parser.add_argument(*names.split())
+    for names in ("--run -r", "--multirun -m", "--resolve", "--hydra-help"):
+        parser.add_argument(*names.split(), action="store_true")
+    parser.add_argument("settings", nargs="*")
+    for argument in arguments:
+        try:
+            os.fsencode(argument)
+        except UnicodeEncodeError as error:
+            raise InputError(f"{argument!a} holds a character that no text has.") from error
+    found, strange = parser.parse_known_intermixed_args(arguments)
+    if strange:
+        raise InputError(f"Unknown option '{strange[0]}': settings are written key=value, without dashes.")
+    values = vars(found)
+    settings: list[str] = values.pop("settings")
+    for setting in settings:
+        if "=" not in setting and not setting.startswith("~"):
+            raise InputError(f"'{setting}' is not a setting: write key=value.")
+    if sum(bool(values[mode]) for mode in ("run", "multirun", "cfg", "info")) > 1:
+        raise InputError("Only one of --run, --multirun, --cfg and --info can be given.")
+    if found.resolve and not found.cfg:
+        raise InputError("--resolve goes with --cfg.")
+    options = []
+    for name, value in values.items():
+        if value:
+            option = "--" + name.replace("_", "-")
+            options.append(option if value is True else f"{option}={value}")
+    return options, settings
+
+
+def folders(arguments: Sequence[str], configs: Path) -> Folders:
+    """The package's configurations and after them the directory that --config-dir names, in Hydra's order."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    named: str | None = parser.parse_known_args(arguments)[0].config_dir
+    if named is None:
+        return [configs]
+    own = Path(named)
+    if not own.is_dir():
+        raise InputError(f"There is no directory '{named}': --config-dir names one of YAML files.")
+    return [configs, own.absolute()]
+
+
+def referable(command: str, configs: Folders) -> set[str]:
+    """What a name of a run may refer to, and the settings in it: those at the top, as ${seed} and ${model.cell}."""
+    files, taken = config_files.parts(command, configs)
+    return {*taken, *(key for file in files for key in config_files.load(file))} - {"defaults", "run"}
+
+
+def quoted(setting: str, references: Collection[str] = ()) -> str:
+    """`key=value` as Hydra must read it: a name of a file or run is taken as it stands, whatever it holds.
+
+    A list is written `a,b` or `[a,b]`, unless a file has that very name; so null is null unless a file is. In the
+    name of a run ${model.cell} stands for the setting's value where model is one of the `references`.
+    """
+    match = OVERRIDE.fullmatch(setting)
+    if match is None or match["key"] not in NAMES or not match["value"]:
+        return setting
+    start, value = f"{match['sign']}{match['key']}=", match["value"]
+    exists = os.path.lexists(value)
+    if value == "null" and not exists:
+        return setting
+    if match["key"] == "run":
+        return start + quote(value, references)
+    if match["key"] not in LISTS or exists or not re.search(r"^\[.*\]$|,", value, re.DOTALL):
+        return start + quote(value)
+    bracketed = value.startswith("[") and value.endswith("]")
+    elements = list(_elements(value[1:-1])) if bracketed else value.split(",")
+    return f"{start}[{','.join(map(quote, elements))}]"
+
+
+def quote(name: str, references: Collection[str] = ()) -> str:
+    """`name` quoted so that Hydra and then OmegaConf read `name` back; ??? means something to them: ./???.
+
+    ${key} in it, where the key is one of the `references` or in it, stays what stands for the setting's value.
+    """
+    texts = re.split(rf"(\$\{{(?:{'|'.join(references)})(?:\.\w+)*\}})", name) if references else [name]
+    texts[::2] = [escape("./???" if text == name == "???" else text) for text in texts[::2]]
+    texts[:-1:2] = [re.sub(r"(\\+)\Z", r"\1\1", text) for text in texts[:-1:2]]  # before ${ they are halved
+    text = re.sub(r"(\\*)'", r"\1\1\\'", "".join(texts))
+    return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
+
+
+def has_stored_data(command: str, settings: Sequence[str], run: object = None) -> bool:
+    """Whether settings of data are put over those of a checkpoint or of a run that goes on, whatever they are.
+
+    train.resume=auto goes on with a run that exists; where the name of the `run` is not known yet, it may.
+    """
+    given = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
+    if {"data", "experiment"} & given.keys():
+        return False
+    if command != "train":
+        return command == "eval"
+    resume = given.get("train.resume", "").strip(" '\"").lower()
+    return resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
+
+
+def numbered(setting: str) -> str:
+    """A quoted run name with the number of the job in a sweep appended, unless it refers to settings."""
+    if re.match(r"\+{0,2}run='", setting) and not has_references(setting):
+        return f"{setting[:-1]}-${{hydra:job.num}}'"
+    return setting
+
+
+def has_references(setting: str) -> bool:
+    """Whether a quoted run name refers to settings."""
+    return any(len(text) % 2 == 0 for text in re.findall(r"(\\*)\$\{", setting))
+
+
+def composed(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
+    """What a command's settings come to, interpolations as they are written, and the choice of each group."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    package, *own = configs
+    search = [f"hydra.searchpath=[{','.join(quote(f'file://{folder}') for folder in own)}]"] if own else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(package), version_base="1.3"):
+        found = compose(command, [*search, *overrides], return_hydra_config=True)
+    chosen = dict(found.hydra.runtime.choices)
+    values = cast(Group, OmegaConf.to_container(found))
+    del values["hydra"]
+    return values, chosen
+
+
+def _elements(text: str) -> Iterator[str]:
+    """The elements of a Hydra list of names: `a, 'b, c'`."""
+    position = 0
+    while position < len(text) and (match := ELEMENT.match(text, position)):
+        element, position = match[1], match.end()
+        if element[:1] in ("'", '"') and element[-1:] == element[:1]:
+            element = re.sub(r"\\(['\"\\])", r"\1", element[1:-1])
+        yield element

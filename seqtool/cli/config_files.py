@@ -1,0 +1,104 @@
+"""What the YAML files say: which settings and groups a command takes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from seqtool.errors import InputError
+
+Group = dict[str, Any]
+Folders = Sequence[Path]  # the package's configurations and then the user's own: the first that has a file counts
+COMPOSED = ("prepare", "train", "translate", "caption", "eval")  # the commands that have settings
+
+
+def find(name: str, configs: Folders) -> Path:
+    """The YAML file of that name, such as `model/luong`; there may be none."""
+    files = [folder / f"{name}.yaml" for folder in configs]
+    return next((file for file in files if file.exists()), files[0])
+
+
+def parts(command: str, configs: Folders) -> tuple[list[Path], dict[str, str | None]]:
+    """The YAML files that a command's settings are written in, and its groups with the choice of each."""
+    file = find(command, configs)
+    files: list[Path] = []
+    groups: dict[str, str | None] = {}
+    for entry in load(file).get("defaults", []):
+        if isinstance(entry, Mapping):
+            groups |= entry
+        elif entry != "_self_":
+            inherited, more = parts(entry, configs)
+            files += inherited
+            groups |= more
+    return [file, *files], groups
+
+
+def included(group: str, choice: str | None, configs: Folders) -> list[tuple[Path, str]]:
+    """A choice's file, where there is one, and those that it takes in by NAME or `/NAME@PLACE`, each with its place.
+
+    The place is what the file's settings are under in the group: `encoder.`, or nothing.
+    """
+    file = find(f"{group}/{choice}", configs)
+    if not file.exists():
+        return []
+    found = [(file, "")]
+    for entry in load(file).get("defaults", []):
+        if isinstance(entry, str) and "@" in entry:
+            name, _, place = entry.lstrip("/").partition("@")
+            found.append((find(name, configs), "" if place == "_here_" else f"{place}."))
+        elif isinstance(entry, str) and entry not in ("_self_", choice):
+            found += included(group, entry, configs)
+    return found
+
+
+def groups(configs: Folders) -> set[str]:
+    return {folder.name for one in configs for folder in one.iterdir() if folder.is_dir()} - {"hydra"}
+
+
+def choices(configs: Folders, group: str) -> list[str]:
+    return sorted({file.stem for folder in configs for file in (folder / group).glob("*.yaml")})
+
+
+def is_preset(file: Path) -> bool:
+    """Whether a choice's file sets what is in other groups, as an experiment does."""
+    return "@package _global_" in file.read_text("utf-8")
+
+
+def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
+    """The full names of the settings that a choice brings; a preset brings none of its own."""
+    files = included(group, choice, configs)
+    if not files or is_preset(files[0][0]):
+        return set()
+    return {key for file, place in files for key in keys(load(file), f"{group}.{place}")}
+
+
+def of_command(command: str, configs: Folders) -> set[str]:
+    """The full names of the settings that a command takes, whatever is chosen, its groups among them."""
+    files, chosen = parts(command, configs)
+    found = {key for file in files for key in keys(load(file))} | chosen.keys()
+    return found.union(*(of_choice(group, one, configs) for group in chosen for one in choices(configs, group)))
+
+
+def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The full names of settings and of the groups that they are in."""
+    for key, value in settings.items():
+        if key == "defaults":
+            continue
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from keys(value, f"{prefix}{key}.")
+
+
+@cache
+def load(file: Path) -> Group:
+    """A YAML file, read once: nobody changes what this gives."""
+    from omegaconf import OmegaConf  # 0.06 s, which `seqtool --help` does without
+    from yaml import YAMLError
+
+    try:
+        found = OmegaConf.to_container(OmegaConf.load(file))
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file} does not hold settings, key: value.")
+    return cast(Group, found)

@@ -1,0 +1,149 @@
+"""`seqtool eval`: a checkpoint on a test set, or files against each other."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool import tasks
+from seqtool.errors import InputError
+from seqtool.predict.caption_evaluation import CaptionEvaluation
+from seqtool.predict.evaluation import Evaluation, Report
+from seqtool.predict.translation_evaluation import TranslationEvaluation
+from seqtool.runtime.defaults import defaults
+from seqtool.settings import names, plain, typed
+
+if TYPE_CHECKING:
+    from seqtool.training.checkpoint import Checkpoint
+
+TASKS: dict[str, type[Evaluation]] = {"translation": TranslationEvaluation, "captioning": CaptionEvaluation}
+SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # which sampling makes no use of
+SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+
+
+def evaluate(config: DictConfig) -> None:
+    """Score a checkpoint on a data set, or files of hypotheses, and print a table, JSON or JSON lines."""
+    with _group(config):
+        task, found = _task(config)
+        _check_given(config, task)
+        evaluation = _evaluation(config, task)
+        made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
+        if evaluation.format == "jsonl":
+            lines = (json.dumps(one, ensure_ascii=False) for one in report.segments())
+            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # half pairs too
+        elif evaluation.format == "json":
+            print(json.dumps({**made, **report.record()}, indent=1, ensure_ascii=False))
+        else:
+            print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
+
+
+def _group(config: DictConfig) -> AbstractContextManager[None]:
+    """A checkpoint's test set may be shared out."""
+    if config.checkpoint is None:
+        return nullcontext()
+    from seqtool.runtime.distributed import group  # imports torch, which scoring files does not need
+
+    return group()
+
+
+def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
+    """What `task=` says, or what the checkpoint is for, or translation; and the first checkpoint, if one is named."""
+    if config.task is not None and config.task not in TASKS:
+        raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
+    if config.checkpoint is None:
+        return str(config.task or "translation"), None
+    paths = names(config.checkpoint)
+    if not paths:
+        raise InputError("checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint.")
+    from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
+
+    found = find(paths[0])
+    task = tasks.of_checkpoint(found).name
+    if config.task not in (None, task):
+        raise InputError(f"{paths[0]} is for {task}: leave task={config.task} out.")
+    return task, found
+
+
+def _evaluation(config: DictConfig, task: str) -> Evaluation:
+    """What the settings ask for, checked."""
+    kind = TASKS[task]
+    values = {**{field.name: config[field.name] for field in fields(kind)}, "references": names(config.references)}
+    evaluation = typed(kind, {**values, "tokenize": config.tokenize or kind.tokenizer})
+    evaluation.check(checkpoint=config.checkpoint is not None)
+    if config.checkpoint is None and config.task is None and str(evaluation.hypotheses).endswith(".json"):
+        raise InputError(f"hypotheses={evaluation.hypotheses} is JSON, as captions are: say task=captioning.")
+    return evaluation
+
+
+def _check_given(config: DictConfig, task: str) -> None:
+    """Refuse what only another task, or only a checkpoint, would use."""
+    if config.checkpoint is None:
+        useless = [name for name in ("split", *_decoding(*TASKS)) if _changed(config, name)]
+        if OmegaConf.select(config, "data") is not None:
+            useless.insert(0, "data")
+        if useless:
+            raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
+    advice = ": say task=captioning." if config.checkpoint is None else "."
+    means = "means nothing for captions." if task == "captioning" else f"is for captions{advice}"
+    own = {field.name for field in fields(TASKS[task])} | set(_decoding(task))
+    for kind in TASKS:
+        for name in (*(field.name for field in fields(TASKS[kind])), *_decoding(kind)):
+            if name not in own and _changed(config, name):
+                raise InputError(f"{name}= {means}")
+
+
+def _of_checkpoint(
+    config: DictConfig, task: str, evaluation: Evaluation, found: "Checkpoint"
+) -> tuple[dict[str, Any], Report]:
+    """What made the hypotheses, which checkpoints and how they decoded, and the report on them."""
+    from seqtool.runtime.distributed import is_first  # imports torch, which scoring files does not need
+
+    if not is_first():
+        evaluation.write_nothing()
+    # what was given: a captioner has defaults of its own for the others
+    written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
+    given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
+    predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
+    decoding = {name: v for name, v in asdict(predictor.settings).items() if name not in ("n_best", "batch_size")}
+    made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
+    return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))
+
+
+def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
+    """What made the hypotheses, for people: the settings that have a say, as they are written on a command line."""
+    unused = SEARCHING if decoding["sample"] else SAMPLING
+    settings = {name: value for name, value in decoding.items() if name not in unused}
+    return "\n".join(
+        [
+            f"Checkpoint: {', '.join(checkpoints)}",
+            f"Decoding: {' '.join(f'{name}={str(value).lower()}' for name, value in settings.items())}",
+        ]
+    )
+
+
+def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictConfig | None, "Checkpoint | None"]:
+    """The corpus that was chosen, if one was; otherwise `system`'s own data get the settings that were given, and the
+    checkpoint tells by which digests their cache is known, unless it was said where the files are.
+    """
+    from seqtool.training import recorded  # imports torch
+
+    data = OmegaConf.select(config, "data")
+    if data is not None and "_target_" in data:
+        return data, None
+    given = {} if data is None else plain(data)
+    system.config = {**system.config, "data": recorded.settings(found, given, config.split)}
+    return None, None if given.keys() & set(recorded.SOURCES) else found
+
+
+def _decoding(*tasks: str) -> list[str]:
+    """The names of the decoding settings that these tasks have."""
+    return [*defaults("decoding"), *(["hard_attention"] if "captioning" in tasks else [])]
+
+
+def _changed(config: DictConfig, name: str) -> bool:
+    """Whether a setting is another than the YAML files say."""
+    return name in config and config[name] != defaults("eval")[name]

@@ -1,0 +1,190 @@
+"""What is wrong with settings that Hydra cannot compose, or that mean nothing although it does, in words for people."""
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool.cli import arguments, config_files
+from seqtool.cli.arguments import OVERRIDE
+from seqtool.cli.config_files import Folders, Group
+from seqtool.errors import InputError
+from seqtool.settings import plain, sentence, unknown
+
+
+def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
+    """What the settings that are given make of a command's, and the choice of each group; of a sweep its first job."""
+    settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
+    try:
+        return arguments.composed(command, [_first(setting) for setting in settings], configs)
+    except Exception as error:
+        if (reason := explained(error, settings, configs, command)) is None:
+            raise
+        raise InputError(reason) from error
+
+
+def explained(
+    error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool = True
+) -> str | None:
+    """What is wrong with settings that Hydra could not compose, in our words where we have them, otherwise in its own.
+
+    None where the error is not about settings.
+    """
+    from hydra.errors import HydraException, OverrideParseException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    # Hydra has no errors of its own for a group that is null or a number, or a list of such.
+    of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError)
+    if not isinstance(error, of_settings):
+        return None
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, YAMLError | UnicodeDecodeError):
+        return f"A YAML file cannot be read: {' '.join(str(error).split())}."
+    try:
+        clauses = _clauses(settings, configs, command)
+    except of_settings as other:  # in a file of the user's own
+        return explained(other, (), configs, command)
+    if clauses := clauses + ([] if sweep else _sweeps(settings, config_files.groups(configs))):
+        return sentence(clauses)
+    if isinstance(error, OverrideParseException):
+        return f"Cannot read '{error.override}': quote the value for Hydra too, as in \"key='(value)'\"."
+    reason = str(error).strip().splitlines()[0].rstrip(".")
+    if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
+        kind = "a list" if match[2].startswith("{") else "a group of settings"  # nothing else is merged
+        return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
+    return f"Cannot compose the configuration: {reason} (see seqtool {command} --help)."
+
+
+def check(config: Mapping[str, Any], data: str | None, configs: Folders, command: str) -> None:
+    """Raise InputError on what Hydra composes all the same: settings of other commands that are added with +, and files
+    as the data of a corpus that has numbers there.
+    """
+    files, taken = config_files.parts(command, configs)
+    known = {key for file in files for key in config_files.keys(config_files.load(file))} | taken.keys()
+    if strange := [str(key) for key in config if key not in known]:
+        raise InputError(sentence([_unknown(key, known, {}, configs, command) for key in strange]))
+    file = config_files.find(f"data/{data}", configs)
+    own = config_files.load(file) if "data" in taken and file.exists() else {}
+    for split in ("train", "valid", "test"):
+        value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
+        if isinstance(own.get(split), int) and (
+            isinstance(value, list) or not re.match(r"[-+.\d]|\Z", str(value or ""))
+        ):
+            of_files = [one for one in config_files.choices(configs, "data") if _wants_files(one, configs)]
+            raise InputError(
+                f"data.{split} is a number with data={data}, not {value}: "
+                f"for files of your own add data={_series(of_files, 'or')}."
+            )
+
+
+def check_name(config: DictConfig) -> None:
+    """Raise InputError where the name of the run refers to a group of settings, which is no text."""
+    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
+    for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written):
+        group = OmegaConf.select(config, key)
+        if len(backslashes) % 2 == 0 and isinstance(group, DictConfig):
+            inner = [
+                name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
+            ]
+            example = f", such as ${{{key}.{inner[0]}}}" if inner else ""
+            raise InputError(f"Setting 'run' refers to '{key}', which is a group of settings: name one in it{example}.")
+
+
+def _wants_files(data: str, configs: Folders) -> bool:
+    return bool(config_files.load(config_files.find(f"data/{data}", configs)).get("train") == "???")
+
+
+def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
+    """What is wrong with the names of settings, groups and choices."""
+    taken, every = config_files.parts(command, configs)[1], config_files.groups(configs)
+    clauses, chosen, keys = [], [], []
+    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
+        key, value = match["key"], match["value"] or ""
+        if key in every and match["sign"] != "~":
+            if key not in taken:
+                if not match["sign"] or _takers(key, configs):  # otherwise a group of the user's own, which + adds
+                    clauses.append(_elsewhere(key, configs, command))
+                continue
+            clauses += _choice_clauses(key, value, configs, default=taken[key])
+            if not match["sign"]:
+                chosen.append(_first(match[0]))
+        elif match["sign"] in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
+            keys.append(key)
+    if clauses or not keys:
+        return clauses
+    values, choices = arguments.composed(command, chosen, configs)
+    known = {*config_files.keys(values), *taken}
+    return [_unknown(key, known, choices, configs, command) for key in keys if key not in known]
+
+
+def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | None) -> list[str]:
+    if "(" in value:  # one of Hydra's functions
+        return []
+    choices = config_files.choices(configs, group)
+    allowed = [*choices, "null"] if default is None else choices  # null takes a group away that a command needs
+    names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
+    strange = [
+        name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
+    ]
+    return [unknown(name, choices, kind=group) for name in strange]
+
+
+def _unknown(key: str, known: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
+    """The clause about a setting that is not there: another choice or another command may have it."""
+    group = key.partition(".")[0]
+    if group in choices and group in known:
+        having = [
+            one for one in config_files.choices(configs, group) if key in config_files.of_choice(group, one, configs)
+        ]
+        if having:
+            return f"setting '{key}' of {command} is only there with {group}={_series(having, 'or')}"
+    return unknown(key, known) if _takers(key, configs) in ([], [command]) else _elsewhere(key, configs, command)
+
+
+def _elsewhere(key: str, configs: Folders, command: str) -> str:
+    """The clause about a setting or group of other commands."""
+    takers = _takers(key, configs)
+    return f"'{key}' is not a setting of {command}" + (f", but of {_series(takers, 'and')}" if takers else "")
+
+
+def _takers(key: str, configs: Folders) -> list[str]:
+    """The commands that take a setting or group."""
+    there = [command for command in config_files.COMPOSED if config_files.find(command, configs).exists()]
+    return [command for command in there if key in config_files.of_command(command, configs)]
+
+
+def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
+    """The clauses about several values where there is one job."""
+    values = [setting.partition("=")[::2] for setting in settings if _is_sweep(setting)]
+    return [
+        f"setting {key}={value} has several values: add -m to run a job with each of them"
+        + ("" if key in groups or "(" in value else f" (a list is written {key}=[{value}])")
+        for key, value in values
+    ]
+
+
+def _is_sweep(setting: str) -> bool:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return bool(OverridesParser.create().parse_override(setting).is_sweep_override())
+    except HydraException:
+        return False
+
+
+def _first(setting: str) -> str:
+    """Of several values the first."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if not _is_sweep(setting):
+        return setting
+    override = OverridesParser.create().parse_override(setting)
+    return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+
+
+def _series(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

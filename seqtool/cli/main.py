@@ -1,0 +1,243 @@
+"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra.
+
+Nothing here imports torch, and Hydra is imported only when a command runs, so that help is instant.
+"""
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqtool.errors import InputError, full_disk, naming, printable
+from seqtool.runtime.files import config_directory
+from seqtool.runtime.version import __version__
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption")} | {"eval": "evaluate"}
+COMMANDS = (*FUNCTIONS, "inspect")
+
+INTERRUPTED = 130  # the status of a command that Ctrl-C ended
+
+# Runs and caches are ours to place: Hydra makes no directory and writes no log.
+HYDRA = (
+    "hydra.run.dir=.",
+    "hydra.output_subdir=null",
+    "hydra.job.chdir=false",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+)
+
+
+def main() -> None:
+    """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
+    gc.disable()  # until all is imported: to look through that for garbage is a third of a short run
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):  # whatever the locale says
+            stream.reconfigure(encoding="utf-8", errors=errors)
+    status = run(sys.argv[1:], config_directory())
+    if status == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C once more, while Python exits, would print a traceback
+    sys.exit(status)
+
+
+def run(arguments: Sequence[str], configs: Path) -> int:
+    """Run one command line with the configurations in `configs` and return the exit status."""
+    try:
+        with naming("standard output"):  # every file says its own
+            status = _dispatch(list(arguments), configs)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `seqtool … | head`: the reader has left
+        _forget_output()
+        return 1
+    except (InputError, OSError) as error:
+        _say(error)
+        try:
+            sys.stdout.flush()
+        except OSError:  # its disk is full
+            _forget_output()
+        return 2
+    return status
+
+
+def _forget_output() -> None:
+    """The flush at exit must not complain about what standard output could not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(error: InputError | OSError) -> None:
+    """Tell the user what is wrong: one line, whatever the names of files and the texts in them hold."""
+    if os.environ.get("SEQTOOL_DEBUG") == "1":
+        traceback.print_exception(error)
+    sentence = printable(_sentence(error))
+    if not _is_said(error, sentence):
+        print(f"seqtool: {sentence}", file=sys.stderr)
+
+
+def _dispatch(arguments: list[str], configs: Path) -> int:
+    from seqtool.cli import usage
+
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        print(usage.overview())
+    elif command == "--version":
+        print(f"seqtool {__version__}")
+    elif command == "--completion":
+        print(usage.completion(rest[0] if rest else ""))
+    elif command == "--complete":
+        print("\n".join(usage.complete(rest[0] if rest else "", configs)))
+    elif command not in COMMANDS:
+        from seqtool.settings import sentence, unknown
+
+        raise InputError(sentence([unknown(command, COMMANDS, kind="command")]))
+    elif "--help" in rest or "-h" in rest:
+        print(usage.command(command, configs, rest))
+    elif command == "inspect":
+        paths = [one if os.path.lexists(one) else one.removeprefix("checkpoint=") for one in rest]
+        if len(paths) != 1 or not paths[0]:
+            raise InputError("inspect needs one path: seqtool inspect PATH.")
+        from seqtool.cli.inspect import inspect
+
+        inspect(paths[0])
+    else:
+        return _compose_and_call(command, rest, configs)
+    return 0
+
+
+class _Carried(BaseException):
+    """An exception of a command on its way past Hydra, which prints a line of its own for each Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
+    """Compose the configuration of `command` and call its function: once or, with -m, once a job; the exit status."""
+    import hydra
+
+    from seqtool.cli import arguments as ours
+    from seqtool.cli.explanations import explained
+    from seqtool.cli.sweeps import Sweep, added
+
+    options, given = ours.split(arguments)
+    places = ours.folders(arguments, configs)
+    settings = [ours.quoted(setting, ours.referable(command, places)) for setting in given]
+    if ours.has_stored_data(command, settings):
+        settings = [f"++{setting}" if setting.startswith("data.") else setting for setting in settings]
+    sweep = Sweep(_say) if "--multirun" in options else None
+
+    def task(config: "DictConfig") -> None:
+        _log_to_stderr()  # in the job's process too, where a launcher of Hydra's starts others
+        try:
+            if sweep is None:
+                _call(command, config, places, settings)
+            else:
+                sweep.run(config, lambda: _call(command, config, places, settings))
+        except Exception as error:
+            raise _Carried(error) from error
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us rather than being printed
+    _log_to_stderr()
+    arguments_before = sys.argv
+    with ExitStack() as stack:
+        overrides = [*HYDRA, *settings]
+        if sweep is not None:
+            overrides = [*HYDRA, "hydra.sweep.subdir=."]
+            if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
+                # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
+                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
+                overrides.append(f"hydra.sweep.dir={ours.quote(scratch)}")
+            overrides += map(ours.numbered, added(settings, command, places))
+        sys.argv = [f"seqtool {command}", *options, *overrides]
+        try:
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
+        except _Carried as carried:
+            raise carried.error from None
+        except Exception as error:
+            reason = explained(error, settings, places, command, sweep=sweep is not None)
+            if reason is None:
+                raise
+            raise InputError(reason) from error
+        finally:
+            sys.argv = arguments_before
+    if sweep is not None and len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
+        from seqtool.cli.inspect import compare  # imports torch, which the runs have needed already
+
+        compare(sweep.runs)
+    failures = None if sweep is None else sweep.failures()
+    if failures:
+        print(f"seqtool: {printable(failures)}", file=sys.stderr)
+    return 0 if failures is None else 2
+
+
+def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
+    """Call the command's function with its configuration; whether it did all that it was to do."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from seqtool.cli.arguments import has_stored_data
+    from seqtool.cli.explanations import check, check_name
+    from seqtool.settings import plain
+
+    values = plain(config)  # refuses what cannot be resolved, before any work starts
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        needed = " and ".join(f"{key}=…" for key in missing)
+        raise InputError(f"{command} needs {needed} (see seqtool {command} --help).")
+    check_name(config)
+    stored = has_stored_data(command, settings, values.get("run"))
+    check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
+    function = FUNCTIONS[command]
+    module = importlib.import_module(f"seqtool.cli.{function}")
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+    try:
+        return getattr(module, function)(config) is not False
+    except OmegaConfBaseException as error:
+        removed = [setting for setting in settings if setting.startswith("~")]
+        if not removed:
+            raise
+        raise InputError(f"{' '.join(removed)} takes away what {command} needs: write key=value.") from error
+
+
+def _log_to_stderr() -> None:
+    """Standard output is for results."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    for package in ("seqtool", "hydra"):
+        logging.getLogger(package).setLevel(logging.INFO)
+
+
+def _is_said(error: Exception, sentence: str) -> bool:
+    """Whether another one of the processes that torchrun started has said it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    from seqtool.runtime.failures import is_said  # imports torch
+
+    return is_said(error, sentence)
+
+
+def _sentence(error: InputError | OSError) -> str:
+    if isinstance(error, InputError) or error.filename is None or error.strerror is None:
+        return str(error) if isinstance(error, InputError) or error.strerror is None else f"{error.strerror}."
+    if (full := full_disk(error)) is not None:
+        return f"{full[:-1]}; make room and try again."
+    others = "" if error.filename2 is None else f" or '{error.filename2}'"
+    return f"'{error.filename}'{others} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

@@ -1,0 +1,109 @@
+"""The jobs of one command line with -m."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool.cli import config_files
+from seqtool.cli.arguments import OVERRIDE
+from seqtool.cli.config_files import Folders
+from seqtool.cli.explanations import check_name
+from seqtool.errors import InputError
+from seqtool.settings import escape, plain
+from seqtool.training.runs import RUNS
+
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # the one that runs the jobs in this process
+
+
+class Sweep:
+    """Jobs one after another: one that fails with bad input says so by `say`, and the others go on.
+
+    Under another launcher of Hydra's than its basic one each job has a copy of this, which knows of no other job, and
+    what goes wrong is raised, so that the scheduler and Hydra learn of it.
+    """
+
+    def __init__(self, say: Callable[[InputError | OSError], None]) -> None:
+        self._say = say
+        self._jobs: list[tuple[str, ...]] = []  # the settings of each
+        self._failed: list[int] = []
+        self._names: set[str] = set()
+        self.runs: list[Path] = []  # the directories of those that were begun
+
+    def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
+        """Run one job, which says whether it was finished: one that was told to stop ends the sweep, as Ctrl-C does."""
+        overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} too
+        self._jobs.append(tuple(overrides))
+        try:
+            self._name_run(config)
+            with self._noting(config):
+                finished = job()
+        except BrokenPipeError:
+            raise
+        except (InputError, OSError) as error:
+            if _is_alone() or "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun ends the processes that wait for this one
+                raise
+            self._failed.append(len(self._jobs) - 1)
+            self._say(error)
+        else:
+            if not finished:
+                raise KeyboardInterrupt
+
+    def failures(self) -> str | None:
+        """The sentence that says which of the jobs failed; None if none did, and nothing to add where one is all."""
+        if not self._failed:
+            return None
+        if len(self._jobs) == 1:
+            return ""
+        shared = set(self._jobs[0]).intersection(*self._jobs)
+        own = {number: " ".join(one for one in self._jobs[number] if one not in shared) for number in self._failed}
+        which = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in own.items())
+        return f"{len(own)} of {len(self._jobs)} jobs failed: {which}."
+
+    @contextmanager
+    def _noting(self, config: DictConfig) -> Iterator[None]:
+        """Note which run a job has: that of its name, or the new one."""
+        before, name = set(RUNS.glob("*")), plain(config).get("run")
+        try:
+            yield
+        finally:
+            if "train" in config:  # other commands make no run
+                now = set(RUNS.glob("*"))
+                self.runs += sorted(now - before if name is None else now & {RUNS / str(name)})
+
+    def _name_run(self, config: DictConfig) -> None:
+        """A run whose name refers to settings gets the job's number too where another job has or may have that name."""
+        name = plain(config).get("run")  # ${seed} is a number
+        check_name(config)
+        if name is not None:
+            name = str(name)
+            number = f"-{HydraConfig.get().job.num}"
+            if name in self._names or (_is_alone() and not name.endswith(number)):
+                name += number
+                config.run = escape(name)
+            self._names.add(name)
+
+
+def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
+    """The settings of a sweep, with ++ before those that only the choices it goes through have, each of them.
+
+    Hydra composes the sweep itself with the default choice, and would refuse them there.
+    """
+    matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
+    given = {match["key"]: match["value"] or "" for match in matches}
+    result = list(settings)
+    for group, default in config_files.parts(command, configs)[1].items():
+        choices = [name.strip() for name in given.get(group, "").split(",")]
+        having = [config_files.of_choice(group, choice, configs) for choice in choices] if len(choices) > 1 else []
+        names = set.intersection(*having) - config_files.of_choice(group, default, configs) if having else set()
+        result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]
+    return result
+
+
+def _is_alone() -> bool:
+    """Whether this job may have a process of its own."""
+    return bool(HydraConfig.get().launcher["_target_"] != BASIC)

@@ -1,0 +1,187 @@
+"""`seqtool train`: a new run, or going on with one."""
+
+import logging
+import platform
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool import tasks
+from seqtool.data.cache import Cache
+from seqtool.errors import InputError
+from seqtool.models.fast.quicken import quicken
+from seqtool.runtime import distributed
+from seqtool.runtime.devices import Machine, check_precision, choose_device, keep_memory, onednn, set_threads
+from seqtool.runtime.files import write_whole
+from seqtool.runtime.version import __version__
+from seqtool.settings import plain, resolved, typed
+from seqtool.tasks.task import Task
+from seqtool.training import checkpoint, first_weights, place, recorded, resuming, signals
+from seqtool.training.closing import closing
+from seqtool.training.optimisation import check_optimisation, make_optimisation
+from seqtool.training.progress import Progress
+from seqtool.training.recording import Recorder, check_tensorboard
+from seqtool.training.reporting import Reporter
+from seqtool.training.saving import Checkpoints
+from seqtool.training.train_settings import TrainSettings
+from seqtool.training.trainer import Trainer
+from seqtool.training.updates import Updates
+from seqtool.training.validation import ValidationSettings, Validator
+
+log = logging.getLogger("seqtool")
+
+
+@dataclass
+class RunSettings:
+    """What stands at the top of configs/train.yaml."""
+
+    run: str | None
+    init_from: str | None
+    initialisation: str
+    seed: int
+    device: str
+    threads: int | None
+    precision: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done: the whole configuration, the parts of it that are looked at here, and the task."""
+
+    config: DictConfig
+    run: RunSettings
+    train: TrainSettings
+    task: Task
+
+    @classmethod
+    def of(cls, config: DictConfig) -> "Job":
+        """Raises InputError on settings that cannot be used."""
+        top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
+        job = cls(config, typed(RunSettings, top), typed(TrainSettings, config.train), tasks.of(config))
+        if job.run.seed < 0:
+            raise InputError(f"seed must be at least 0, not {job.run.seed}.")
+        job.train.check()
+        return job
+
+
+def train(config: DictConfig) -> bool:
+    """Train a new run, or go on with one. False where a signal stopped it early."""
+    resuming.check_groups(config, "Setting")
+    typed(TrainSettings, config.train).check()
+    with distributed.group(), place.of_run(config) as where:
+        run, found = where.run, where.found
+        if run is None or found is None:
+            return _train(Job.of(config), where)
+        job = Job.of(resuming.resumed(config, run))
+        finished = partial(resuming.is_finished, found, job.train)
+        if str(job.train.resume).lower() != "auto" or not distributed.from_first(finished):
+            return _train(job, where)
+        print(f"Run {run} is finished: to go on, raise what ended it (train.epochs, steps, minutes or patience).")
+        best = checkpoint.find(run).progress["best"]
+        print("\n".join(closing(run, job.config, Progress.of(found), best, job.task.use)))
+        return True
+
+
+def _train(job: Job, where: place.Place) -> bool:
+    validation = typed(ValidationSettings, job.config.validation)
+    validation.check()
+    machine = Machine(choose_device(job.run.device), job.run.precision)
+    check_precision(machine.device, machine.precision)
+    set_threads(job.run.threads)
+    keep_memory()
+    cache, data = _data(job, where.found)
+    model = quicken(_model(job, cache, where).to(machine.device), machine.device)
+    updates = Updates(
+        model,
+        cache.split("train"),
+        make_optimisation(job.config.optim, job.config.schedule, job.task.parameter_groups(model, job.config)),
+        settings=job.train,
+        machine=machine,
+    )
+    valid = cache.split("valid")
+    sources, score = job.task.examination(valid, validation)
+    validator = Validator(valid, sources, score, cache.target_vocabulary, settings=validation, machine=machine)
+    if job.train.tensorboard:
+        check_tensorboard()
+    with signals.noted() as stop:
+        run = where.make(
+            job.run.run, suggestion=f"{cache.name}-{str(job.config.model._target_).rpartition('.')[2].lower()}"
+        )
+        origin = {"task": job.task.name, "config": plain(job.config), "versions": versions(), "data": data}
+        checkpoints = Checkpoints(run, updates, {**origin, "vocabularies": cache.vocabulary_files})
+        reporter = Reporter(run, _recorder(run, job, where.found), job.train)
+        best_by = job.train.best_by or job.task.scores[0]
+        trainer = Trainer(
+            updates, validator, checkpoints, reporter, settings=job.train, best_by=best_by, seed=job.run.seed
+        )
+        if where.found is not None:
+            trainer.resume(where.found)
+        finished = _run(trainer, stop, unit=job.task.unit)
+        if finished:
+            progress = trainer.progress
+            print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
+        else:
+            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {place.command(run)}")
+    return finished
+
+
+def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
+    """The cache, and what checkpoints record of it. All settings that can be checked without it are checked before."""
+    check_optimisation(job.config.optim, job.config.schedule)
+    job.task.check(job.config, pretrained=_is_new(job, found))
+    prepare = job.task.prepare if found is None else partial(job.task.prepare_again, found=found)
+    cache = distributed.first_here(partial(prepare, job.config))
+    data = recorded.digests(cache)
+    if found is not None:
+        resuming.check_data(found, data, job.config)
+    return cache, data
+
+
+def _is_new(job: Job, found: checkpoint.Checkpoint | None) -> bool:
+    """Whether no other weights than an image encoder's pretrained ones are there to begin with."""
+    return found is None and job.run.init_from is None
+
+
+def _model(job: Job, cache: Cache, where: place.Place) -> Any:
+    """The model with its first weights; the random numbers of training begin here."""
+    config, found = job.config, where.found
+    torch.manual_seed(job.run.seed)
+    pretrained = _is_new(job, found)
+    model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=pretrained))
+    if pretrained:
+        first_weights.fresh(model, config, cache)
+    else:
+        origin = found or first_weights.other_run(model, config)
+        what = f"{where.run} was started with" if found else f"init_from={origin.path} was trained with"
+        first_weights.load(model, origin, cache, what)
+        job.task.check_weights(model, config, cache, origin.path, going_on=found is not None)
+    distributed.seed(job.run.seed)
+    return model
+
+
+def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recorder | None:
+    """In the first process, which also writes the run's settings down."""
+    if not distributed.is_first():
+        return None
+    recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=job.train.tensorboard)
+    write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(job.config)).encode())
+    return recorder
+
+
+def _run(trainer: Trainer, stop: signals.Stop, *, unit: str) -> bool:
+    """Say what is trained, and train it."""
+    device, size = trainer.updates.machine.device, sum(one.numel() for one in trainer.model.parameters())
+    with onednn() as chosen:
+        on = f"{distributed.place(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
+        count = f"{len(trainer.updates.split):,} {unit}"
+        log.info("%s: %s parameters on %s, %s", trainer.run, f"{size:,}", on, count)
+        return trainer.train(stop)
+
+
+def versions() -> dict[str, str]:
+    """What a checkpoint was made with."""
+    return {"seqtool": __version__, "torch": torch.__version__, "python": platform.python_version()}

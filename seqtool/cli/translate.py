@@ -1,0 +1,111 @@
+"""`seqtool translate`: lines in, lines out."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+from seqtool.data.text.alignment import format_pharaoh
+from seqtool.predict.reading import count_lines, is_file, is_typed, windows
+from seqtool.predict.translator import Translation, Translator
+from seqtool.predict.writing import OutputSettings, Writer
+from seqtool.runtime import distributed
+from seqtool.runtime.outputs import check_outputs
+from seqtool.view import plots
+
+
+@dataclass
+class TranslateSettings(OutputSettings):
+    """The settings of configs/translate.yaml about what is read and written, and where."""
+
+    input: str | None
+    alignments: str | None
+    replace_unknown: bool
+
+    need_attention = ("alignments", "plot", "replace_unknown")
+
+    def read(self) -> Iterator[tuple[str, str | int]]:
+        """What to call the file that lines come from, and its path or descriptor."""
+        yield ("standard input", sys.stdin.fileno()) if self.input is None else (f"input={self.input}", self.input)
+
+
+def translate(config: DictConfig) -> None:
+    """Translate lines; nothing but translations on standard output."""
+    settings = TranslateSettings.of(config, Translator)
+    check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
+    with distributed.group(), TranslationWriter(settings, Translator.configured(config)) as writer:
+        writer.write_all()
+
+
+class TranslationWriter(Writer[Translation]):
+    """Translates lines and writes them, with alignments and pictures where asked for."""
+
+    unit = "line"
+    keys = "source", "translations"
+    best = "{text}"
+    ranked = "{number} ||| {text} ||| {score:.6f}"  # Moses' n-best lists, their sentences from 0
+    separator = " ||| "
+
+    def __init__(self, settings: TranslateSettings, translator: Translator) -> None:
+        super().__init__(settings, translator)
+        self.settings = settings
+        self.translator = translator
+        self.links: TextIO | None = None
+
+    def open(self, stack: ExitStack) -> None:
+        super().open(stack)
+        if self.settings.alignments is not None:
+            self.links = self.file(self.settings.alignments, stack)
+
+    def shows_progress(self) -> bool:
+        """Nor where lines are typed; and the log of a pipe, which may be open for days, is not filled."""
+        if not super().shows_progress() or (self.settings.input is None and is_typed()):
+            return False
+        return is_file(self.settings.input) or sys.stderr.isatty()
+
+    def write_all(self) -> None:
+        file, size = self.settings.input, 32 * self.translator.settings.at_once
+        with self.progress(count_lines(file) if self.shows_progress() else None) as bar:
+            for lines in distributed.each_from_first(windows(file, size)):
+                self.write_window(lines, bar)
+
+    def write_window(self, lines: Sequence[str], bar: Any) -> None:
+        if warnings := list(self._too_long(lines)):
+            tqdm.write("\n".join(warnings), file=sys.stderr)
+        settings, size, last = self.settings, distributed.size(), self.count + len(lines)
+        results = self.translator.hypotheses(
+            lines,
+            attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
+            replace_unknown=settings.replace_unknown,
+            progress=lambda done: bar.update(min(size * done, last - bar.n)),
+        )
+        for line, n_best in zip(lines, results, strict=True):
+            self.write(line, n_best)
+        for stream in filter(None, (self.out, self.links)):
+            stream.flush()
+        bar.update(last - bar.n)
+
+    def write(self, source: str, n_best: Sequence[Translation]) -> None:
+        super().write(source, n_best)
+        best = n_best[0]
+        if self.links is not None:
+            self.links.write(format_pharaoh(best.alignment or set()) + "\n")
+        if self.plot is not None and (matrix := best.word_attention) is not None and best.words:
+            file = self.plot / f"alignment-{self.count:04d}.png"
+            plots.alignment(matrix, best.source_words, best.words, file)
+
+    def _too_long(self, lines: Sequence[str]) -> Iterator[str]:
+        limit = self.translator.settings.max_length
+        for number, line in enumerate(lines, self.count + 1):
+            if len(line) < limit:  # a token has a character at least
+                continue
+            tokens = len(self.translator.source_vocabulary.encode(line))
+            if tokens >= limit:
+                yield (
+                    f"Line {number} has {tokens:,} tokens: only the first {limit - 1:,} are translated "
+                    f"(max_length={limit})."
+                )

@@ -1,0 +1,242 @@
+"""Help and shell completion, read from the YAML files themselves, so that they say what is true."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqtool.cli import config_files
+from seqtool.errors import InputError
+
+LINE = re.compile(r"(?P<start>(?P<indent> *)(?P<key>\w+):) *(?P<value>[^\s#].*?)?(?P<comment> +#.*)?")
+
+SUMMARIES = {
+    "prepare": "tokenise and encode a corpus once, into a cache",
+    "train": "train a model into runs/NAME",
+    "translate": "translate lines of text, from a file or standard input",
+    "caption": "describe images",
+    "eval": "score a checkpoint on a test set, or hypotheses against references",
+    "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
+}
+
+EXAMPLES = {
+    "prepare": """
+seqtool prepare                                           # the built-in English–Spanish corpus
+seqtool prepare data=multi30k data.download=true
+seqtool prepare data=parallel data.train=[a.en,a.de] data.valid=[b.en,b.de] data.vocabulary.size=8000
+seqtool prepare experiment=flickr8k_soft data.directory=PATH    # captions, and images as annotation vectors""",
+    "train": """
+seqtool train                                             # bahdanau on the built-in corpus
+seqtool train model=sutskever run=first                   # into runs/first
+seqtool train experiment=multi30k_bahdanau seed=2
+seqtool train experiment=scenes_soft                      # Show, Attend and Tell on the built-in pictures
+seqtool train -m model=bahdanau,sutskever seed=1,2        # four runs""",
+    "translate": """
+seqtool translate checkpoint=runs/first < input.txt > output.txt
+seqtool translate checkpoint=runs/first input=input.txt output=output.txt
+seqtool translate checkpoint=runs/first,runs/second format=jsonl < input.txt      # an ensemble""",
+    "caption": """
+seqtool caption checkpoint=runs/captions images=photo.jpg
+seqtool caption checkpoint=runs/captions images=holiday/ plot=attention     # a folder, and where each word looked
+seqtool caption checkpoint=runs/captions images=list.txt format=coco output=results.json""",
+    "eval": """
+seqtool eval checkpoint=runs/first split=test
+seqtool eval hypotheses=output.txt references=first.txt,second.txt
+seqtool eval checkpoint=runs/first split=test format=json
+seqtool eval task=captioning hypotheses=results.json references=annotations.json""",
+    "inspect": """
+seqtool inspect runs/first
+seqtool inspect runs/first/last
+seqtool inspect runs                                      # a table of them all""",
+}
+
+SCRIPTS = {
+    "bash": """_seqtool() {
+    local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\\n' word
+    word="${line##* }"
+    COMPREPLY=($(seqtool --complete "$line" 2> /dev/null))
+    COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}")
+}
+complete -o nospace -F _seqtool seqtool""",
+    "zsh": """_seqtool() {
+    local -a found=("${(@f)$(seqtool --complete "${(j: :)words[1,CURRENT]}" 2> /dev/null)}")
+    compadd -S '' -- $found
+}
+compdef _seqtool seqtool""",
+    "fish": "complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'",
+}
+
+INSTALL = """Load it with:
+  bash   eval "$(seqtool --completion bash)"      in ~/.bashrc
+  zsh    eval "$(seqtool --completion zsh)"       in ~/.zshrc, after compinit
+  fish   seqtool --completion fish | source       in ~/.config/fish/config.fish"""
+
+
+def overview() -> str:
+    """The text of `seqtool --help`."""
+    commands = "\n".join(f"  {name:<11}{summary}" for name, summary in SUMMARIES.items())
+    first = "\n".join(
+        "  " + EXAMPLES[name].strip().splitlines()[0].split("  #")[0].rstrip()
+        for name in ("train", "translate", "eval")
+    )
+    return f"""seqtool: recurrent translation and captioning models, as the papers print them
+
+Usage: seqtool COMMAND [key=value …]
+
+Commands
+{commands}
+
+Examples
+{first}
+
+More
+  seqtool COMMAND --help              examples and all settings of a command
+  seqtool COMMAND --cfg job […]       the configuration that would be used
+  seqtool --completion bash|zsh|fish  shell completion
+  seqtool --version"""
+
+
+def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
+    """The text of `seqtool COMMAND --help`; with settings after it, what these make of the others."""
+    examples = "\n".join(f"  {line}" for line in EXAMPLES[name].strip().splitlines())
+    if name == "inspect":
+        return f"seqtool inspect: {SUMMARIES[name]}\n\nUsage: seqtool inspect PATH\n\nExamples\n{examples}"
+    from seqtool.cli.arguments import folders  # OmegaConf and Hydra, which `seqtool --help` does without
+    from seqtool.cli.explanations import composed
+
+    given = [one for one in arguments if re.match(r"[^-].*=|~", one, re.DOTALL)]
+    places = folders(arguments, configs)
+    files, groups = config_files.parts(name, places)
+    values, chosen = composed(name, given, places)
+    shown: set[str] = set()
+    sections = [f"seqtool {name}: {SUMMARIES[name]}", f"Usage: seqtool {name} [key=value …]"]
+    sections += [f"Examples\n{examples}", "Settings and their defaults"]
+    sections += filter(None, (_body(file, "", values, shown) for file in files))
+    for group in groups:
+        choice = chosen.get(group)
+        heading = f"  {group}={choice or '…'}  # choose from {', '.join(config_files.choices(places, group))}"
+        included = config_files.included(group, choice, places)
+        start = "" if included and config_files.is_preset(included[0][0]) else f"{group}."
+        bodies = [_included(file, start, place, values, shown) for file, place in included]
+        sections.append("\n".join([heading, *filter(None, bodies)]))
+    others = [f"  {key}: {_written(value)}" for key, value in _leaves(values) if key not in shown]
+    sections += ["\n".join(others)] if others else []
+    sections.append(f"`seqtool {name} --cfg job [key=value …]` prints what they come to.")
+    return "\n\n".join(sections)
+
+
+def completion(shell: str) -> str:
+    """The script that makes `shell` complete seqtool's commands, settings and choices."""
+    if shell not in SCRIPTS:
+        raise InputError(f"seqtool --completion needs one of {', '.join(SCRIPTS)}.")
+    return SCRIPTS[shell]
+
+
+def complete(line: str, configs: Path) -> list[str]:
+    """What the last word of a command line may become; a value that is no choice grows into a file's name."""
+    *before, word = line.split(" ")[1:] or [""]
+    if not before:
+        return [f"{name} " for name in SUMMARIES if name.startswith(word)]
+    if before[0] not in SUMMARIES:
+        return []
+    key, equals, value = word.partition("=")
+    if before[0] == "inspect":
+        return [f"{key}={name}" for name in _files(value)] if key == "checkpoint" and equals else _files(word)
+    if before[-1] in ("--config-dir", "-cd"):
+        return _files(word)
+    from seqtool.cli.arguments import folders
+
+    places = folders(before, configs)
+    files, groups = config_files.parts(before[0], places)
+    if equals and key in groups:
+        return [f"{key}={choice} " for choice in config_files.choices(places, key) if choice.startswith(value)]
+    if equals:
+        return [f"{key}={name}" for name in _files(value)]
+    given = dict(argument.split("=", 1) for argument in before if "=" in argument)
+    known = {key for file in files for key in config_files.keys(config_files.load(file))}
+    for group, choice in groups.items():
+        known |= config_files.of_choice(group, given.get(group, choice), places)
+    branches = {name.rpartition(".")[0] for name in known}
+    return sorted(f"{name}=" for name in (known - branches) | groups.keys() if _completes(name, word))
+
+
+def _completes(name: str, word: str) -> bool:
+    return name.startswith(word) and not name.endswith("_target_")
+
+
+def _files(start: str) -> list[str]:
+    folder, beginning = os.path.split(start)
+    place = Path(folder or ".")
+    found = sorted(path for path in place.glob("*") if path.name.startswith(beginning))
+    prefix = start[: len(start) - len(beginning)]
+    return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
+
+
+def _included(file: Path, start: str, place: str, values: Mapping[str, Any], shown: set[str]) -> str:
+    """The settings of a choice's file, or of one that it takes in under a name of its own."""
+    body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
+    return f"    {place[:-1]}:\n{body}" if place else body
+
+
+def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ") -> str:
+    """The settings of a YAML file with their comments, indented, with the values that they come to.
+
+    What only Hydra reads is left out. `start` begins the full names of the file's settings, which are added to
+    `shown`; `values` are those of the whole configuration.
+    """
+    text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8"))
+    text = re.sub(r"^defaults:.*\n(?:[ \t-].*\n|\n)*", "", text, flags=re.MULTILINE)
+    outer: list[tuple[int, str]] = []  # the groups that a line is in, with their indentation
+    lines, defaults = [], config_files.load(file)
+    for line in text.strip("\n").splitlines():
+        if (match := LINE.fullmatch(line)) is not None:
+            while outer and outer[-1][0] >= len(match["indent"]):
+                outer.pop()
+            outer.append((len(match["indent"]), match["key"]))
+            name = ".".join(key for _, key in outer)
+            own, found = _find(defaults, name), _find(values, start + name)
+            if match["value"]:
+                shown |= {f"{start}{key}" for key, _ in _leaves({name: own})}
+                if isinstance(own, Mapping) and isinstance(found, Mapping):
+                    found = _like(found, own)
+                if found != own or type(found) is not type(own):
+                    line = f"{match['start']} {_written(found)}{match['comment'] or ''}"
+        lines.append(f"{indent}{line}".rstrip())
+    return "\n".join(lines)
+
+
+def _find(values: Any, name: str) -> Any:
+    """The value of a setting; None where there is none."""
+    for key in name.split("."):
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def _like(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of those settings that `own` has."""
+    return {
+        key: _like(values[key], inner)
+        if isinstance(inner, Mapping) and isinstance(values[key], Mapping)
+        else values[key]
+        for key, inner in own.items()
+        if key in values
+    }
+
+
+def _written(value: Any) -> str:
+    """A value as YAML, on one line."""
+    import yaml
+
+    text: str = yaml.safe_dump(  # type: ignore[no-untyped-call]
+        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=float("inf")
+    )
+    return text.removesuffix("...\n").rstrip("\n")
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,131 @@
+"""Columns of token ids on disk: written a chunk at a time, and read memory-mapped.
+
+    train.source.tokens.bin      ids end to end, two or four bytes each
+    train.source.offsets.bin     where each sentence begins, and the last one ends
+
+Every number is little-endian.
+"""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.text.encoding import Encoded
+from seqtool.runtime.unfinished import keep
+
+OFFSET = np.dtype("<i8")
+TOKEN_TYPES = ("<u2", "<u4")
+GIVE_BACK = 2**4  # reads, each of which may bring a megabyte with it
+NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
+
+Ids = NDArray[np.unsignedinteger]
+
+
+class Column:
+    """The sentences of one side of a split: token ids, without BOS and EOS. `stem` as in cache/…/train.source."""
+
+    def __init__(self, stem: Path, kind: np.dtype[np.unsignedinteger]) -> None:
+        self._tokens = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)
+        self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
+        self._read = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        ids = np.array(self._tokens[self._offsets[index] : self._offsets[index + 1]])
+        self._give_back(1)
+        return ids
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """In tokens, of the sentences with these indices."""
+        lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
+        self._give_back(len(indices))
+        return lengths
+
+    @cached_property
+    def all_lengths(self) -> NDArray[np.int64]:
+        return np.diff(self._offsets)
+
+    def _give_back(self, read: int) -> None:
+        """After so many reads, from all over the files, their pages: the system's cache keeps them."""
+        self._read += read
+        if self._read >= GIVE_BACK:
+            self._read = 0
+            for values in (self._tokens, self._offsets):
+                if isinstance(values, np.memmap):
+                    values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+class ColumnsWriter:
+    """Writes the columns of a split, one a side, and of captions which image each of them describes.
+
+    image_of: the image of every caption, including those that are left out. begun: how far an earlier preparation came,
+    `read` examples and the `counts` of each side; zero for a new one.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        split: str,
+        sides: Sequence[str],
+        *,
+        image_of: NDArray[np.int64] | None,
+        begun: Mapping[str, Any],
+    ) -> None:
+        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
+        self._image_of = image_of
+        self._read = begun["read"]
+        self._paths = {name: directory / f"{split}.{name}.bin" for name in self._sizes(self.counts)}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "ColumnsWriter":
+        self._files = {name: self._stack.enter_context(path.open("ab")) for name, path in self._paths.items()}
+        self.keep(self.counts)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def write(self, chunk: Encoded) -> None:
+        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
+            self._append(f"{name}.tokens", side.tokens)
+            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
+            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
+        if self._image_of is not None:
+            images = self._image_of[self._read :][: len(chunk.kept)]
+            self._append("image_of", images[chunk.kept].astype(OFFSET))
+        self._read += len(chunk.kept)
+
+    def keep(self, counts: Mapping[str, Any]) -> None:
+        """Have on the disk what was written up to these counts, and nothing more."""
+        for name, size in self._sizes(counts).items():
+            keep(self._files[name], size)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        self._files[name].write(values.tobytes())
+        self._files[name].flush()
+
+    def _sizes(self, counts: Mapping[str, Any]) -> dict[str, int]:
+        """The size of each file in bytes. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        sizes = {}
+        for side in self.counts:
+            sizes[f"{side}.tokens"] = counts[side]["bytes"]
+            sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
+            if self._image_of is not None:
+                sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
+        return sizes
+
+
+def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The file's numbers, read as they are used; an empty file cannot be mapped."""
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)

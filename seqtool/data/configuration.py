@@ -1,0 +1,82 @@
+"""The settings under `data`: those of the cache, and the corpus's own, from which it is built."""
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.text.encoding import LimitSettings
+from seqtool.data.text.vocabulary_training import VocabularySettings
+from seqtool.errors import InputError
+from seqtool.settings import Config, build, typed
+
+C = TypeVar("C", bound=Corpus)
+
+PROCESSES = 1024  # at most
+INSTEAD = {  # of a corpus that holds something else than is wanted: by what it holds
+    "text": "sentence pairs, not images: choose model=bahdanau or another translation model, or images with captions "
+    "such as data=scenes.",
+    "images": "images, not sentence pairs: choose model=show_attend_tell or model=show_tell, or parallel text such as "
+    "data=toy.",
+}
+
+
+@dataclass
+class CacheSettings:
+    """The settings of `data` that are not the corpus's own.
+
+    cache: the directory that caches are made in. processes: how many encode; null is one a CPU, up to 8.
+    """
+
+    vocabulary: VocabularySettings
+    limits: LimitSettings
+    cache: str
+    processes: int | None
+
+    def check(self) -> None:
+        """Raise InputError on values that cannot be used."""
+        self.vocabulary.check()
+        self.limits.check()
+        if self.processes is not None and self.processes < 1:
+            raise InputError(f"data.processes is {self.processes} but must be at least 1.")
+        if self.processes is not None and self.processes > PROCESSES:
+            raise InputError(f"data.processes is {self.processes:,} but must be at most {PROCESSES:,}.")
+
+
+OWN = frozenset(one.name for one in fields(CacheSettings))
+
+
+def cache_settings(config: Config) -> CacheSettings:
+    """The settings of the cache itself in `config`, the settings under `data`, checked."""
+    settings = typed(CacheSettings, _part(config, own=True))
+    settings.check()
+    return settings
+
+
+def corpus_settings(config: Config) -> Config:
+    """The other settings: the corpus's."""
+    return _part(config, own=False)
+
+
+def make_corpus(config: Config, kind: type[C], *, trusted: bool) -> C:
+    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet looked at.
+
+    Not `trusted`: a configuration out of a checkpoint, which may only name corpora of this package.
+    """
+    corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
+    if not isinstance(corpus, kind):
+        raise InputError(f"{type(corpus).__name__} has {INSTEAD[corpus.holds]}")
+    return corpus
+
+
+def _part(config: Config, *, own: bool) -> Config:
+    unwanted = [name for name in config if (name in OWN) != own]
+    if not isinstance(config, DictConfig):
+        return {str(name): value for name, value in config.items() if name not in unwanted}
+    part = config.copy()  # which knows its full name, for messages
+    OmegaConf.set_struct(part, False)
+    OmegaConf.set_readonly(part, False)
+    for name in unwanted:
+        del part[name]
+    return part

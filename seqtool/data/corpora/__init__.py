@@ -1,0 +1,1 @@
+"""Where sentences, images and captions come from."""

@@ -1,0 +1,194 @@
+"""Reading files of captions: every complaint says which file, and which line or entry of it."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from seqtool.data.corpora.corpus import Captioned
+from seqtool.errors import InputError
+from seqtool.runtime.files import BOM, check_file, parse_json, read_lines
+
+T = TypeVar("T")
+KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
+FLICKR30K_LINE = re.compile(r"([^|]+?)\s*\|\s*(\d+)\s*\|?(.*)")  # one published line lacks its second |
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A caption as it stands in a file, the image that it is of, and where that is said."""
+
+    image: str
+    caption: str
+    place: str  # "captions.csv line 7"
+
+
+Entries = dict[str, list[Entry]]  # by image, in the order of the file
+
+
+def read_tokens(path: Path) -> Entries:
+    """Flickr8k's and Flickr30k's form: FILE#NUMBER, a tab, the caption on each line."""
+    numbered = []
+    for number, line in enumerate(read_lines(path), start=1):
+        key, tab, caption = line.partition("\t")
+        image, _, digits = key.rpartition("#")
+        if not (image and digits.isdecimal() and tab):
+            raise InputError(f"{path} line {number:,} must be a file name, # and a number, one tab, a caption.")
+        numbered.append((digits, Entry(image, caption, f"{path} line {number:,}")))
+    return _by_image_once(numbered)
+
+
+def read_flickr30k_csv(path: Path) -> Entries:
+    """Flickr30k's results.csv: image_name| comment_number| comment, which is not quoted."""
+    numbered = []
+    for number, line in enumerate(read_lines(path), start=1):
+        match = FLICKR30K_LINE.fullmatch(line)
+        if match is not None:
+            numbered.append((match[2], Entry(match[1], match[3], f"{path} line {number:,}")))
+        elif number > 1:
+            raise InputError(f"{path} line {number:,} must be a file name | a number | a caption.")
+    return _by_image_once(numbered)
+
+
+def read_captions(path: Path) -> Entries:
+    """One's own captions: JSONL or CSV, by the suffix; the lines that name an image add up."""
+    suffix = path.name.removesuffix(".gz").rpartition(".")[2].lower()
+    if suffix not in ("jsonl", "csv"):
+        raise InputError(f"{path} must be a .jsonl or .csv file, plain or .gz.")
+    entries: Entries = {}
+    for entry in _jsonl(path) if suffix == "jsonl" else _csv(path):
+        image = str(PurePosixPath(entry.image))  # a/./b.jpg is a/b.jpg
+        entries.setdefault(image, []).append(Entry(image, entry.caption, entry.place))
+    if not entries:
+        raise InputError(f"{path} has no captions.")
+    return entries
+
+
+def read_list(path: Path) -> dict[str, str]:
+    """The names in a list, one a line, and the place of each."""
+    places: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        if name := line.strip():
+            if name in places:
+                raise InputError(f"{path} line {number:,} names {name} again.")
+            places[name] = f"{path} line {number:,}"
+    return places
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    content = check_file(path).read_bytes().removeprefix(BOM)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} line {line:,} is not valid UTF-8: convert the file to UTF-8.") from error
+    return _checked(_parsed(text, str(path)), dict, str(path))
+
+
+def field(record: Any, key: str, kind: type[T], place: str) -> T:
+    """record[key], which must be of the kind; `place` is what the record is called in a complaint."""
+    fields = _checked(record, dict, place)
+    if key not in fields:
+        raise InputError(f"{place} has no '{key}'.")
+    return _checked(fields[key], kind, f"{place}: '{key}'")
+
+
+def captioned(directory: Path, name: str, entries: list[Entry], *, identifier: str | None = None) -> Captioned:
+    """The image called `name` in the directory, its captions checked and their white space normalised."""
+    captions = tuple(_caption(entry) for entry in entries)
+    return Captioned(inside(directory, name, entries[0].place), identifier or name, captions)
+
+
+def inside(directory: Path, name: str, place: str) -> Path:
+    """The file of that name in the directory: names do not lead out of it."""
+    path = PurePosixPath(name)
+    if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or not _is_text(name):
+        raise InputError(f"{place} names the image {name!r}: it must be the name of a file in {directory}.")
+    return directory / path
+
+
+def _caption(entry: Entry) -> str:
+    caption = " ".join(entry.caption.split())
+    if not caption:
+        raise InputError(f"{entry.place} has an empty caption of {entry.image}.")
+    if not _is_text(caption):
+        raise InputError(f"{entry.place} has a caption of {entry.image} that is no valid text: {caption!r}.")
+    return caption
+
+
+def _by_image_once(numbered: list[tuple[str, Entry]]) -> Entries:
+    entries: Entries = {}
+    seen = set()
+    for number, entry in numbered:
+        if (entry.image, number) in seen:
+            raise InputError(f"{entry.place} has caption {number} of {entry.image} again.")
+        seen.add((entry.image, number))
+        entries.setdefault(entry.image, []).append(entry)
+    return entries
+
+
+def _jsonl(path: Path) -> Iterator[Entry]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        place = f"{path} line {number:,}"
+        record = _parsed(line, place)
+        image = field(record, "file", str, place)
+        if ("caption" in record) == ("captions" in record):
+            raise InputError(f"{place} must have either 'caption' or 'captions'.")
+        captions = field(record, "captions", list, place) if "captions" in record else [record["caption"]]
+        if not captions:
+            raise InputError(f"{place} has no caption of {image}.")
+        for caption in captions:
+            yield Entry(image, _checked(caption, str, f"{place}: a caption"), place)
+
+
+def _csv(path: Path) -> Iterator[Entry]:
+    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    try:
+        header = next(reader)
+        if not {"file", "caption"} <= set(header):
+            raise InputError(f"{path} line 1 must be a header with the columns file and caption, as in file,caption.")
+        image, caption = header.index("file"), header.index("caption")
+        for row in reader:
+            place = f"{path} line {reader.line_num:,}"
+            if row and len(row) != len(header):
+                raise InputError(
+                    f"{place} has {len(row)} columns but the header has {len(header)}: "
+                    "a caption that has a comma must stand in double quotes."
+                )
+            if row:
+                yield Entry(row[image], row[caption], place)
+    except csv.Error as error:
+        raise InputError(f"{path} line {reader.line_num:,} is not CSV ({error}).") from error
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written: JSON may hold half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return parse_json(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno:,} column {error.colno:,}" if error.lineno > 1 else f"column {error.colno:,}"
+        raise InputError(f"{place} is not JSON ({where}: {error.msg}).") from error
+    except ValueError as error:
+        raise InputError(f"{place} cannot be read as JSON ({error}).") from error
+
+
+def _checked(value: Any, kind: type[T], what: str) -> T:
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    shown = json.dumps(value)
+    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    raise InputError(f"{what} must be {KINDS[kind]}, not {shown}.")

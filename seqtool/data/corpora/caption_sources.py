@@ -1,0 +1,242 @@
+"""The published data sets of captioned images, read as they are published."""
+
+from abc import abstractmethod
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from seqtool.data.corpora.caption_files import (
+    Entries,
+    Entry,
+    captioned,
+    field,
+    read_flickr30k_csv,
+    read_json,
+    read_list,
+    read_tokens,
+)
+from seqtool.data.corpora.coco import read_annotations
+from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
+from seqtool.errors import InputError
+
+KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
+COCO_YEARS = (2014, 2017)
+
+
+class CaptionFiles(ImageCorpus):
+    """A corpus of image files in one directory and annotation files."""
+
+    _directory: Path
+
+    @abstractmethod
+    def files(self) -> dict[str, Path]:
+        """The annotation files, by what they are."""
+
+    def check(self) -> None:
+        """Raise InputError where the directory or an annotation file is missing."""
+        if not self._directory.is_dir():
+            raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
+        for path in self.files().values():
+            if not path.is_file():
+                raise InputError(f"{path} does not exist: {self._advice(path)}")
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {name: digest(path) for name, path in self.files().items()}
+
+    @abstractmethod
+    def _advice(self, path: Path) -> str:
+        """What to do where this annotation file is missing."""
+
+    def _folder(self, *names: str) -> Path:
+        """The first of these folders that is there."""
+        for name in names:
+            if (self._directory / name).is_dir():
+                return self._directory / name
+        raise InputError(f"{self._directory} has no folder {' or '.join(names)}: put the images there.")
+
+
+@final
+class Flickr8k(CaptionFiles):
+    """Flickr8k (Hodosh et al. 2013) with its official splits; without Flickr_8k.testImages.txt there is no `test`."""
+
+    name = "flickr8k"
+
+    def __init__(self, *, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def files(self) -> dict[str, Path]:
+        lists = {"train": "train", "valid": "dev", "test": "test"}
+        named = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in lists.items()}
+        if not named["test"].exists():
+            del named["test"]
+        return {"captions": self._directory / "Flickr8k.token.txt", **named}
+
+    def check(self) -> None:
+        super().check()
+        self._images()
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files())[1:]
+
+    def images(self, split: str) -> list[Captioned]:
+        return _chosen(self._images(), read_list(self.files()[split]), self._captions, self.files()["captions"])
+
+    @cached_property
+    def _captions(self) -> Entries:
+        return read_tokens(self.files()["captions"])
+
+    def _images(self) -> Path:
+        return self._folder("Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
+
+    def _advice(self, path: Path) -> str:
+        return "Flickr8k_text.zip has it; set data.directory to where its files are."
+
+
+@final
+class Karpathy(CaptionFiles):
+    """The splits of Karpathy and Li (2015), dataset_flickr8k.json, dataset_flickr30k.json or dataset_coco.json.
+
+    Images are directory/FILEPATH/FILENAME, of which Flickr8k and Flickr30k have no file path; `restval` belongs to
+    `train`. An image of COCO has COCO's id.
+    """
+
+    name = "karpathy"
+
+    def __init__(self, *, directory: str, annotations: str) -> None:
+        self._directory = Path(directory)
+        self._annotations = Path(annotations)
+
+    def files(self) -> dict[str, Path]:
+        return {"annotations": self._annotations}
+
+    def _advice(self, path: Path) -> str:
+        return "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._all)
+
+    def images(self, split: str) -> list[Captioned]:
+        return self._all[split]
+
+    @cached_property
+    def _all(self) -> dict[str, list[Captioned]]:
+        found: dict[str, list[Captioned]] = {"train": [], "valid": [], "test": []}
+        seen = set()
+        for number, record in enumerate(field(read_json(self._annotations), "images", list, str(self._annotations))):
+            place = f"{self._annotations} images[{number}]"
+            split, image = self._image(record, place)
+            if image.identifier in seen:
+                raise InputError(f"{place} is image {image.identifier} again.")
+            seen.add(image.identifier)
+            found[split].append(image)
+        if not found["train"]:
+            raise InputError(f"{self._annotations} has no image of the split train.")
+        return {split: images for split, images in found.items() if images}
+
+    def _image(self, record: Any, place: str) -> tuple[str, Captioned]:
+        name, split = field(record, "filename", str, place), field(record, "split", str, place)
+        if split not in KARPATHY_SPLITS:
+            raise InputError(f"{place} is in split '{split}', which is none of {', '.join(KARPATHY_SPLITS)}.")
+        sentences = field(record, "sentences", list, place)
+        if not sentences:
+            raise InputError(f"{place}, {name}, has no captions.")
+        entries = [Entry(name, field(sentence, "raw", str, place), place) for sentence in sentences]
+        folder = field(record, "filepath", str, place) if "filepath" in record else ""
+        path = f"{folder}/{name}" if folder else name
+        identifier = str(field(record, "cocoid", int, place)) if "cocoid" in record else path
+        return KARPATHY_SPLITS[split], captioned(self._directory, path, entries, identifier=identifier)
+
+
+@final
+class Flickr30k(CaptionFiles):
+    """Flickr30k (Young et al. 2014), which is published without splits: split_file is dataset_flickr30k.json.
+
+    Only the splits are read from that; captions are those of results_20130124.token or results.csv.
+    """
+
+    name = "flickr30k"
+
+    def __init__(self, *, directory: str, split_file: str) -> None:
+        self._directory = Path(directory)
+        self._split_file = Path(split_file)
+
+    def files(self) -> dict[str, Path]:
+        csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
+        return {"captions": csv if csv.exists() and not tokens.exists() else tokens, "splits": self._split_file}
+
+    def check(self) -> None:
+        super().check()
+        self._images()
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    def images(self, split: str) -> list[Captioned]:
+        return _chosen(self._images(), self._names[split], self._captions, self.files()["captions"])
+
+    @cached_property
+    def _names(self) -> dict[str, dict[str, str]]:
+        """For each split the names of its images, each with the file that names it."""
+        source = Karpathy(directory=str(self._directory), annotations=str(self._split_file))
+        place = str(self._split_file)
+        return {split: {image.identifier: place for image in source.images(split)} for split in source.splits()}
+
+    @cached_property
+    def _captions(self) -> Entries:
+        path = self.files()["captions"]
+        return read_flickr30k_csv(path) if path.suffix == ".csv" else read_tokens(path)
+
+    def _images(self) -> Path:
+        return self._folder("flickr30k_images", "flickr30k-images")
+
+    def _advice(self, path: Path) -> str:
+        if path == self._split_file:
+            return "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip)."
+        return "Flickr30k's captions have this name, or results.csv; set data.directory to where they are."
+
+
+@final
+class Coco(CaptionFiles):
+    """COCO captions (Chen et al. 2015) as published: train and val; those of the test images are not published."""
+
+    name = "coco"
+
+    def __init__(self, *, directory: str, year: int) -> None:
+        if year not in COCO_YEARS:
+            raise InputError(f"data.year is {year}; choose from {', '.join(map(str, COCO_YEARS))}.")
+        self._directory = Path(directory)
+        self._stems = {"train": f"train{year}", "valid": f"val{year}"}
+
+    def files(self) -> dict[str, Path]:
+        folder = self._directory / "annotations"
+        return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
+
+    def check(self) -> None:
+        super().check()
+        for stem in self._stems.values():
+            self._folder(stem)
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._stems)
+
+    def images(self, split: str) -> list[Captioned]:
+        directory = self._folder(self._stems[split])
+        found = read_annotations(self.files()[split])
+        images = []
+        for identifier, image in found.imgs.items():
+            name, captions = image["file_name"], found.imgToAnns[identifier]
+            entries = [Entry(name, one["caption"], one["place"]) for one in captions]
+            images.append(captioned(directory, name, entries, identifier=str(identifier)))
+        return images
+
+    def _advice(self, path: Path) -> str:
+        archive = f"annotations_trainval{self._stems['train'].removeprefix('train')}.zip"
+        return f"{archive} of cocodataset.org has it; set data.directory to where annotations/ is."
+
+
+def _chosen(directory: Path, names: dict[str, str], captions: Entries, path: Path) -> list[Captioned]:
+    """The images of these names, each with the place that names it, with their captions, which are from `path`."""
+    for name, place in names.items():
+        if name not in captions:
+            raise InputError(f"{place} names {name}, which has no caption in {path}.")
+    return [captioned(directory, name, captions[name]) for name in names]

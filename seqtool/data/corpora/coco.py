@@ -1,0 +1,57 @@
+"""COCO's annotation files, and the ids by which its own tools know images."""
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+from seqtool.data.corpora.caption_files import field, read_json
+from seqtool.errors import InputError
+
+NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
+
+
+def image_id(image: str) -> int | str:
+    """COCO's number of an image that is named as COCO names its files, or by that number; otherwise its name."""
+    if match := NAME.fullmatch(image):
+        return int(match[1])
+    return int(image) if image.isdecimal() and str(int(image)) == image else image
+
+
+def read_annotations(path: Path) -> Any:
+    """The captions of a file as pycocotools' index of them: `imgs` by id, and `imgToAnns`, what is annotated of each,
+    which has its `place` in the file. Raises InputError where an image has no file name, its id twice, or no caption.
+    """
+    from pycocotools.coco import COCO  # takes a moment, and only COCO's own corpus needs it
+
+    found = COCO()  # type: ignore[no-untyped-call]
+    found.dataset = _checked(read_json(path), str(path))
+    with contextlib.redirect_stdout(None):  # on which it says what it does
+        found.createIndex()  # type: ignore[no-untyped-call]
+    for identifier, image in found.imgs.items():
+        if identifier not in found.imgToAnns:
+            raise InputError(f"{path} has no caption of image {identifier}, {image['file_name']}.")
+    return found
+
+
+def _checked(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """The file's content, each annotation with its place, and with an id where it has none."""
+    known = set()
+    for number, record in enumerate(field(content, "images", list, name)):
+        place = f"{name} images[{number}]"
+        identifier = field(record, "id", int, place)
+        if identifier in known:
+            raise InputError(f"{place} has the id {identifier} again.")
+        known.add(identifier)
+        field(record, "file_name", str, place)
+    if not known:
+        raise InputError(f"{name} has no images.")
+    annotations = field(content, "annotations", list, name)
+    for number, record in enumerate(annotations):
+        place = f"{name} annotations[{number}]"
+        identifier = field(record, "image_id", int, place)
+        if identifier not in known:
+            raise InputError(f"{place} is a caption of image {identifier}, which is not among the images.")
+        field(record, "caption", str, place)
+        record |= {"id": number, "place": place}
+    return {"images": content["images"], "annotations": annotations}

@@ -1,0 +1,77 @@
+"""What a corpus is: sentence pairs, or images with captions, in splits."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Digest = Callable[[Path], str]
+Holds = Literal["text", "images"]
+
+
+class Corpus(ABC):
+    """Data in splits, of which `train` is one; the others are `valid` and, where there is one, `test`.
+
+    holds: what a model reads of it, sentences ("text") or images. sides: the names of its columns of sentences;
+    captions are targets without sources.
+    """
+
+    name: str
+    holds: Holds
+    sides: tuple[str, ...]
+
+    def fetch(self) -> None:
+        """Make sure that the files are there; may download or make them. Raises InputError where it cannot."""
+        self.check()
+
+    def check(self) -> None:  # noqa: B027 not every corpus has something to check
+        """Raise InputError where the files are not there. Writes nothing: for settings out of a checkpoint."""
+
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits, `train` first."""
+
+    @abstractmethod
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        """What the text depends on, files as their digests: equal for equal text. Images' content is not in it."""
+
+
+class TextCorpus(Corpus):
+    """Sentence pairs. Languages are only names."""
+
+    holds = "text"
+    sides = ("source", "target")
+    source_language: str
+    target_language: str
+
+    @abstractmethod
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Source and target sentences of the split, read as they are asked for."""
+
+    def alignments(self, split: str) -> list[str] | None:
+        """The split's gold alignments in Pharaoh format, where the corpus has them."""
+        return None
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """An image and its captions, of which there is at least one, with white space normalised and nothing else.
+
+    The file may be missing or damaged: preparation checks the images, reports those and leaves them out.
+    """
+
+    file: Path
+    identifier: str  # COCO's image id, elsewhere the file name; one of its kind within a split
+    captions: tuple[str, ...]
+
+
+class ImageCorpus(Corpus):
+    """Images with captions."""
+
+    holds = "images"
+    sides = ("target",)
+
+    @abstractmethod
+    def images(self, split: str) -> list[Captioned]:
+        """The split's images in the order of its files. Raises InputError where an annotation file is wrong."""

@@ -1,0 +1,113 @@
+"""Parallel text: where the sentence pairs of each split come from."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from seqtool.data.corpora import toy
+from seqtool.data.corpora.corpus import Digest, TextCorpus
+from seqtool.errors import InputError
+from seqtool.runtime.files import read_tsv, read_two_files
+
+Files = tuple[Path, ...]
+
+MOST_TRAIN, MOST_TEST = 10_000_000, 100_000  # pairs of the built-in corpus
+
+
+class FileCorpus(TextCorpus):
+    """A corpus of files: for each split a source and a target file, or one of tab-separated pairs."""
+
+    @abstractmethod
+    def files(self) -> dict[str, Files]:
+        """For each split its two files, or its one."""
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files())
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        files = self.files()[split]
+        return read_tsv(files[0]) if len(files) == 1 else read_two_files(files[0], files[1])
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {split: [digest(path) for path in files] for split, files in self.files().items()}
+
+
+@final
+class ParallelFiles(FileCorpus):
+    """Anyone's files, plain or .gz: two files a split, source first, or one TSV."""
+
+    name = "parallel"
+
+    def __init__(
+        self,
+        *,
+        train: str | list[str],
+        valid: str | list[str] | None,
+        test: str | list[str] | None,
+        source_language: str,
+        target_language: str,
+    ) -> None:
+        self.source_language = source_language
+        self.target_language = target_language
+        named = {"train": train, "valid": valid, "test": test}
+        self._files = {split: _files(split, value) for split, value in named.items() if value}
+        if "train" not in self._files:
+            raise InputError("data.train names no files: it takes a source and a target file, or one TSV file.")
+
+    def files(self) -> dict[str, Files]:
+        return self._files
+
+
+@final
+class Toy(TextCorpus):
+    """The built-in corpus: a grammar's English sentences and their Spanish translations, with alignments."""
+
+    name = "toy"
+    source_language = "en"
+    target_language = "es"
+
+    def __init__(self, *, seed: int, train: int, valid: int, test: int) -> None:
+        self._seed = seed
+        self._sizes = {"train": train, "valid": valid, "test": test}
+        for split, size in self._sizes.items():
+            if size < 1:
+                raise InputError(f"data.{split} is {size}: a split needs at least 1 pair.")
+            most = MOST_TRAIN if split == "train" else MOST_TEST
+            if size > most:
+                raise InputError(f"data.{split} is {size:,}: of the built-in corpus it has at most {most:,} pairs.")
+
+    def _pairs(self, split: str) -> list[toy.Pair]:
+        return (self._all if split == "train" else self._without_train)[split]
+
+    @cached_property
+    def _all(self) -> dict[str, list[toy.Pair]]:
+        return toy.generate(seed=self._seed, **self._sizes)
+
+    @cached_property
+    def _without_train(self) -> dict[str, list[toy.Pair]]:
+        return toy.generate(seed=self._seed, **{**self._sizes, "train": 0})
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._sizes)
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        return ((pair.source, pair.target) for pair in self._pairs(split))
+
+    def alignments(self, split: str) -> list[str] | None:
+        return [pair.alignment for pair in self._pairs(split)]
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
+
+
+def _files(split: str, value: str | list[str]) -> Files:
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names):
+        raise InputError(f"data.{split} must be names of files, not {value}.")
+    if len(names) > 2:
+        raise InputError(
+            f"data.{split} names {len(names)} files: it takes a source and a target file, or one TSV file."
+        )
+    return tuple(Path(name) for name in names)

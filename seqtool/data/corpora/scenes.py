@@ -1,0 +1,166 @@
+"""The built-in captioning corpus: pictures of small scenes, drawn when they are first asked for."""
+
+import contextlib
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.scene_drawing import Item, Scene, invent, render
+from seqtool.data.corpora.scene_language import captions
+from seqtool.data.corpora.toy_phrases import Draw
+from seqtool.data.directories import SUMMARY, make_once
+from seqtool.errors import InputError
+from seqtool.runtime.progress import progress_bar
+
+VERSION = 2  # of the pictures and captions: raise it when either changes
+
+MOST = 1_000_000  # scenes of a split
+CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"
+SPLITS = ("train", "valid", "test")
+COMMAND = "seqtool prepare experiment=scenes_soft"
+
+
+def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[tuple[Scene, list[str]]]]:
+    """The scenes and captions of the three splits, of the sizes asked for.
+
+    No two scenes have the same objects in the same cells, in one split or in two. The same seed gives the same
+    scenes on every Python; test and valid do not depend on the size of train.
+    """
+    draw = Draw(seed)
+    seen = set()
+    splits: dict[str, list[tuple[Scene, list[str]]]] = {split: [] for split in SPLITS}
+    for split, size in (("test", test), ("valid", valid), ("train", train)):
+        while len(splits[split]) < size:
+            scene = invent(draw)
+            if scene.content not in seen:
+                seen.add(scene.content)
+                splits[split].append((scene, captions(scene, draw)))
+    return splits
+
+
+def read_captions(directory: Path, split: str) -> list[Captioned]:
+    """The pictures of a split and their captions. Raises InputError where there are none."""
+    return [
+        Captioned(directory / record["file"], Path(record["file"]).name, tuple(record["captions"]))
+        for record in _read(directory / CAPTIONS, split)
+    ]
+
+
+def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
+    """What is on the pictures of a split, by file name. Raises InputError where there are none."""
+    scenes = {}
+    for record in _read(directory / SCENES, split):
+        items = tuple(Item(**{**item, "box": tuple(item["box"])}) for item in record["items"])
+        scenes[Path(record["file"]).name] = Scene(items, record["clutter"])
+    return scenes
+
+
+@final
+class Scenes(ImageCorpus):
+    """The pictures in `directory`: a folder of PNG files a split, captions.jsonl, and scenes.jsonl with the boxes.
+
+    What is there is never changed: other settings need another directory.
+    """
+
+    name = "scenes"
+
+    def __init__(self, *, directory: str, seed: int, train: int, valid: int, test: int) -> None:
+        self._directory = Path(directory)
+        self._sizes = {"train": train, "valid": valid, "test": test}
+        for split, size in self._sizes.items():
+            if size < 1:
+                raise InputError(f"data.{split} is {size}: a split needs at least 1 scene.")
+            if size > MOST:
+                raise InputError(f"data.{split} is {size:,}: a split of the built-in images has at most {MOST:,}.")
+        self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, "seed": seed, **self._sizes}
+        self._seed = seed
+
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS
+
+    def fetch(self) -> None:
+        """Draw the pictures, unless they are there."""
+        place = self._directory.resolve()  # a link stays a link
+        with contextlib.suppress(OSError):
+            place.rmdir()  # an empty one may be used; of any other nothing is removed
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            make_once(place, self._draw)
+        self.check()  # another process may have drawn others
+
+    def check(self) -> None:
+        """Raise InputError unless the pictures are there, drawn with these settings."""
+        if not self._directory.exists():
+            settings = {"directory": self._directory, "seed": self._seed, **self._sizes}
+            given = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
+            raise InputError(f"{self._directory} does not exist: {COMMAND} {given} draws the built-in images.")
+        if not self._directory.is_dir():
+            raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
+        found = _summary(self._directory)
+        if found.get("corpus") != self.name:
+            raise InputError(
+                f"{self._directory} is not a directory of the built-in images and is not overwritten: "
+                "set data.directory to a new one."
+            )
+        if found.get("version") != VERSION:
+            raise InputError(
+                f"{self._directory} has the built-in images of another version of seqtool: "
+                "remove it, or set data.directory to a new one."
+            )
+        others = [name for name, value in self._record.items() if found.get(name) != value]
+        if others:
+            drawn, wanted = (
+                " ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record)
+            )
+            raise InputError(
+                f"{self._directory} has the built-in images of {drawn}, not {wanted}: set data.directory to a new one."
+            )
+
+    def images(self, split: str) -> list[Captioned]:
+        return read_captions(self._directory, split)
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {**self._record, "captions": digest(self._directory / CAPTIONS)}
+
+    def _draw(self, directory: Path) -> dict[str, Any]:
+        splits = generate(seed=self._seed, **self._sizes)
+        for split in splits:
+            (directory / split).mkdir(parents=True)
+        with (
+            (directory / CAPTIONS).open("w", encoding="utf-8") as written,
+            (directory / SCENES).open("w", encoding="utf-8") as boxes,
+            progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar,
+        ):
+            for split in SPLITS:
+                for number, (scene, lines) in enumerate(splits[split]):
+                    file = f"{split}/{number:05}.png"
+                    render(scene).save(directory / file)
+                    written.write(json.dumps({"file": file, "captions": lines}) + "\n")
+                    boxes.write(json.dumps({"file": file, **asdict(scene)}) + "\n")
+                    bar.update()
+        return self._record
+
+
+def _read(path: Path, split: str) -> list[dict[str, Any]]:
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{path} does not exist: {COMMAND} draws the built-in images.") from error
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: remove {path.parent} and prepare again.") from error
+    found = [record for record in records if record["file"].startswith(f"{split}/")]
+    if not found:
+        raise InputError(f"{path.parent} has no split '{split}'; choose from {', '.join(SPLITS)}.")
+    return found
+
+
+def _summary(directory: Path) -> dict[str, Any]:
+    """What the directory was made with; empty where nothing says so."""
+    try:
+        found = json.loads((directory / SUMMARY).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,195 @@
+"""Phrases of the built-in corpus, both languages at once: subjects, objects, places, descriptions.
+
+A Spanish word holds the English words that it came from: phrases are joined without counting positions.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from seqtool.data.corpora import toy_words as words
+from seqtool.data.corpora.toy_inflection import Adjective, Noun, Verb
+
+T = TypeVar("T")
+
+
+class Draw:
+    """Choices made from random() alone, the one sequence that Python keeps from version to version."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed).random
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[int(self.random() * len(options))]
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+
+@dataclass(frozen=True, eq=False)
+class English:
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Spanish:
+    text: str
+    sure: English | None = None
+    possible: tuple[English, ...] = ()
+
+
+@dataclass(frozen=True)
+class Phrase:
+    source: tuple[English, ...] = ()
+    target: tuple[Spanish, ...] = ()
+
+    def __add__(self, other: "Phrase") -> "Phrase":
+        return Phrase(self.source + other.source, self.target + other.target)
+
+
+@dataclass(frozen=True)
+class Nominal(Phrase):
+    """A subject or object, and what verbs and adjectives agree with."""
+
+    person: int = 2  # of a verb: I, you, he, we, they
+    gender: int = 0
+    heads: tuple[English, ...] = ()  # the words that decide the gender
+    kind: str = "person"
+
+    @property
+    def plural(self) -> bool:
+        return self.person >= 3
+
+
+NOTHING = Phrase()
+
+
+def phrase(english: str, spanish: str) -> Phrase:
+    """Words with their links: "last week" gave "la~1 semana:1 pasada:0~1"."""
+    source = tuple(English(word) for word in english.split())
+    target = []
+    for entry in spanish.split():
+        rest, *possible = entry.split("~")
+        text, _, sure = rest.partition(":")
+        target.append(Spanish(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
+    return Phrase(source, tuple(target))
+
+
+def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
+    """An article or adjective; where its form tells the gender, the noun's heads are possible links."""
+    word = English(english)
+    genders = forms[2 * noun.plural : 2 * noun.plural + 2]
+    return Phrase((word,), (Spanish(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
+
+
+def subject(draw: Draw, asked: bool = False) -> Nominal:
+    shape = draw.random()
+    if shape < 0.55:
+        return pronoun(draw, asked)
+    if shape < 0.85:
+        return noun_phrase(draw, words.HUMAN, words.SUBJECT)
+    if shape < 0.93:
+        return named(draw, words.NAMES)
+    first, second = named(draw, words.NAMES[:-1]), named(draw, words.NAMES[-1:])
+    if draw.chance(0.6):
+        second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
+    both = first + phrase("and", "y:0") + second
+    return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
+
+
+def pronoun(draw: Draw, asked: bool) -> Nominal:
+    """Spanish drops it. Nobody asks what "I" do."""
+    text, person, gender = draw.pick(words.PRONOUNS[asked:])
+    word = English(text)
+    return Nominal((word,), (), person, gender, (word,))
+
+
+def named(draw: Draw, names: Sequence[tuple[str, int]]) -> Nominal:
+    text, gender = draw.pick(names)
+    word = English(text)
+    return Nominal((word,), (Spanish(text, word),), 2, gender, (word,))
+
+
+def object_pronoun(draw: Draw, who: Nominal) -> Phrase:
+    """Sees him: lo ve. "I see me" is left out."""
+    mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())
+    english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
+    return phrase(english, f"{spanish}:0")
+
+
+def personal(thing: Nominal, verb: Verb) -> Phrase:
+    """Persons take the preposition a, except after tener."""
+    if thing.kind in words.HUMAN and verb is not words.HAVE:
+        return Phrase((), (Spanish("a", None, thing.heads),)) + thing
+    return thing
+
+
+def location(draw: Draw, kinds: Sequence[str]) -> Phrase:
+    noun = draw.pick(words.NOUNS[draw.pick(kinds)])
+    usual = (noun.preposition, "en:0")
+    relation = draw.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
+    return phrase(*relation) + noun_phrase(draw, kinds, words.LOCAL, noun=noun)
+
+
+def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None) -> Nominal:
+    """A determiner, adjectives and a noun of one of the kinds."""
+    noun = noun or draw.pick(words.NOUNS[draw.pick(kinds)])
+    chosen = draw.pick(determiners)
+    single = len(noun.english) == 1
+    if noun.kind == "kin" and (single or "my" in determiners):
+        chosen = draw.pick(words.POSSESSIVES)
+    elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
+        chosen = "the"
+    many = chosen in words.PLURAL
+    if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
+        many = draw.chance(0.25)
+    head = English(noun.english[many])
+    center = Phrase((head,), (Spanish(noun.spanish[many], head),))
+    agreed = Nominal(center.source, center.target, 4 if many else 2, noun.gender, (head,), noun.kind)
+
+    before = after = NOTHING
+    if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+        ranked = chosen in words.DEFINITE and chosen != "this"
+        word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
+        before = agreeing(word, words.BEFORE[word], agreed)
+    elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
+        after = description(draw, words.AFTER[noun.kind], agreed)
+    made = determiner(draw, chosen, agreed) + before
+    whole = NOTHING
+    if noun.kind == "part" and chosen == "the":  # the door of the house
+        whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
+    return replace(
+        agreed,
+        source=made.source + after.source + center.source + whole.source,
+        target=made.target + center.target + after.target + whole.target,
+    )
+
+
+def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
+    if chosen == "bare":
+        return NOTHING
+    if chosen == "number":
+        first = draw.pick(range(len(words.NUMBERS) - 1))
+        low, high = (phrase(english, f"{spanish}:0") for english, spanish in words.NUMBERS[first : first + 2])
+        return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
+    english = "these" if chosen == "this" and noun.plural else chosen
+    return agreeing(english, words.DETERMINERS[chosen], noun)
+
+
+def description(draw: Draw, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False) -> Phrase:
+    """Big, very big, or two of different groups: big and expensive; in predicates also small but modern."""
+    group = draw.pick(groups)
+    english, forms = draw.pick(group)
+    made = agreeing(english, forms, noun)
+    others = [other for other in groups if other is not group]
+    if others and draw.chance(0.2 if predicate else 0.06):
+        joined = contrast(draw) if predicate else phrase("and", "y:0")
+        return made + joined + agreeing(*draw.pick(draw.pick(others)), noun)
+    if english not in words.ABSOLUTE and draw.chance(0.15):
+        return phrase("very", "muy:0") + made
+    return made
+
+
+def contrast(draw: Draw) -> Phrase:
+    return draw.pick((phrase("and", "y:0"), phrase("but", "pero:0")))

@@ -1,0 +1,1 @@
+"""From images to what a model reads."""

@@ -1,0 +1,152 @@
+"""Preparing images with captions: images checked and stored, captions encoded by one vocabulary."""
+
+import hashlib
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqtool.data.cache import REFUSED, Cache
+from seqtool.data.columns import OFFSET
+from seqtool.data.configuration import CacheSettings, cache_settings, make_corpus
+from seqtool.data.corpora.corpus import Captioned, ImageCorpus
+from seqtool.data.images.image_store import ImageStore
+from seqtool.data.images.store_preparation import prepare_store
+from seqtool.data.preparation import Steps, prepare
+from seqtool.data.text.encoding import Texts, token_type
+from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings
+from seqtool.runtime.files import one_line, write_lines
+from seqtool.settings import Config
+
+STOP = re.compile(r"[\s.]+$")  # corpora differ in whether captions end in a full stop; no metric counts it
+log = logging.getLogger("seqtool")
+
+
+def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.device, trusted: bool = True) -> Cache:
+    """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
+    `encoder`; see `prepare`. The store is made on `device`, where it is not there.
+    """
+    settings = cache_settings(config)
+    _check_one_sided(settings)
+    corpus = make_corpus(config, ImageCorpus, trusted=trusted)
+    return prepare(corpus, settings, lambda: CaptionSteps(corpus, settings, encoder, device), trusted=trusted)
+
+
+def _check_one_sided(settings: CacheSettings) -> None:
+    """Raise InputError on settings that only mean something for two languages."""
+    vocabulary = settings.vocabulary
+    unused = {
+        "data.vocabulary.joint=true": vocabulary.joint,
+        f"data.vocabulary.source_size={vocabulary.source_size}": vocabulary.source_size is not None,
+        f"data.vocabulary.target_size={vocabulary.target_size}": vocabulary.target_size is not None,
+        f"data.limits.ratio={settings.limits.ratio}": settings.limits.ratio is not None,
+    }
+    for setting, given in unused.items():
+        if given:
+            raise InputError(f"{setting} is for translation: captions have one vocabulary and one side; leave it out.")
+
+
+@dataclass(frozen=True)
+class UsedImages:
+    """Of a split the images that are used, with their rows in the image store, and why the others are not.
+
+    lost: how many captions the others have.
+    """
+
+    used: list[Captioned]
+    rows: list[int]
+    refused: list[str]
+    lost: int
+
+
+@final
+class CaptionSteps(Steps):
+    """The captions of images that are in a store; their references are kept as they came."""
+
+    corpus: ImageCorpus
+    store: ImageStore
+    unit = "captions"
+    training = "captions of the split 'train'"
+
+    def __init__(
+        self, corpus: ImageCorpus, settings: CacheSettings, encoder: EncoderSettings, device: torch.device
+    ) -> None:
+        """Stores the images. Raises InputError where a split has none that can be used."""
+        splits = {split: corpus.images(split) for split in corpus.splits()}
+        files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
+        root = Path(settings.cache)
+        self.store = store = prepare_store(files, encoder, root=root, processes=settings.processes, device=device)
+        rows = dict(zip(files, store.rows.tolist(), strict=True))
+        reasons = {files[i]: reason for i, reason in store.refused.items()}
+        self.images = {split: _used(split, found, rows, reasons) for split, found in splits.items()}
+        content = _content(self.images, dict(zip(files, store.digests, strict=True)))
+        super().__init__(corpus, corpus.name, {"images": content})
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        """The captions without their final full stop."""
+        return ((STOP.sub("", caption),) for image in self.images[split].used for caption in image.captions)
+
+    def image_of(self, split: str) -> NDArray[np.int64]:
+        counts = [len(image.captions) for image in self.images[split].used]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
+        found = self.images[split]
+        (directory / f"{split}.rows.bin").write_bytes(np.array(found.rows, OFFSET).tobytes())
+        records = (
+            {"identifier": one.identifier, "file": str(one.file), "captions": one.captions} for one in found.used
+        )
+        write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
+        return texts
+
+    def dropped(self, split: str) -> Counter[str]:
+        return Counter({"of refused images": self.images[split].lost})
+
+    def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+        refused = ((split, why) for split, found in self.images.items() for why in found.refused)
+        write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
+        known = vocabularies["target"]
+        return {"vocabulary": {"kind": known.kind, "size": len(known)}, "token_type": token_type(known).str}
+
+    def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+        found, target = self.images[split], counts["target"]
+        return {
+            "images": len(found.used),
+            "captions": target["sentences"],
+            "tokens": target["tokens"],
+            "unknown": target["unknown"],
+            "refused": len(found.refused),
+        }
+
+    def made(self, cache: Path) -> None:
+        if self.store.refused:
+            log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", cache / REFUSED)
+
+
+def _used(split: str, images: list[Captioned], rows: dict[Path, int], reasons: dict[Path, str]) -> UsedImages:
+    used = [image for image in images if image.file not in reasons]
+    refused = [reasons[image.file] for image in images if image.file in reasons]
+    if not used:
+        first = f"; {refused[0]}" if refused else "."
+        raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
+    lost = sum(len(image.captions) for image in images if image.file in reasons)
+    return UsedImages(used, [rows[image.file] for image in used], refused, lost)
+
+
+def _content(images: Mapping[str, UsedImages], digests: Mapping[Path, str | None]) -> str:
+    """A hash of the images' content, and of their names, which the cache holds too."""
+    content = hashlib.sha256()
+    for split, one in images.items():
+        used = [[str(image.file), image.identifier, digests[image.file]] for image in one.used]
+        content.update(json.dumps([split, used, one.refused]).encode())
+    return content.hexdigest()

@@ -1,0 +1,104 @@
+"""Which images files, folders, globs, web addresses and lists of them name."""
+
+import glob
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from seqtool.data.images import urls
+from seqtool.errors import InputError
+from seqtool.runtime.files import read_lines
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+MOST_KINDS = 5  # of other files, that are named
+
+
+def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
+    """The images that files, folders, globs, http(s) addresses and .txt lists of these name, in their order.
+
+    Folders and globs give the files with an image's suffix, sorted; folders without those inside further folders,
+    unless `recursive`, links to folders never. What a folder has besides is printed to standard error; names that
+    begin with a dot are passed over. The lines of a list are names as those given here are, but no lists. Raises
+    InputError where a folder, glob or list gives no image; a file that is missing is for read_image to refuse, so that
+    the others are read.
+    """
+    return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
+
+
+def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
+    path = Path(name)
+    if not name:
+        raise InputError("The name of an image is empty: write the name of a file, folder or list.")
+    if path.is_dir():
+        yield from _in_folder(path, name, recursive=recursive)
+    elif path.suffix.lower() == ".txt" and path.is_file() and not urls.has_scheme(name):
+        if in_list:
+            raise InputError(f"{name} is a list: a list of images cannot name another.")
+        yield from _listed(path, recursive=recursive)
+    elif glob.has_magic(name) and not path.exists() and not urls.has_scheme(name):
+        matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
+        found = sorted(one for one in matches if _is_image(Path(one)))
+        if not found:
+            raise InputError(f"{name} matches no image ({_suffixes()}).")
+        yield from found
+    else:
+        yield name
+
+
+def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
+    """The images in a folder, and with `recursive` in those inside it; what else is there is said."""
+    found: list[Path] = []
+    others: Counter[str] = Counter()
+    folders = 0
+    for place, inside, files in os.walk(folder, onerror=_raise):
+        inside[:] = [one for one in inside if not one.startswith(".")]
+        if not recursive:
+            folders = len(inside)
+            inside.clear()
+        for path in (Path(place, one) for one in files if not one.startswith(".")):
+            if _is_image(path):
+                found.append(path)
+            else:
+                others[path.suffix.lower() or "without a suffix"] += 1
+    left = []
+    if folders:
+        left.append(f"{folders:,} {'folder' if folders == 1 else 'folders'} (recursive=true takes their images)")
+    if others:
+        common = sorted(others.items(), key=lambda one: (-one[1], one[0]))[:MOST_KINDS]
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in common)
+        more = ", …" if len(others) > MOST_KINDS else ""
+        left.append(f"{others.total():,} of other kinds ({kinds}{more})")
+    if not found:
+        besides = f"; it has {' and '.join(left)}" if left else ""
+        raise InputError(f"{name} is a folder without images ({_suffixes()}){besides}.")
+    if left:
+        images = "image" if len(found) == 1 else "images"
+        print(f"{name}: {len(found):,} {images} ({_suffixes()}); left out: {' and '.join(left)}.", file=sys.stderr)
+    return [str(path) for path in sorted(found)]
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _listed(path: Path, *, recursive: bool) -> Iterator[str]:
+    empty = True
+    for number, line in enumerate(read_lines(path), start=1):
+        if name := line.strip():
+            empty = False
+            try:
+                yield from _find(name, in_list=True, recursive=recursive)
+            except InputError as error:
+                raise InputError(f"{path} line {number:,}: {error}") from error
+    if empty:
+        raise InputError(f"{path} names no images: write one name on each line.")
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(SUFFIXES))

@@ -1,0 +1,70 @@
+"""Image files to pixels of one size, over several processes; none of them imports torch."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.images.images import ImageError, fit, open_image
+from seqtool.errors import InputError
+from seqtool.runtime import workers
+from seqtool.runtime.unfinished import UnfinishedError
+
+CHUNK = 64  # images that are read together, and then go through the backbone together
+SMALL = 4 * CHUNK  # fewer images are read sooner than other processes start
+MOST_BYTES = 2**30  # of a file: it is read whole, by several processes at a time
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """pixels: images×3×size×size of the images that can be read; refused: of the others why not, a clause without
+    the file's name, by place in the chunk.
+    """
+
+    pixels: NDArray[np.uint8]
+    refused: dict[int, str]
+
+
+def load(
+    images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None
+) -> Generator[Chunk, None, None]:
+    """The images, each a file and the SHA-256 of its content, `CHUNK` at a time in their order, fitted to size×size
+    pixels (`mode` as for `images.fit`). Raises InputError where a file has another content, or is gone.
+    """
+    number = workers.number(processes) if len(images) >= SMALL else 1
+    chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
+    return workers.in_order(partial(_load, size=size, mode=mode), chunks, workers=number)
+
+
+def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
+    pixels = np.empty((len(images), 3, size, size), np.uint8)
+    refused: dict[int, str] = {}
+    for place, (digest, file) in enumerate(images):
+        try:
+            image = open_image(BytesIO(_content(file, digest)), name=str(file))
+            pixels[place - len(refused)] = fit(image, size=size, mode=mode).transpose(2, 0, 1)
+        except ImageError as error:
+            refused[place] = error.reason
+    return Chunk(pixels[: len(images) - len(refused)], refused)
+
+
+def _content(file: Path, digest: str) -> bytes:
+    """What the file holds, so that what is made of it is of the content that it is stored by."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+            found = sha256(content)
+            while more := stream.read(MOST_BYTES):
+                found.update(more)
+    except OSError as error:
+        raise UnfinishedError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
+    if found.hexdigest() != digest:
+        raise InputError(f"{file} changed while it was read: prepare again.")
+    if len(content) > MOST_BYTES:
+        raise ImageError(str(file), f"has more than {MOST_BYTES >> 30} GB: make it smaller.")
+    return content

@@ -1,0 +1,203 @@
+"""Preparing an image store: every image read, checked and, where it is frozen, put through the backbone once."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import torch
+from numpy.typing import NDArray
+
+from seqtool.data.directories import SUMMARY, make_once, place, versions
+from seqtool.data.images.image_digests import ImageDigests
+from seqtool.data.images.image_loading import Chunk, load
+from seqtool.data.images.image_store import (
+    DIGESTS,
+    FORMAT,
+    VALUES,
+    ImageStore,
+    size_text,
+    unreadable,
+    weights_digest,
+)
+from seqtool.errors import InputError
+from seqtool.models.backbone import (
+    Backbone,
+    EncoderSettings,
+    backbone_fingerprint,
+    check_default_weights,
+    make_backbone,
+)
+from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.unfinished import Unfinished, UnfinishedError, keep
+
+MOST = torch.finfo(torch.float16).max  # 65,504
+NOTED = 10.0  # seconds after which progress is noted
+log = logging.getLogger("seqtool")
+
+
+def prepare_store(
+    files: Sequence[Path],
+    encoder: EncoderSettings,
+    *,
+    root: Path,
+    processes: int | None,
+    device: torch.device,
+) -> ImageStore:
+    """The store of these images, made in the directory `root` if it is not there.
+
+    A frozen encoder's annotation vectors are stored, rounded to float16; of an encoder that is trained too, the pixels
+    that it reads. An image that is named twice, or two files of equal content, share a row. Images that cannot be
+    read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
+    where no image can be used, one changes meanwhile, or the disk has no room. What ends it early, but for bad input,
+    leaves what the next call goes on from.
+    """
+    encoder.check()
+    root.mkdir(parents=True, exist_ok=True)
+    name = "images-pixels" if encoder.fine_tune_from is not None else f"images-{encoder.backbone.rpartition('/')[2]}"
+    if encoder.fine_tune_from is None and not any(root.glob(f"{name}-*/{SUMMARY}")):
+        check_default_weights(encoder)  # which this needs, as no store is there that may have all images already
+    digest = ImageDigests(root / "digests.json")
+    digests = digest.of(files)
+    distinct = {one: file for one, file in zip(digests, files, strict=True) if one is not None}
+    inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
+    if encoder.fine_tune_from is None:
+        inputs["backbone"] = backbone_fingerprint(encoder, digest)
+    directory = place(root, name, inputs)
+
+    def fill(unfinished: Path) -> dict[str, Any]:
+        with digest.unchanged():
+            summary = _fill(unfinished, distinct, encoder, processes=processes, device=device)
+        return {**summary, "inputs": {**inputs, "images": len(distinct)}}
+
+    if not distinct:
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}")
+    make_once(directory, fill, resumes=True)
+    return ImageStore(directory, files, digests)
+
+
+def _fill(
+    directory: Path,
+    distinct: dict[str, Path],
+    encoder: EncoderSettings,
+    *,
+    processes: int | None,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Everything in the store but its summary, which is returned."""
+    digests = sorted(distinct)
+    backbone = make_backbone(encoder, pretrained=True).to(device).eval() if encoder.fine_tune_from is None else None
+    weights = None if backbone is None else weights_digest(backbone)
+    shape: tuple[int, ...] = (3, encoder.size, encoder.size)
+    kind: np.dtype[Any] = np.dtype("u1")
+    if backbone is not None:
+        shape, kind = (backbone.locations[0] * backbone.locations[1], backbone.dimension), np.dtype("<f2")
+    chunks = partial(load, size=encoder.size, mode=encoder.fit, processes=processes)
+    refused = _write_values(
+        directory,
+        [(digest, distinct[digest]) for digest in digests],
+        chunks,
+        lambda pixels: _encoded(pixels, backbone, encoder, device),
+        row=int(np.prod(shape)) * kind.itemsize,
+        by=[weights, torch.__version__, PIL.__version__],
+    )
+    kept = [one for one in digests if one not in refused]
+    if not kept:
+        one, reason = next(iter(refused.items()))
+        raise InputError(f"None of the {len(digests):,} images can be used; {distinct[one]} {reason}")
+    (directory / DIGESTS).write_text("".join(f"{one}\n" for one in kept))
+    return {
+        "format": FORMAT,
+        "shape": [len(kept), *shape],
+        "type": kind.str,
+        "locations": None if backbone is None else list(backbone.locations),
+        "dimension": None if backbone is None else backbone.dimension,
+        "backbone": None if backbone is None else encoder.backbone,
+        "layer": None if backbone is None else encoder.layer,
+        "weights": weights,
+        "fit": encoder.fit,
+        "refused": refused,
+        "versions": versions(torch=torch.__version__, pillow=PIL.__version__),
+    }
+
+
+def _write_values(
+    directory: Path,
+    images: Sequence[tuple[str, Path]],
+    chunks: Callable[[Sequence[tuple[str, Path]]], Generator[Chunk, None, None]],
+    encoded: Callable[[NDArray[np.uint8]], NDArray[Any]],
+    *,
+    row: int,
+    by: list[str | None],
+) -> Mapping[str, str]:
+    """Write what is stored of the images, each a digest and a file; returns by digest why some of them are refused.
+
+    It goes on with what a preparation that was ended early has left, if that was made `by` the same weights and
+    versions. row: bytes an image.
+    """
+    unfinished = Unfinished(directory)
+    begun = unfinished.images if unfinished.images["by"] == by else {}
+    done: int = begun.get("done", 0)
+    refused: dict[str, str] = dict(begun.get("refused", {}))
+    if done:
+        log.info("Going on after %s images, which a preparation that was ended early has left.", f"{done:,}")
+    written = (done - len(refused)) * row  # bytes
+    _check_room(directory, len(images) * row, len(images), written=written)
+    with (
+        closing(chunks(images[done:])) as found,
+        (directory / VALUES).open("ab") as file,
+        progress_bar(total=len(images), unit=" images", description="Images") as bar,
+        unfinished.noting("images", lambda at: keep(file, (at["done"] - len(at["refused"])) * row)) as progress,
+    ):
+        keep(file, written)
+        bar.update(done)
+        noted = time.monotonic()
+        for chunk in found:
+            if len(chunk.pixels):
+                file.write(encoded(chunk.pixels).tobytes())
+                file.flush()
+            refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
+            read = len(chunk.pixels) + len(chunk.refused)
+            done += read
+            bar.update(read)
+            progress.so_far = {"done": done, "refused": dict(refused), "by": by}
+            if time.monotonic() - noted > NOTED:
+                progress.note()
+                noted = time.monotonic()
+    return refused
+
+
+def _encoded(
+    pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings, device: torch.device
+) -> NDArray[Any]:
+    """The rows of these images."""
+    if backbone is None:
+        return pixels
+    with torch.inference_mode():
+        annotations = backbone(torch.from_numpy(pixels).to(device))
+        largest = float(annotations.abs().max())
+        if not largest <= MOST:  # nor where it is NaN
+            layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"
+            raise InputError(
+                f"The annotation vectors of {encoder.backbone}, {layer}, reach {largest:,.0f}, and float16 holds "
+                f"{MOST:,.0f} at most: choose another model.encoder.layer."
+            )
+        values: NDArray[np.float16] = annotations.half().cpu().numpy()
+    return values
+
+
+def _check_room(directory: Path, need: int, images: int, *, written: int) -> None:
+    """Raise UnfinishedError where the disk has no room for what is not `written` yet of the bytes that are needed."""
+    free = shutil.disk_usage(directory).free
+    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), f"{images:,}")
+    if need - written > free:
+        raise UnfinishedError(
+            f"The image store needs {size_text(need - written)} and {directory.parent} has {size_text(free)} free: "
+            "set data.cache to a directory on a larger disk."
+        )

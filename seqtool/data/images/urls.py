@@ -1,0 +1,181 @@
+"""Fetching a file from the web within limits of size and time that no server can stretch."""
+
+import ipaddress
+import queue
+import re
+import socket
+import threading
+import time
+import urllib.request
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+from seqtool.errors import InputError
+from seqtool.runtime.version import __version__
+
+MAXIMUM_BYTES = 50_000_000
+SECONDS = 20.0  # for everything: looking the name up, connecting, redirects, the last byte
+REDIRECTS = 5
+REDIRECTING = frozenset({301, 302, 303, 307, 308})
+RESERVED = "!#$%&'()*+,/:;=?@[]~"  # what may stand in an address as it is; % because it may be quoted already
+
+
+class DownloadError(InputError):
+    """Why an address gave no file: a clause that the address goes before."""
+
+
+def has_scheme(name: str) -> bool:
+    """Whether the name is written as an address: http://…, file://…"""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name) is not None
+
+
+def is_web_address(name: str) -> bool:
+    return re.match(r"https?://", name, re.IGNORECASE) is not None
+
+
+def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SECONDS) -> bytes:
+    """What an http or https address holds. Raises DownloadError where it is not had within the limits.
+
+    The work is done in a thread, since looking up a name cannot be interrupted; it ends by itself soon after the time.
+    """
+    answer: queue.SimpleQueue[bytes | DownloadError] = queue.SimpleQueue()
+    deadline = time.monotonic() + seconds
+
+    def work() -> None:
+        try:
+            answer.put(_follow(address, maximum, deadline))
+        except DownloadError as error:
+            answer.put(error)
+        except TimeoutError:
+            answer.put(_late(seconds))
+        except URLError as error:
+            is_late = isinstance(error.reason, TimeoutError)
+            answer.put(_late(seconds) if is_late else DownloadError(f"does not answer ({_reason(error.reason)})."))
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: a host name that is none
+            answer.put(DownloadError(f"cannot be read ({_reason(error)})."))
+
+    threading.Thread(target=work, name="download", daemon=True).start()
+    try:
+        found = answer.get(timeout=seconds)
+    except queue.Empty:
+        found = _late(seconds)
+    if isinstance(found, DownloadError):
+        raise found
+    return found
+
+
+def _follow(address: str, maximum: int, deadline: float) -> bytes:
+    for _ in range(REDIRECTS + 1):
+        request = urllib.request.Request(_quoted(address), headers={"User-Agent": f"seqtool/{__version__}"})
+        try:
+            with _opener(address, deadline).open(request, timeout=_remaining(deadline)) as response:
+                return _content(response, maximum)
+        except HTTPError as error:
+            with error:
+                location = error.headers.get("Location")
+            if error.code not in REDIRECTING or location is None:
+                raise DownloadError(f"answers with status {error.code} ({error.reason}).") from error
+            address = urljoin(address, location)
+            if not is_web_address(address):
+                raise DownloadError(f"redirects to {address}: only http and https addresses are read.") from error
+    raise DownloadError(f"redirects more than {REDIRECTS} times.")
+
+
+def _content(response: HTTPResponse, maximum: int) -> bytes:
+    if response.status != 200:
+        raise DownloadError(f"answers with status {response.status} ({response.reason}).")
+    if response.length is None or response.length <= maximum:  # what the server says that it is, if it says so
+        content = response.read(maximum + 1)
+        if len(content) <= maximum:
+            return content
+    raise DownloadError(f"has more than {maximum / 1e6:g} MB.")
+
+
+def _opener(address: str, deadline: float) -> urllib.request.OpenerDirector:
+    """It opens http and https only: no files, and redirects are not followed here."""
+
+    class Response(HTTPResponse):
+        def __init__(self, sock: socket.socket, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(sock, *arguments, **keywords)
+            self.fp.close()
+            self.fp = BufferedReader(_Stream(sock, deadline))
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+            return self.do_open(_with(HTTPConnection), request)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+            return self.do_open(_with(HTTPSConnection), request)
+
+    def _with(kind: type[HTTPConnection]) -> Any:
+        return type(kind.__name__, (kind,), {"response_class": Response})
+
+    opener = urllib.request.OpenerDirector()
+    opener.addheaders = []
+    proxies = urllib.request.ProxyHandler({} if _is_local(address) else None)
+    for handler in (proxies, Http(), Https(), urllib.request.HTTPErrorProcessor(), _Failure()):
+        opener.add_handler(handler)
+    return opener
+
+
+class _Failure(urllib.request.HTTPDefaultErrorHandler):
+    """Every status but 2xx is an HTTPError, redirects too."""
+
+    def http_error_default(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, hdrs: HTTPMessage
+    ) -> HTTPError:
+        raise HTTPError(req.full_url, code, msg, hdrs, fp)
+
+
+class _Stream(RawIOBase):
+    """The bytes of a socket until the deadline: a timeout of the socket begins anew with every byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = sock, deadline
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._socket.settimeout(_remaining(self._deadline))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _remaining(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
+
+
+def _quoted(address: str) -> str:
+    """The address in ASCII: other letters of the path as %XX, of the host as IDNA."""
+    parts = urlsplit(address)
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    return quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=RESERVED)
+
+
+def _is_local(address: str) -> bool:
+    """Whether the address is this machine's: it is asked without the proxy that the environment may name."""
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _late(seconds: float) -> DownloadError:
+    return DownloadError(f"was not there within {seconds:g} seconds.")
+
+
+def _reason(error: object) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".") or type(error).__name__

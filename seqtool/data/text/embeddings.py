@@ -1,0 +1,54 @@
+"""Pretrained word vectors from a text file, `word value value …` a line, as word2vec, GloVe and fastText write them."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.errors import InputError
+from seqtool.runtime.files import read_lines
+
+
+def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Which ids have a vector in the file, and the vectors (ids × size).
+
+    A word's vector goes to the piece that starts a word (▁cat); a piece inside a word takes one only where the file
+    has it under its own name. The first line may be word2vec's header of two numbers. InputError names the line that
+    has another number of values, or says that no word is in the vocabulary.
+    """
+    ids: dict[str, int] = {}
+    for index in range(4, len(vocabulary)):
+        piece = vocabulary.piece(index)
+        ids.setdefault(piece.removeprefix("▁"), index)
+        ids[piece] = index
+        if piece.startswith("▁"):
+            ids[piece.removeprefix("▁")] = index
+    found: dict[int, NDArray[np.float32]] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        word, *values = line.rstrip().rsplit(" ", size)  # a word may hold spaces
+        if number == 1 and len(line.split()) == 2:
+            continue
+        if len(values) != size or (number == 1 and _numbers(word.split(" ")[1:])):
+            count = len(line.split()) - 1
+            raise InputError(
+                f"{path} line {number} has a vector of {count} values, but the model's embeddings have {size}: "
+                f"set model.embedding={count} or use other vectors."
+            )
+        if word in ids:
+            try:
+                found[ids[word]] = np.array(values, dtype=np.float32)
+            except ValueError as error:
+                raise InputError(f"{path} line {number} has values that are no numbers.") from error
+    if not found:
+        raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
+    rows = sorted(found)
+    return np.array(rows), np.stack([found[row] for row in rows])
+
+
+def _numbers(words: list[str]) -> bool:
+    """Whether what is left of a line beside its last values looks like more values."""
+    try:
+        return bool([float(word) for word in words])
+    except ValueError:
+        return False

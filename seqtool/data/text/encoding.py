@@ -1,0 +1,140 @@
+"""Text to token ids, in chunks, over several processes, with what was left out counted."""
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, compress, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.errors import InputError
+from seqtool.models.tokens import UNK
+from seqtool.runtime import workers
+
+CHUNK = 10_000  # examples
+SMALL = 5 * CHUNK  # fewer are encoded sooner than other processes start
+
+Texts = tuple[str, ...]  # of an example: a pair's source and target, or a caption alone
+
+
+@dataclass
+class LimitSettings:
+    """Which training examples are kept: by the length of each side in tokens, at most `ratio` times the other's.
+
+    null is no limit.
+    """
+
+    minimum: int
+    maximum: int | None
+    ratio: float | None
+
+    def check(self) -> None:
+        """Raise InputError on limits that no example can meet."""
+        if self.minimum < 1:
+            raise InputError(f"data.limits.minimum is {self.minimum} but must be at least 1.")
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
+        if self.ratio is not None and self.ratio < 1:
+            raise InputError(f"data.limits.ratio is {self.ratio:g} but must be at least 1.")
+
+    def reason(self, *lengths: int) -> str | None:
+        """Why an example whose sides have these lengths is left out, or None."""
+        shorter, longer = min(lengths), max(lengths)
+        if shorter == 0:
+            return "empty"
+        if shorter < self.minimum:
+            return "too short"
+        if self.maximum is not None and longer > self.maximum:
+            return "too long"
+        if self.ratio is not None and longer > self.ratio * shorter:
+            return "ratio"
+        return None
+
+
+@dataclass(frozen=True)
+class Side:
+    """Token ids of one side's sentences end to end, their lengths, and how many tokens are unknown."""
+
+    tokens: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A chunk of examples: which are kept, the sides of those, and how many are not (`dropped`), by reason."""
+
+    sides: tuple[Side, ...]
+    kept: NDArray[np.bool_]
+    dropped: Counter[str]
+
+
+class Encoder:
+    """Texts to ids, each side by its vocabulary. Without limits every example is kept."""
+
+    def __init__(self, vocabularies: Sequence[Vocabulary]) -> None:
+        self.vocabularies = vocabularies
+
+    def __call__(self, examples: Sequence[Texts], limits: LimitSettings | None) -> Encoded:
+        texts = zip(*examples, strict=True)
+        sides = [known.encode_batch(lines) for known, lines in zip(self.vocabularies, texts, strict=True)]
+        lengths = (map(len, example) for example in zip(*sides, strict=True))
+        reasons = [None if limits is None else limits.reason(*each) for each in lengths]
+        kept = np.array([reason is None for reason in reasons])
+        chosen = (list(compress(side, kept)) for side in sides)
+        return Encoded(
+            sides=tuple(_side(ids, known) for ids, known in zip(chosen, self.vocabularies, strict=True)),
+            kept=kept,
+            dropped=Counter(reason for reason in reasons if reason),
+        )
+
+
+def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
+    """Two bytes a token where they suffice, otherwise four; little-endian on every machine."""
+    return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
+
+
+def encode(
+    examples: Iterable[Texts],
+    directory: Path,
+    sides: Sequence[str],
+    limits: LimitSettings | None,
+    *,
+    count: int,
+    processes: int | None,
+) -> Generator[Encoded, None, None]:
+    """The examples in chunks, in their order, by the vocabularies of these sides that are saved in `directory`.
+
+    Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one where the `count`
+    of the examples is small. A few chunks are in memory at a time, however many there are.
+    """
+    processes = workers.number(processes) if count >= SMALL else 1
+    tasks = ((directory, tuple(sides), chunk, limits) for chunk in _chunks(examples))
+    yield from workers.in_order(_encoded, tasks, workers=processes)
+
+
+def _encoded(task: tuple[Path, tuple[str, ...], Sequence[Texts], LimitSettings | None]) -> Encoded:
+    directory, sides, examples, limits = task
+    return _encoder(directory, sides)(examples, limits)
+
+
+@lru_cache(maxsize=1)
+def _encoder(directory: Path, sides: tuple[str, ...]) -> Encoder:
+    """Of this process."""
+    return Encoder(list(load_all(directory, sides).values()))
+
+
+def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:
+    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+    tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(lengths.sum()))
+    return Side(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
+
+
+def _chunks(examples: Iterable[Texts]) -> Iterator[list[Texts]]:
+    iterator = iter(examples)
+    while chunk := list(islice(iterator, CHUNK)):
+        yield chunk

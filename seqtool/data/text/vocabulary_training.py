@@ -1,0 +1,144 @@
+"""Learning a vocabulary from text."""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sentencepiece
+
+from seqtool.data.text.vocabulary import (
+    KINDS,
+    NORMALIZATIONS,
+    SPECIALS,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordVocabulary,
+    normalize,
+    word_pieces,
+)
+from seqtool.errors import InputError
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
+
+MOST = 10_000_000  # entries
+THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
+
+
+@dataclass
+class VocabularySettings:
+    """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
+    bpe, at most for char and word; source_size and target_size, where not null, take its place on their side.
+    joint: one vocabulary for both languages. minimum_count: of a word, to be known (word only). sample:
+    SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
+    normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
+    taken as they are, the other settings then unused.
+    """
+
+    kind: str
+    size: int
+    source_size: int | None
+    target_size: int | None
+    joint: bool
+    minimum_count: int
+    sample: int | None
+    normalization: str
+    lowercase: bool
+    reuse: str | None
+
+    def check(self) -> None:
+        """Raise InputError on a value that no vocabulary can have."""
+        for name, known in (("kind", KINDS), ("normalization", NORMALIZATIONS)):
+            if getattr(self, name) not in known:
+                raise InputError(
+                    f"Unknown data.vocabulary.{name} '{getattr(self, name)}'; choose from {', '.join(known)}."
+                )
+        for name in ("size", "source_size", "target_size", "minimum_count", "sample"):
+            lowest = len(SPECIALS) + 1 if name.endswith("size") else 1
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise InputError(f"data.vocabulary.{name} is {value} but must be at least {lowest}.")
+            if value is not None and name.endswith("size") and value > MOST:
+                raise InputError(f"data.vocabulary.{name} is {value:,} but must be at most {MOST:,}.")
+        if self.joint and (self.source_size or self.target_size):
+            raise InputError(
+                "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false."
+            )
+
+    def size_of(self, side: str | None) -> tuple[int, str]:
+        """The size for `source`, `target` or None (joint), and the name of the setting that says so."""
+        own: int | None = getattr(self, f"{side}_size") if side else None
+        return (self.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+
+
+def train(lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None) -> Vocabulary:
+    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together.
+
+    The same lines and settings give the same vocabulary. Raises InputError when the text has nothing to learn
+    from, or when it cannot fill the size asked for or does not fit into it.
+    """
+    settings.check()
+    size, setting = settings.size_of(side)
+    form: dict[str, Any] = {"normalization": settings.normalization, "lowercase": settings.lowercase}
+    normalized = (text for line in lines if (text := normalize(line, **form)))
+    if settings.kind == "word":
+        return WordVocabulary(_frequent_words(normalized, settings.minimum_count, size), **form)
+    try:
+        model = _learn_pieces(list(normalized), settings.kind, size)
+    except RuntimeError as error:
+        problem = _size_problem(str(error))
+        if problem is None:
+            raise
+        text = f"the {side} side of the training text" if side else "the training text"
+        raise InputError(f"{setting}={size:,} {problem[0]} {text}: set it to {problem[1]}.") from error
+    return SentencePieceVocabulary(model, kind=settings.kind, **form)
+
+
+def _frequent_words(lines: Iterable[str], minimum_count: int, size: int) -> list[str]:
+    """The words by falling count, equal ones in the order of the alphabet."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(word_pieces(line))
+    frequent = [word for word, count in counts.items() if count >= minimum_count]
+    if not frequent:
+        raise InputError(
+            f"No word occurs data.vocabulary.minimum_count={minimum_count} times in the training text: "
+            "nothing can be learnt from it."
+        )
+    frequent.sort(key=lambda word: (-counts[word], word))
+    return frequent[: size - len(SPECIALS)]
+
+
+def _learn_pieces(lines: list[str], kind: str, size: int) -> bytes:
+    """SentencePiece's model file; normalisation is ours, so SentencePiece's is the identity."""
+    characters = set().union(*lines)
+    if not characters:
+        raise InputError("The training text has no words: nothing can be learnt from it.")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=size,
+        # SentencePiece's advice: every character of a small alphabet, most of a large one (Chinese, the web).
+        character_coverage=1.0 if kind == "char" or len(characters) <= size // 4 else 0.9995,
+        normalization_rule_name="identity",
+        max_sentence_length=1 << 16,  # bytes; longer lines, which are no sentences, are left out
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        num_threads=THREADS,
+        minloglevel=2,  # errors only: they come back as exceptions too
+    )
+    return model.getvalue()
+
+
+def _size_problem(message: str) -> tuple[str, str] | None:
+    """What SentencePiece's message says is wrong with the size, and the sizes that are right."""
+    if found := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return "is more than is possible with", f"{int(found[1]):,} or less"
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return "has no room for the characters of", f"{int(found[1]):,} or more"
+    return None

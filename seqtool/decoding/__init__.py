@@ -1,0 +1,1 @@
+"""From a model to what it says: search, sampling, forcing."""

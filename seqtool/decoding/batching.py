@@ -1,0 +1,152 @@
+"""From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from seqtool.data.batches import make_source
+from seqtool.decoding.hypothesis import Hypothesis, length_penalty
+from seqtool.decoding.sampling import sample
+from seqtool.decoding.search import beam_search
+from seqtool.decoding.settings import DecodeSettings
+from seqtool.models.fast.quicken import lay_out, quicken
+from seqtool.models.inputs import Source
+from seqtool.runtime import distributed
+from seqtool.runtime.devices import PRECISIONS, autocast, onednn
+
+X = TypeVar("X")
+M = TypeVar("M", bound=nn.Module)
+
+
+def laid_out(model: M, precision: str, device: torch.device) -> M:
+    """The model for decoding alone, with the quickest parts and matrices for this precision and device."""
+    return lay_out(quicken(model, device), PRECISIONS[precision], device)
+
+
+class Sources(Protocol):
+    """What is decoded, by row."""
+
+    def order(self) -> list[int]:
+        """The rows as they are batched: like lengths together, the longest first."""
+        ...
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        """What the model's `encode` takes."""
+        ...
+
+    def maximum(self, row: int, limit: int) -> int:
+        """The most tokens the output may have, EOS included; at most `limit`."""
+        ...
+
+
+class Sentences:
+    """Encoded sentences: an output may be three times as long as its source and ten tokens more."""
+
+    def __init__(self, ids: Sequence[Sequence[int]]) -> None:
+        self._ids = ids
+
+    def order(self) -> list[int]:
+        return sorted(range(len(self._ids)), key=lambda i: -len(self._ids[i]))
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        return make_source([self._ids[i] for i in rows])
+
+    def maximum(self, row: int, limit: int) -> int:
+        return min(limit, 3 * len(self._ids[row]) + 10)
+
+
+class Pictures(Protocol):
+    """Images by row, as a captioner's `encode` takes them (`cache.Split`)."""
+
+    def pictures(self, rows: Sequence[int]) -> Any: ...
+
+
+class Images:
+    """The given rows of some images: all captions may be equally long."""
+
+    def __init__(self, pictures: Pictures, rows: Sequence[int]) -> None:
+        self._pictures = pictures
+        self._rows = rows
+
+    def order(self) -> list[int]:
+        return list(range(len(self._rows)))
+
+    def batch(self, rows: Sequence[int]) -> Any:
+        return self._pictures.pictures([self._rows[i] for i in rows])
+
+    def maximum(self, row: int, limit: int) -> int:
+        return limit
+
+
+def decode(
+    model: Any,
+    sources: Sources,
+    settings: DecodeSettings,
+    *,
+    device: torch.device,
+    numbers: Sequence[int] | None = None,
+    keep_attention: bool,
+    progress: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses for each source, in the order given; several processes share out the batches.
+
+    `numbers`, one a source (by default its row), seed what is sampled. `progress` is told how many more sources this
+    process has done, batch by batch.
+    """
+    penalty = length_penalty(settings.length_penalty, settings.length_alpha)
+
+    def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
+        maximum = [max(settings.min_length, sources.maximum(i, settings.max_length)) for i in rows]
+        with torch.inference_mode(), autocast(device, settings.precision), onednn():
+            source = sources.batch(rows).to(device)
+            memory, state = model.encode(source)
+            if settings.sample:
+                uniforms = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
+                found = sample(
+                    model.step,
+                    memory,
+                    state,
+                    uniforms=torch.from_numpy(uniforms).float(),
+                    maximum=maximum,
+                    minimum=settings.min_length,
+                    temperature=settings.temperature,
+                    top_k=settings.top_k,
+                    top_p=settings.top_p,
+                    keep_attention=keep_attention,
+                )
+            else:
+                found = beam_search(
+                    model.step,
+                    memory,
+                    state,
+                    beam=settings.beam,
+                    maximum=maximum,
+                    minimum=settings.min_length,
+                    n_best=settings.n_best,
+                    penalty=penalty,
+                    coverage=settings.coverage_penalty,
+                    mask=source.mask if isinstance(source, Source) else None,
+                    keep_attention=keep_attention,
+                )
+        if progress is not None:
+            progress(len(rows))
+        return found
+
+    return in_batches(decoded, sources.order(), settings.at_once)
+
+
+def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
+    """What the function gives for each of the rows 0, 1, 2, …, called with `size` of them at a time in this order;
+    several processes share out the batches.
+    """
+    batches = list(chunks(order, size))
+    results = distributed.together(function, batches)
+    found = {row: one for rows, some in zip(batches, results, strict=True) for row, one in zip(rows, some, strict=True)}
+    return [found[row] for row in range(len(order))]
+
+
+def chunks(items: Sequence[X], size: int) -> Iterator[Sequence[X]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

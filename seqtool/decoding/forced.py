@@ -1,0 +1,71 @@
+"""Known tokens: the probability of whole targets, and prefixes that decoding goes on from."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqtool.decoding.hypothesis import Hypothesis, hypotheses
+from seqtool.models.contract import Step
+from seqtool.models.tokens import BOS, PAD
+
+StepFunction = Callable[[Any, Any, Tensor], Step[Any]]
+
+
+class Prefix(NamedTuple):
+    """What the outputs of n sentences begin with: tokens n×(1+t), BOS and t ids; attention n×t×S over the source, or
+    None. The model has read all but the last token.
+    """
+
+    tokens: Tensor
+    attention: Tensor | None
+
+    @classmethod
+    def nothing(cls, n: int) -> "Prefix":
+        """BOS alone."""
+        return cls(torch.full((n, 1), BOS), None)
+
+    def to(self, device: torch.device) -> "Prefix":
+        return Prefix(self.tokens.to(device), None if self.attention is None else self.attention.to(device))
+
+    def alphas(self, sentences: Tensor) -> list[Tensor]:
+        """Of the given N sentences the attention N×S of each of the t, or of none."""
+        return [] if self.attention is None else list(self.attention[sentences].unbind(1))
+
+
+@torch.no_grad()
+def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Prefix]:
+    """Have the model read known tokens, n×t ids without BOS: the state to decode from, and the prefix to go with it."""
+    tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
+    if tokens.shape[1] == 1:
+        return state, Prefix(tokens, None)
+    state, attention = prefill(model, memory, state, tokens[:, :-1])
+    return state, Prefix(tokens, attention)
+
+
+def prefill(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Tensor | None]:
+    """Feed tokens, N×t ids: the state after them and the attention N×t×S, or None; in one pass if the model has one."""
+    at_once = getattr(model, "prefill", None)
+    if at_once is not None:
+        state, attention = at_once(memory, state, tokens)
+        return state, attention
+    alphas = []
+    for token in tokens.unbind(1):
+        _, state, alpha = model.step(memory, state, token)
+        alphas.append(alpha)
+    return state, None if alphas[0] is None else torch.stack(alphas, 1)
+
+
+@torch.no_grad()
+def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[Hypothesis]:
+    """Forced decoding: the probability of given targets (B×(T+1) ids: BOS … EOS, then padding), and the attention."""
+    log_p = torch.zeros(len(targets), device=targets.device)
+    alphas = []
+    for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
+        logits, state, alpha = step(memory, state, token)
+        gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
+        log_p = log_p + gain.masked_fill(following == PAD, 0.0)
+        if alpha is not None:
+            alphas.append(alpha)
+    return hypotheses(targets[:, 1:].tolist(), torch.stack(alphas, 1) if alphas else None, log_p)

@@ -1,0 +1,69 @@
+"""Decoded sequences, and what they are ranked by."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqtool.errors import InputError
+from seqtool.models.tokens import EOS, PAD
+
+LengthPenalty = Callable[[float], float]
+LEAST_COVERED = torch.finfo(torch.float32).tiny  # of a position; what underflowed to 0 has no logarithm
+
+
+class Hypothesis(NamedTuple):
+    """A decoded sequence.
+
+    tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
+    was ranked by; attention: T×S, a row for each token and one for EOS where it ended, or None; ended: with EOS,
+    not by reaching the maximum length.
+
+    Where it was decoded from a prefix, tokens and attention begin with the prefix's; log_probability and score are of
+    what follows.
+    """
+
+    tokens: list[int]
+    log_probability: float
+    score: float
+    attention: Tensor | None
+    ended: bool
+
+
+def length_penalty(name: str, alpha: float) -> LengthPenalty:
+    """What a log-probability is divided by, given the length in tokens, EOS included.
+
+    `none` 1; `average` the length; `gnmt` ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
+    """
+    penalties: dict[str, LengthPenalty] = {
+        "none": lambda length: 1.0,
+        "average": lambda length: length,
+        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
+    }
+    if name not in penalties:
+        raise InputError(f"Unknown length_penalty '{name}'; choose from {', '.join(penalties)}.")
+    return penalties[name]
+
+
+def covered(attention: Tensor, real: Tensor | None) -> float:
+    """Σ_j log min(Σ_i α_ij, 1) of attention T×S (Wu et al. 2016, equation 14, without its β); j over the source
+    positions where `real`, of S, is true, or over all.
+    """
+    total = attention.sum(0) if real is None else attention.sum(0)[real]
+    return float(total.clamp(LEAST_COVERED, 1).log().sum())
+
+
+def hypotheses(ids: Sequence[list[int]], attention: Tensor | None, log_p: Tensor) -> list[Hypothesis]:
+    """N of them, each up to its EOS and without padding, scored by its log-probability.
+
+    ids: N rows of T, without BOS; attention: N×T×S; log_p: N.
+    """
+    attention = None if attention is None else attention.cpu()
+    made = []
+    for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):
+        ended = EOS in tokens
+        tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
+        alpha = None if attention is None else attention[row, : len(tokens) + ended].clone()  # no view
+        made.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended))
+    return made

@@ -1,0 +1,78 @@
+"""Ancestral sampling: every token is drawn from the model's distribution."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqtool.decoding.forced import Prefix, StepFunction
+from seqtool.decoding.hypothesis import Hypothesis, hypotheses
+from seqtool.decoding.next_token import log_probabilities
+from seqtool.decoding.tree import device_of, keep
+from seqtool.models.categorical import categorical
+from seqtool.models.tokens import EOS, PAD
+
+
+@torch.no_grad()
+def sample(
+    step: StepFunction,
+    memory: Any,
+    state: Any,
+    *,
+    uniforms: Tensor,
+    maximum: Sequence[int],
+    minimum: int = 1,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    keep_attention: bool,
+    prefix: Prefix | None = None,
+) -> list[list[Hypothesis]]:
+    """Ancestral sampling, most probable first, with the random numbers passed in: a sentence's samples depend on
+    nothing else.
+
+    `uniforms`, sentences × samples × length, lie in [0, 1): each picks a word by the inverse of the cumulative
+    distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`).
+
+    The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
+    smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
+    """
+    n, samples, _ = uniforms.shape
+    device = device_of((state, memory))
+    prefix = (prefix or Prefix.nothing(n)).to(device)
+    uniforms = uniforms.to(device).flatten(0, 1)
+    sentence = torch.arange(n).repeat_interleave(samples)
+    state = keep(state, sentence, n)
+    sentence = sentence.to(device)
+    tokens = list(prefix.tokens[sentence].unbind(1))
+    alphas = prefix.alphas(sentence) if keep_attention else []
+    limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
+    log_p = torch.zeros(n * samples, device=device)
+    over = torch.zeros(n * samples, dtype=torch.bool, device=device)
+    for length in range(1, max(maximum, default=0) + 1):
+        logits, state, alpha = step(memory, state, tokens[-1])
+        each = log_probabilities(logits, may_end=length >= minimum)
+        p = _truncated(each / temperature, top_k, top_p)
+        token = categorical(p, uniforms[:, length - 1]).masked_fill(over, PAD)
+        log_p = log_p + each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
+        tokens.append(token)
+        if keep_attention and alpha is not None:
+            alphas.append(alpha)
+        over = over | (token == EOS) | (limit == length)
+        if bool(over.all()):
+            break
+    ids = torch.stack(tokens, 1)[:, 1:].tolist()
+    drawn = hypotheses(ids, torch.stack(alphas, 1) if alphas else None, log_p)
+    groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
+    return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
+
+
+def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:
+    if top_k:
+        smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
+        log_p = log_p.masked_fill(log_p < smallest, -math.inf)
+    p, order = log_p.softmax(-1).sort(-1, descending=True)
+    p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0.0)  # the first token always stays
+    return torch.zeros_like(p).scatter(-1, order, p)

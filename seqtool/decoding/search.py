@@ -1,0 +1,164 @@
+"""Beam search; greedy decoding is a beam of 1.
+
+It sees only a memory, a state and a step function, and knows no model. At every step the 2·beam best continuations of a
+sentence are taken (of a beam of 1 the best: when that ends, the sentence is finished). Those among the first `beam`
+that end are set aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have
+ended, when no live one can enter its n best any more, or at its maximum length; it then leaves the batch.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqtool.decoding.forced import Prefix, StepFunction
+from seqtool.decoding.hypothesis import Hypothesis, LengthPenalty, covered, hypotheses
+from seqtool.decoding.lattice import Lattice
+from seqtool.decoding.next_token import highest, log_probabilities
+from seqtool.decoding.pointers import Branches, Pointers
+from seqtool.decoding.tree import device_of, keep, select
+from seqtool.models.tokens import EOS
+
+
+@torch.no_grad()
+def beam_search(
+    step: StepFunction,
+    memory: Any,
+    state: Any,
+    *,
+    beam: int,
+    maximum: Sequence[int],
+    minimum: int = 1,
+    n_best: int,
+    penalty: LengthPenalty,
+    coverage: float,
+    mask: Tensor | None = None,
+    keep_attention: bool,
+    prefix: Prefix | None = None,
+    trace: Lattice | None = None,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence, best first; always at least one, also when no beam ends.
+
+    None is longer than its sentence's `maximum` (tokens, EOS included), and none ends before its `minimum` length.
+    `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1), j over the
+    real positions of its source, which `mask` (sentences × S) says; None is all of them. Lengths and probabilities are
+    of what follows the `prefix` (`forced.read_prefix`). `trace` is told of every continuation that is considered.
+    """
+    active = torch.arange(len(maximum))  # the sentences still searched
+    first = active.repeat_interleave(beam)
+    prefix = (prefix or Prefix.nothing(len(active))).to(active.device)
+    pointers = Pointers(prefix, first)
+    found = _Found(beam, maximum, n_best, penalty, coverage, mask)
+    there = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
+    state = keep(state, first, len(active))
+    token = prefix.tokens[first, -1]
+    total = torch.full((len(active), beam), -math.inf)  # on the CPU, as all but the model: one wait a step for a GPU
+    total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
+    for length in range(1, max(maximum, default=0) + 1):
+        logits, state, alpha = step(memory, state, there(token))
+        if alpha is not None and (keep_attention or coverage):
+            pointers.attend(alpha)
+        log_p = log_probabilities(logits, may_end=length >= minimum).add_(there(total.view(-1, 1)))
+        best = _best(log_p.view(len(active), beam, -1))
+        del logits, log_p  # so that the next ones take their place
+        ended, kept, live = _divide(best, beam)
+        if trace is not None:
+            trace.add(active, best, kept)
+        stays = found.add(active, length, best, ended, live, pointers)
+        if not len(stays):
+            break
+        if len(stays) < len(active):
+            memory = select(memory, there(stays))
+            active, live = active[stays], Branches(*(one[stays] for one in live))
+        row = live.row.flatten()
+        state = keep(state, row, len(token))
+        token, total = live.token.flatten(), live.log_p
+        pointers.extend(row, token)
+    return found.best()
+
+
+def _best(log_p: Tensor) -> Branches:
+    """The 2·beam best of n×beam×V for each sentence; of a beam of 1 the best."""
+    n, beam, vocabulary = log_p.shape
+    width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
+    best, index = (one.cpu() for one in highest(log_p.flatten(1), width))
+    return Branches(index // vocabulary + beam * torch.arange(n)[:, None], index % vocabulary, best)
+
+
+def _divide(best: Branches, beam: int) -> tuple[Tensor, Tensor, Branches]:
+    """Which of the first `beam` end, n×beam; the places of the `beam` best that do not, n×beam, and these: those of
+    probability 0 if there are not as many.
+    """
+    ends = best.token == EOS
+    log_p, kept = best.log_p.masked_fill(ends, -math.inf).topk(beam, -1)
+    live = Branches(best.row.gather(1, kept), best.token.gather(1, kept), log_p)
+    return (ends & (best.log_p != -math.inf))[:, :beam], kept, live
+
+
+class _Found:
+    """What was set aside of each sentence, and when that is enough."""
+
+    def __init__(
+        self,
+        beam: int,
+        maximum: Sequence[int],
+        n_best: int,
+        penalty: LengthPenalty,
+        coverage: float,
+        mask: Tensor | None,
+    ) -> None:
+        self._beam, self._n_best, self._penalty, self._coverage = beam, n_best, penalty, coverage
+        self._real = mask.cpu() if coverage and mask is not None else None
+        self._hypotheses: list[list[Hypothesis]] = [[] for _ in maximum]
+        self._lengths = set(maximum)
+        self._limit = torch.tensor(maximum)
+        self._divisor = torch.tensor([penalty(most) for most in maximum], dtype=torch.float64)
+        self._bar = torch.full((len(maximum),), -math.inf, dtype=torch.float64)
+
+    def add(
+        self, active: Tensor, length: int, best: Branches, ended: Tensor, live: Branches, pointers: Pointers
+    ) -> Tensor:
+        """Set aside what has ended, and what lives at its sentence's maximum length, as far as there is room among the
+        n best; which of the n active sentences go on.
+        """
+        owner, place = ended.nonzero(as_tuple=True)
+        if len(owner):
+            self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in best)), pointers)
+        if length in self._lengths:
+            done = torch.tensor([len(self._hypotheses[i]) for i in active.tolist()])
+            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # one at least
+            room = alive.minimum(self._n_best - done).masked_fill(self._limit[active] != length, 0)
+            owner, place = (torch.arange(self._beam) < room[:, None]).nonzero(as_tuple=True)
+            if len(owner):
+                self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in live)), pointers)
+        attainable = live.log_p[:, 0].double() / self._divisor[active]  # −∞ where none lives
+        hopeless = attainable <= self._bar[active]
+        return ((self._limit[active] > length) & ~hopeless).nonzero().flatten()
+
+    def _set_aside(self, sentences: Tensor, length: int, last: Branches, pointers: Pointers) -> None:
+        """`last`: the last step of a hypothesis of each of the given sentences."""
+        ids, attention = pointers.trace(last.row, last.token)
+        for i, hypothesis in zip(sentences.tolist(), hypotheses(ids, attention, last.log_p), strict=True):
+            score = hypothesis.log_probability / self._penalty(length)
+            if self._coverage and hypothesis.attention is not None and hypothesis.ended:
+                real = None if self._real is None else self._real[i]
+                score += self._coverage * covered(hypothesis.attention, real)
+            self._hypotheses[i].append(hypothesis._replace(score=score))
+        bars = {i: self._to_beat(self._hypotheses[i]) for i in sentences.tolist()}
+        self._bar[list(bars)] = torch.tensor(list(bars.values()), dtype=torch.float64)
+
+    def _to_beat(self, done: Sequence[Hypothesis]) -> float:
+        """The score above which one more would be of use."""
+        if len(done) >= self._beam:
+            return math.inf
+        if len(done) < self._n_best:
+            return -math.inf
+        return sorted((h.score for h in done), reverse=True)[self._n_best - 1]
+
+    def best(self) -> list[list[Hypothesis]]:
+        """The n best of each sentence, those that ended first."""
+        ranked = [sorted(done, key=lambda h: (not h.ended, -h.score)) for done in self._hypotheses]
+        return [done[: self._n_best] for done in ranked]

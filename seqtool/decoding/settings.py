@@ -1,0 +1,88 @@
+"""How a trained model writes: the settings of configs/decoding.yaml."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.decoding.hypothesis import length_penalty
+from seqtool.errors import InputError
+from seqtool.runtime.defaults import defaults
+
+HYPOTHESES = 320  # decoded at once where nothing else is said
+
+FOR_SAMPLING = ("temperature", "top_k", "top_p")
+LEAST = {
+    **{"beam": 1, "n_best": 1, "max_length": 1, "min_length": 1, "batch_size": 1},
+    **{"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0},
+}
+MOST = {  # far beyond what is of use
+    **{"beam": 1000, "n_best": 1000, "max_length": 10_000, "batch_size": 1_000_000},
+    **{"temperature": 1e4, "top_k": 10**9, "length_alpha": 100, "coverage_penalty": 1e6},
+}
+
+
+@dataclass
+class DecodeSettings:
+    """configs/decoding.yaml says what each is and holds the defaults."""
+
+    beam: int
+    n_best: int
+    length_penalty: str
+    length_alpha: float
+    coverage_penalty: float
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    max_length: int
+    min_length: int
+    batch_size: int | None
+    precision: str
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        problems = [
+            f"{name} must be at least {least}, not {given[name]}"
+            for name, least in LEAST.items()
+            if name in given and not given[name] >= least  # nor NaN
+        ]
+        problems += [
+            f"{name} must be at most {most:,}, not {given[name]:,}"
+            for name, most in MOST.items()
+            if name in given and given[name] > most
+        ]
+        if not self.sample and self.n_best > self.beam:
+            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+        if self.min_length > self.max_length:
+            problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
+        length_penalty(self.length_penalty, self.length_alpha)  # which refuses an unknown one
+        if not 0 < self.top_p <= 1:
+            problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if problems:
+            raise InputError("; ".join(problems) + ".")
+
+    @property
+    def at_once(self) -> int:
+        """How many sources make a batch."""
+        return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
+
+    def uniforms(self, number: int) -> NDArray[np.float64]:
+        """The random numbers in [0, 1) that the samples of one source are drawn by, n_best × max_length.
+
+        They depend on the seed and on the source's own `number`, never on what is decoded beside it.
+        """
+        return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+
+
+def check_used(settings: DecodeSettings, *, attends: bool) -> None:
+    """Raise InputError on a setting that would change nothing: one of sampling's without sampling, or coverage without
+    attention.
+    """
+    given = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
+    if given and not settings.sample:
+        named = ", ".join(f"{name}=" for name in given)
+        raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
+    if settings.coverage_penalty and not attends:
+        raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")

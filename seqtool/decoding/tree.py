@@ -1,0 +1,58 @@
+"""Trees of tensors: what a model keeps of the rows that are decoded side by side, its memory and its state."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+X = TypeVar("X")
+
+
+def select(tree: X, rows: Tensor) -> X:
+    """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; whatever else is in
+    the tree is the same for all rows and stays.
+
+    A dataclass with a method `select(rows)` does it in its own way: a state that grows within tensors allocated
+    beforehand need only copy the part in use.
+    """
+    return cast(X, _select(tree, rows))
+
+
+def _select(tree: Any, rows: Tensor) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.index_select(0, rows)
+    if isinstance(tree, tuple):
+        return tuple(_select(branch, rows) for branch in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        own = getattr(tree, "select", None)
+        if own is not None:
+            return own(rows)
+        return replace(tree, **{f.name: _select(getattr(tree, f.name), rows) for f in fields(tree)})
+    return tree
+
+
+def keep(tree: X, rows: Tensor, count: int) -> X:
+    """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
+    their order nothing is copied.
+    """
+    if torch.equal(rows, torch.arange(count)):
+        return tree
+    return select(tree, rows.to(device_of(tree), non_blocking=True))
+
+
+def device_of(tree: Any) -> torch.device:
+    """Where the first tensor of a tree is; the CPU if it has none."""
+    return next(_tensors(tree), torch.empty(0)).device
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple):
+        for branch in tree:
+            yield from _tensors(branch)
+    elif is_dataclass(tree):
+        for field in fields(tree):
+            yield from _tensors(getattr(tree, field.name))

@@ -1,0 +1,93 @@
+"""The scores: what each is called, which way is better, and what computes it. A new score is a line here."""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Statistics = NDArray[Any]  # a row a segment: all that the score of a corpus is made of
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
+    point; scorer: the class that computes it, module and all, where one of ours does.
+    """
+
+    name: str
+    label: str
+    higher_is_better: bool
+    digits: int = 2
+    unit: str = ""
+    scorer: str | None = None
+
+    def text(self, value: float) -> str:
+        """The score as people read it: `BLEU 37.10`, `loss 2.130 nats/token`."""
+        return f"{self.label} {value:.{self.digits}f} {self.unit}".rstrip()
+
+
+class Scorer(ABC):
+    """Scores hypotheses against the references that it was made with: a list of them a segment, sentence or image.
+
+    A score is one of statistics a segment, so that a corpus can be resampled, and its segments looked at one by one.
+    """
+
+    @abstractmethod
+    def statistics(self, hypotheses: Sequence[str]) -> Statistics:
+        """One row a segment; the hypotheses are in the order of the references."""
+
+    @abstractmethod
+    def scores(self, statistics: Statistics) -> dict[str, float]:
+        """The scores by name of the corpus whose segments have these statistics."""
+
+    def each(self, statistics: Statistics) -> list[dict[str, float]]:
+        """The scores of each segment by itself."""
+        return [self.scores(row[np.newaxis]) for row in statistics]
+
+    def warnings(self) -> list[str]:
+        """What to know before the scores are believed."""
+        return []
+
+    @abstractmethod
+    def signature(self, *, samples: int | None = None) -> str:
+        """What the numbers must be quoted with, once statistics have been made; `samples`: of a paired bootstrap."""
+
+
+TRANSLATIONS = "seqtool.metrics.translation."
+CAPTIONS = "seqtool.metrics.captions.CaptionScorer"
+
+SCORES = {
+    score.name: score
+    for score in (
+        Score("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
+        # of translations; while training, `bleu` is that of captions too, and `cider` their CIDEr-D
+        Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
+        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}Chrf"),
+        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}Ter"),
+        Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
+        # of captions: the labels are the names that `eval` writes, where `cider` is without CIDEr-D's penalties
+        Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("bleu2", "bleu2", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("bleu3", "bleu3", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("bleu4", "bleu4", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("bleu4_no_bp", "bleu4_no_bp", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("rouge_l", "rouge_l", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("cider_d", "cider_d", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("plain_cider", "cider", higher_is_better=True, digits=4, scorer=CAPTIONS),
+        Score("meteor", "meteor", higher_is_better=True, digits=4),  # by Java, see metrics.java
+        Score("spice", "spice", higher_is_better=True, digits=4),
+    )
+}
+
+
+def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
+    """What computes these scores, each class made once, with the references and its options."""
+    found = []
+    for path in dict.fromkeys(SCORES[name].scorer for name in names):
+        module, _, attribute = str(path).rpartition(".")
+        found.append(getattr(importlib.import_module(module), attribute)(references, **options))
+    return found

@@ -1,0 +1,96 @@
+"""A system's hypotheses scored, with intervals and segment by segment, and compared with those of a baseline."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, p_value, resampled
+from seqtool.metrics.scores import SCORES, Scorer
+from seqtool.metrics.tables import table
+
+
+class System:
+    """Hypotheses, one a segment, and all that scorers say of them; resampled only when it is asked for."""
+
+    def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
+        self.hypotheses = hypotheses
+        self.scorers = scorers
+        self.samples = samples
+        self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
+        scores = [scorer.scores(found) for scorer, found in zip(scorers, self.statistics, strict=True)]
+        self.values = {name: value for found in scores for name, value in found.items()}
+        self._scorer = {name: scorer for scorer, found in zip(scorers, scores, strict=True) for name in found}
+
+    def signature(self, name: str, *, samples: int | None = None) -> str:
+        """That of a score; `samples`: of a paired bootstrap."""
+        return self._scorer[name].signature(samples=samples)
+
+    @cached_property
+    def draws(self) -> dict[str, Draws]:
+        """Each score of every resample of the segments."""
+        segments = np.arange(len(self.hypotheses))
+        columns: list[Draws] = []
+        for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
+            drawn = resampled(lambda i, of=scorer, s=statistics: [*of.scores(s[i]).values()], [segments], self.samples)
+            columns += list(drawn.T)
+        return dict(zip(self.values, columns, strict=True))
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Each score with its interval."""
+        return {name: estimate(value, self.draws[name]) for name, value in self.values.items()}
+
+    def each(self) -> list[dict[str, float]]:
+        """The scores of each segment by itself, by label."""
+        found: list[dict[str, float]] = [{} for _ in self.hypotheses]
+        for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
+            for segment, scores in zip(found, scorer.each(statistics), strict=True):
+                segment |= {SCORES[name].label: value for name, value in scores.items()}
+        return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One score of a system and its baseline. p_value: paired bootstrap."""
+
+    name: str
+    baseline: Estimate
+    system: Estimate
+    p_value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A system beside its baseline on the same segments, from the same resamples."""
+
+    differences: tuple[Difference, ...]
+    digits: int
+
+    @classmethod
+    def of(cls, baseline: System, system: System) -> "Comparison":
+        differences = []
+        for name in system.values:
+            first, second = baseline.estimates[name], system.estimates[name]
+            p = p_value(second.value - first.value, system.draws[name] - baseline.draws[name])
+            signature = system.signature(name, samples=system.samples)
+            differences.append(Difference(SCORES[name].label, first, second, p, signature))
+        return cls(tuple(differences), max(SCORES[name].digits for name in system.values))
+
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+        return {"differences": [asdict(one) for one in self.differences]}
+
+    def text(self) -> str:
+        """A table for people, and the signatures, one where all are one."""
+        rows = []
+        for d in self.differences:
+            change = f"{d.system.value - d.baseline.value:+.{self.digits}f}"
+            estimates = d.baseline.text(self.digits), d.system.text(self.digits)
+            rows.append((d.name, *estimates, change, f"{d.p_value:.4f}"))
+        signatures = {d.signature for d in self.differences}
+        quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
+        return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])

@@ -1,0 +1,123 @@
+"""The contract of every model: what training, decoding and the tasks may rely on, whatever is inside.
+
+    encode(source) → memory, state              the source is read once
+    prefill(memory, state, tokens) → state, α   several known tokens at once: a prompt, a forced prefix
+    step(memory, state, token) → logits, state, α
+    forward(source, target, state=None) → features, the last state, α          teacher forcing
+    project(features) → logits; loss(features, labels) → −log p, the model's own
+
+What they owe each other:
+
+- `forward` equals stepping equals prefilling: position t of `forward`'s features, projected, has the logits of `step`
+  after the tokens up to t, and the states that the three leave are the same, to rounding.
+- Padding and batch mates change nothing: a row's result depends on its own source and tokens alone.
+- A state is a tree of dataclasses and tuples of tensors, batch first, floating ones in the parameters' type, under
+  autocast too. Its rows can be repeated, dropped and reordered (`decoding.search.select`). A state may grow: a node
+  that selects rows in its own way has a method `select(rows)`. It may be carried: `forward` begins with the state that
+  it is given instead of `encode`'s, and gives the last one.
+- A memory is such a tree too, and may hold other things that all rows share. It is constant while a sequence is decoded
+  and shared by its beams: K states in a row belong to each of its rows. Rows only ever leave it. A model that reads
+  nothing has an empty one.
+- Nothing is stored on a module between calls.
+- `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
+- `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
+  state is then that of one row, to be repeated).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
+from seqtool.models.hard_attention import Penalties, Sampled
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """values B×S×D annotation vectors, keys B×S×A (empty, ×0, where the context is fixed), mask B×S, true at real
+    positions.
+    """
+
+    values: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+class Step(NamedTuple, Generic[S]):
+    """One decoding step: logits N×V, the new state, attention N×S over the source (None without attention)."""
+
+    logits: Tensor
+    state: S
+    attention: Tensor | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Teacher forcing over a whole target.
+
+    features B×T×R, to be projected to logits; attention B×T×S, or None; the state after the last step. Where it was
+    asked for, the hidden states, one B×H tensor for each time step as it stands in the graph, so that gradients by time
+    step can be asked for: the encoder's in the order in which it read, then the decoder's. Where hard attention drew, B
+    stands for `sampled`'s N rows.
+    """
+
+    features: Tensor
+    attention: Tensor | None
+    state: Any
+    encoder_states: tuple[Tensor, ...] = ()
+    decoder_states: tuple[Tensor, ...] = ()
+    sampled: Sampled | None = None
+
+
+class EncoderDecoder(nn.Module, ABC, Generic[S]):
+    """A model p(y_t | y_<t, source). `S` is its decoder's state.
+
+    Only models that read text have a `source_embedding`; `penalties` is what the loss adds to −log p.
+    """
+
+    reads: ClassVar[Literal["text", "images", "nothing"]]
+    attends: bool
+    penalties = Penalties()
+    source_embedding: nn.Embedding
+    target_embedding: nn.Embedding
+    output: nn.Linear
+
+    @abstractmethod
+    def encode(self, source: Any) -> tuple[Any, S]:
+        """Read the source once: the memory and the decoder's first state."""
+
+    @abstractmethod
+    def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
+        """Feed `token` (N, ids) to N = B·K states, K for each row of the memory."""
+
+    def prefill(self, memory: Any, state: S, tokens: Tensor) -> tuple[S, Tensor | None]:
+        """Feed known tokens, N×t ids, to N states: the last state, and attention N×t×S or None."""
+        seen = []
+        for token in tokens.unbind(1):
+            _, state, attention = self.step(memory, state, token)
+            seen += [] if attention is None else [attention]
+        return state, torch.stack(seen, 1) if seen else None
+
+    @abstractmethod
+    def forward(self, source: Any, target: Tensor, state: S | None = None, *, stepwise: bool = False) -> Output:
+        """Teacher forcing: `target` B×T ids from BOS on; features of position t predict token t + 1. `stepwise` asks
+        for the hidden states.
+        """
+
+    def project(self, features: Tensor) -> Tensor:
+        """Features …×R → logits …×V."""
+        logits: Tensor = self.output(features)
+        return logits
+
+    def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
+        """−log p of the labels, N×T, in nats, with label smoothing."""
+        return cross_entropy(self.project(features), labels, smoothing)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Output:
+        output: Output = super().__call__(*arguments, **named)
+        return output

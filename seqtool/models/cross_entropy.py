@@ -1,0 +1,30 @@
+"""The cross-entropy of a batch's words, smoothed and not."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqtool.models.precision import single
+from seqtool.models.tokens import PAD
+
+
+class CrossEntropy(NamedTuple):
+    """total: the smoothed cross-entropy summed over the real tokens, to be minimised; nll: −log p of each, N×T, a
+    constant, 0 at padding. Both in nats.
+    """
+
+    total: Tensor
+    nll: Tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
+    """−log softmax(logits)[label]; logits N×T×V, labels N×T. The softmax is in single precision at least.
+
+    With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
+    (Szegedy et al. 2016).
+    """
+    log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
+    nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
+    spread = -log_p.mean(-1) * (labels != PAD)
+    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())

@@ -1,0 +1,140 @@
+"""Additive attention without tanh: tanh(q + k) = 1 − 2 / (1 + e^2q e^2k).
+
+A key is e^2k, k = U_a h_j, made once a sentence, and each of the B·K·S·A tanh of a step becomes a multiplication and a
+division. What a step makes of them is made again in the backward pass instead of kept. With tanh an update of Show,
+Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16 (one thread, 64 locations).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from seqtool.models.attention import Additive
+from seqtool.models.fast.gathering import Ledger, in_this_pass
+from seqtool.models.precision import at_least_single
+
+IN_CACHE = 2**20  # numbers that the cache which cores share has room for
+_through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
+
+
+class ExponentialAdditive(Additive):
+    """The same score of keys e^2k."""
+
+    def keys(self, values: Tensor) -> Tensor:
+        keys: Tensor = _Exponential.apply(self.U(values))
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        v = self.v.weight.squeeze(0)
+        shared = in_this_pass(keys, lambda: _share(keys, v))
+        keys, ledger = (keys, None) if shared is None else shared
+        e: Tensor = _Score.apply(self.W(query), keys, v, ledger)
+        return e
+
+
+def exponential(x: Tensor) -> Tensor:
+    """e^2x in single precision at least, |x| up to 43: neither 0 nor ∞, so that no product is 0 · ∞; a product of two
+    may be 0 or ∞, whose tanh is −1 or 1.
+    """
+    return at_least_single(2 * x).clamp_(-86, 86).exp_()
+
+
+def _share(keys: Tensor, v: Tensor) -> tuple[Tensor, Ledger]:
+    ledger = Ledger()
+    shared: Tensor = _Share.apply(keys, v.detach(), ledger)
+    return shared, ledger
+
+
+class _Exponential(torch.autograd.Function):
+    """Keys e^2k. What uses them gives the gradient of k itself, which cannot overflow, in place of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        return exponential(k)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, k_gradient: Tensor) -> Tensor:
+        return k_gradient
+
+
+class _Share(torch.autograd.Function):
+    """Keys whose steps leave the gradient of k in the ledger, without its factor 4 v."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, v: Tensor, ledger: Ledger) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.ledger = ledger
+        ctx.save_for_backward(v)
+        return keys.view_as(keys)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+        (v,) = ctx.saved_tensors
+        if (total := ctx.ledger.take_sum()) is not None:
+            total.mul_(4 * v)
+            gradient = total if gradient is None else total + gradient
+        return gradient, None, None
+
+
+class _Score(torch.autograd.Function):
+    """Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k); q B×K×A, keys e^2k B×S×A, v A."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
+        ctx.ledger, ctx.dtype = ledger, q.dtype
+        q, v = exponential(q), v.to(keys.dtype)
+        ctx.save_for_backward(q, keys, v)
+        return additive(q, keys, v).add_(v.sum())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
+        q, keys, v = ctx.saved_tensors
+        k_gradient = torch.zeros_like(keys) if ctx.ledger is None else ctx.ledger.sum_for(keys)
+        v_gradient = gradient.sum().expand(len(v)).clone()
+        q_gradient = torch.empty_like(q)
+        additive_back(gradient, q, keys, q_gradient=q_gradient, k_gradient=k_gradient, v_gradient=v_gradient)
+        of_keys = k_gradient.mul_(4 * v) if ctx.ledger is None else None
+        return (q_gradient * 4 * v).to(ctx.dtype), of_keys, v_gradient, None
+
+
+def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    """−2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k): the score less Σ_a v_a. q is e^2q B×K×A, keys e^2k B×S×A → B×K×S.
+
+    On a CPU the rows are taken a few at a time, so that what is made of them stays in its cache.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        pieces = []
+        for rows in _few_rows(q, keys):
+            divisor = _divisor(q[rows], keys[rows])
+            pieces.append(torch.div(v, divisor, out=divisor).sum(-1))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).mul_(-2)
+
+
+def additive_back(
+    gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
+) -> None:
+    """Write the gradient of q, add those of k and v. Those of q and k are without their factor 4 v, and that of v is
+    without the sum of `gradient`, the share of Σ_a v_a.
+    """
+    for rows in _few_rows(q, keys):
+        r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
+        v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
+        slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
+        torch.sum(slope, 2, out=q_gradient[rows])
+        for k in range(q.shape[1]):
+            k_gradient[rows] += slope[:, k]
+
+
+def _divisor(q: Tensor, keys: Tensor) -> Tensor:
+    """1 + e^2q e^2k, B×K×S×A."""
+    return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None])
+
+
+def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
+    rows = max(1, IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
+    return [slice(start, start + rows) for start in range(0, len(k), rows)]

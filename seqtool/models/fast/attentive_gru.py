@@ -1,0 +1,108 @@
+"""RNNsearch's decoder over a whole target with one hand-written backward pass: the fast path of `bahdanau`.
+
+For the common choice, one layer of GRUs with additive attention. Equations are those of `bahdanau`, `cells.GRU` and
+`additive`; as in `gates`, the steps' tensors are written one below the other, which saves autograd's nodes and copies
+of every step, and the gradient of every matrix is one product: 5 % of an update in fp32, 4 % in bf16.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from seqtool.models.contract import Memory
+from seqtool.models.fast import gates
+from seqtool.models.fast.additive import ExponentialAdditive, additive, additive_back, exponential
+from seqtool.models.precision import product_dtype
+
+_through_softmax = torch.ops.aten._softmax_backward_data
+
+
+class Decoded(NamedTuple):
+    """After every step: the state T×N×H, the context T×N×D and the alignment T×N×S it was made from."""
+
+    states: Tensor
+    contexts: Tensor
+    alphas: Tensor
+
+
+def attentive_gru(
+    words: Tensor, state: Tensor, memory: Memory, score: ExponentialAdditive, context: nn.Linear, recurrent: nn.Linear
+) -> Decoded:
+    """`words` is their share T×N×3H of the gates, `state` N×H the first; `context` and `recurrent` make the other
+    shares. The memory's keys are e^2k, and their gradient that of k.
+    """
+    dtype = recurrent.weight.dtype
+    return Decoded(
+        *_AttentiveGRU.apply(
+            words.to(dtype),
+            state.to(dtype),
+            memory.values,
+            memory.keys,
+            memory.mask,
+            score.W.weight,
+            score.W.bias,
+            score.v.weight.squeeze(0),
+            context.weight,
+            recurrent.weight,
+            recurrent.bias,
+        )
+    )
+
+
+class _AttentiveGRU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        words: Tensor,
+        first: Tensor,
+        values: Tensor,
+        keys: Tensor,
+        mask: Tensor,
+        w_s: Tensor,
+        b_s: Tensor,
+        v: Tensor,
+        w_c: Tensor,
+        w_h: Tensor,
+        b_h: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dtype = product_dtype(words)
+        w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
+        steps, rows = len(words), len(first)
+        padding = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
+        s, u, gate = gates.room_after(first, steps), torch.empty_like(words), torch.empty_like(words)
+        q = keys.new_empty(steps, rows, 1, len(w_s))
+        alphas = keys.new_empty(steps, rows, keys.shape[1])
+        contexts = values.new_empty(steps, rows, values.shape[2])
+        for t in range(steps):
+            q[t, :, 0] = exponential(gates.add_product(b_s, s[t], w_s.t()))
+            torch.softmax(additive(q[t], keys, v).squeeze(1).add_(padding), -1, out=alphas[t])  # A.1.2, (6)
+            torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
+            gates.add_product(b_h, s[t], w_h.t(), out=u[t])
+            x = gates.add_product(words[t], contexts[t], w_c.t())
+            gates.gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
+        ctx.save_for_backward(s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
+        return s[1:], contexts, alphas
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_states: Tensor, d_contexts: Tensor, d_alphas: Tensor) -> tuple[Tensor | None, ...]:
+        s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h = ctx.saved_tensors
+        dx, du, dc, dq = (torch.empty_like(one) for one in (gate, gate, contexts, q))
+        w_q = (4 * v[:, None] * w_s).to(w_s.dtype)
+        ds, dv, dk = torch.zeros_like(s[0]), torch.zeros_like(v), torch.zeros_like(keys)
+        for t in reversed(range(len(gate))):
+            ds = gates.gru_back(ds.add_(d_states[t]), u[t], s[t], gate[t], dx=dx[t], du=du[t])
+            gates.add_product(d_contexts[t], dx[t], w_c, out=dc[t])
+            d_alpha = d_alphas[t] + torch.bmm(dc[t, :, None], values.transpose(1, 2)).squeeze(1)
+            de = _through_softmax(d_alpha, alphas[t], -1, alphas.dtype)
+            additive_back(de[:, None], q[t], keys, q_gradient=dq[t], k_gradient=dk, v_gradient=dv)
+            ds = gates.add_product(ds, du[t], w_h)
+            ds = gates.add_product(ds, dq[t, :, 0], w_q)
+        dq *= 4 * v  # as w_q is; what Σ_a v_a adds to every score has no part in a softmax
+        d_values = alphas.permute(1, 2, 0).to(dc.dtype) @ dc.transpose(0, 1)
+        d_context = dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
+        d_query = gates.weight_and_bias_gradients(dq.squeeze(2), s[:-1], w_s.dtype)
+        d_recurrent = gates.weight_and_bias_gradients(du, s[:-1], w_h.dtype)
+        return dx, ds, d_values, dk.mul_(4 * v), None, *d_query, dv, d_context, *d_recurrent

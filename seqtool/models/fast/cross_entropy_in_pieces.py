@@ -1,0 +1,83 @@
+"""Cross-entropy of a projection to the vocabulary, without ever holding the logits of a whole batch.
+
+A few rows are projected at a time, and their share of the gradient is made at once.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from seqtool.models.cross_entropy import CrossEntropy
+from seqtool.models.precision import product_dtype, single
+from seqtool.models.tokens import PAD
+
+ROWS, LOGITS = 512, 2**23  # at once, at most: with more rows CPUs' libraries are slower
+
+
+def cross_entropy_in_pieces(features: Tensor, output: nn.Linear, labels: Tensor, smoothing: float) -> CrossEntropy:
+    """`cross_entropy(output(features), labels, smoothing)`; features N×T×R, labels N×T."""
+    x, dtype = features.flatten(0, -2), product_dtype(features)
+    with torch.autocast(x.device.type, enabled=False):  # what is not of this type is not to be rounded
+        total, nll = _Projected.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
+    return CrossEntropy(total, nll.view_as(labels))
+
+
+class _Projected(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype
+    ) -> Any:
+        vocabulary, wanted, high = len(weight), any(ctx.needs_input_grad), single(dtype)
+        features, matrix, offset = x.to(dtype), weight.to(dtype), bias.to(dtype)
+        x_gradient = torch.empty_like(features)
+        weight_gradient: Tensor | None = None
+        bias_gradient = torch.zeros_like(bias, dtype=high)
+        nll = torch.empty(len(x), dtype=high, device=x.device)
+        total = torch.zeros((), dtype=high, device=x.device)
+        size = max(1, min(ROWS, LOGITS // vocabulary))
+        # Made once, since new memory is expensive: the logits, and what becomes of them, p and then the gradient.
+        logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
+        probabilities = logits if dtype == high else torch.empty_like(logits, dtype=high)
+        for rows in (slice(start, start + size) for start in range(0, max(1, len(x)), size)):  # once for no rows
+            label, real = labels[rows, None], labels[rows, None] != PAD
+            z, p = logits[: len(label)], probabilities[: len(label)]
+            torch.mm(features[rows], matrix.t(), out=z).add_(offset)
+            highest, of_label = z.amax(-1, keepdim=True), z.gather(1, label)
+            mean = z.mean(-1, keepdim=True, dtype=high) if smoothing else None
+            if dtype != high and x.device.type == "cpu":
+                torch.softmax(p.copy_(z), -1, out=p)  # with `dtype`, the copy would be new memory
+            else:
+                torch.softmax(z, -1, dtype=high, out=p)
+            log_sum = highest - p.amax(-1, keepdim=True).log()  # of e^z
+            nll[rows] = (log_sum - of_label).where(real, 0).squeeze(1)
+            total += (1 - smoothing) * nll[rows].sum()
+            if mean is not None:
+                total += smoothing * (log_sum - mean).where(real, 0).sum()
+            if not wanted:
+                continue
+            gradient = p if mean is None else p.sub_(smoothing / vocabulary)  # p − (1 − ε) · one-hot − ε / V
+            gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
+            bias_gradient += (real.to(high).t() @ gradient).squeeze(0)
+            inputs = features[rows] * real
+            if dtype != high:
+                z.copy_(gradient)  # otherwise they are the same
+            if weight_gradient is None:
+                weight_gradient = (z.t() @ inputs).to(high)
+            elif dtype == high:
+                weight_gradient.addmm_(z.t(), inputs)
+            else:
+                weight_gradient += z.t() @ inputs
+            torch.mm(z, matrix, out=x_gradient[rows]).mul_(real)
+        if wanted:
+            ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
+            ctx.dtypes = x.dtype, weight.dtype, bias.dtype
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *((upstream * one).to(dtype) for one, dtype in gradients), None, None, None

@@ -1,0 +1,162 @@
+"""One gradient for all time steps, where a recurrence multiplies by the same matrix at each.
+
+Such a matrix gets T gradients from autograd: T products as thin as the batch, and T sums of whole matrices. Inside
+`one_pass` each step's backward pass only notes what went in and what came back; when the last one is through, one
+product over all steps is the gradient. Forward nothing changes. It saves 5 % of an update of Luong's model and of
+RNNsearch with the paper's cell, 4 % of one of Show, Attend and Tell in fp32 and 2 % in bf16 (one thread).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from seqtool.models.attention import WeightedSum
+from seqtool.models.precision import product_dtype, single
+
+X = TypeVar("X")
+_pass: ContextVar[dict[int, tuple[Tensor, Any]] | None] = ContextVar("pass", default=None)
+
+
+@contextmanager
+def one_pass() -> Iterator[None]:
+    """The steps of one recurrence; without a backward pass to come they are the plain ones."""
+    before = _pass.set({} if torch.is_grad_enabled() else None)
+    try:
+        yield
+    finally:
+        _pass.reset(before)
+
+
+def in_this_pass(operand: Tensor, make: Callable[[], X]) -> X | None:
+    """What the first step of this pass made for an operand; None outside of a pass and where it has no gradient."""
+    found = _pass.get()
+    if found is None or not operand.requires_grad:
+        return None
+    if id(operand) not in found:
+        found[id(operand)] = operand, make()
+    return cast(X, found[id(operand)][1])
+
+
+class Ledger:
+    """What the steps' backward passes have left of an operand's gradient.
+
+    A pass that stops short of the operand, such as that of `autograd.grad` for a state, never closes it: what such a
+    pass has left is dropped when the next one begins.
+    """
+
+    def __init__(self) -> None:
+        self._pass = -1
+        self._products: list[tuple[Tensor, Tensor]] = []
+        self._sum: Tensor | None = None
+
+    def note(self, x: Tensor, gradient: Tensor) -> None:
+        """A step's product: what went in, and the gradient of what came out."""
+        self._drop_older()
+        self._products.append((x, gradient))
+
+    def sum_for(self, operand: Tensor) -> Tensor:
+        """To add to, in place: the gradients of steps that are no products. In single precision at least."""
+        self._drop_older()
+        if self._sum is None:
+            self._sum = torch.zeros_like(operand, dtype=single(operand.dtype))
+        return self._sum
+
+    def take_sum(self) -> Tensor | None:
+        self._drop_older()
+        total, self._sum = self._sum, None
+        return total
+
+    def take_products(self) -> tuple[Tensor, Tensor] | None:
+        """All x, one below the other, and all gradients."""
+        self._drop_older()
+        if not self._products:
+            return None
+        x, g = (one[0] if len(one) == 1 else torch.cat(one, -2) for one in zip(*self._products, strict=True))
+        self._products.clear()
+        return x, g
+
+    def _drop_older(self) -> None:
+        """Drop what an earlier backward pass has left."""
+        if self._pass != (current := torch._C._current_graph_task_id()):
+            self._pass, self._sum = current, None
+            self._products.clear()
+
+
+class Gathered:
+    """An operand whose products leave their gradients in a ledger: a weight J×K with its bias, or B×K×J."""
+
+    def __init__(self, operand: Tensor, bias: Tensor | None = None) -> None:
+        self._ledger = Ledger()
+        matrix = operand.t() if operand.dim() == 2 else operand
+        self._operand, self._bias = _Share.apply(matrix, bias, self._ledger)
+
+    def product(self, x: Tensor) -> Tensor:
+        y: Tensor = _Product.apply(x, self._operand, self._bias, self._ledger)
+        return y
+
+
+class GatheredLinear(nn.Linear):
+    """A linear map that is used at every step of a pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gathered = in_this_pass(self.weight, lambda: Gathered(self.weight, self.bias))
+        return super().forward(x) if gathered is None else gathered.product(x)
+
+
+class GatheredSum(WeightedSum):
+    """A weighted sum of the same vectors at every step of a pass."""
+
+    def forward(self, weights: Tensor, values: Tensor) -> Tensor:
+        gathered = in_this_pass(values, lambda: Gathered(values))
+        if gathered is None:
+            return super().forward(weights, values)
+        return gathered.product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
+
+
+class _Share(torch.autograd.Function):
+    """Of what it returns, the gradients of products are in the ledger, and only others come back to it."""
+
+    @staticmethod
+    def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        ctx.ledger, ctx.dtype = ledger, operand.dtype
+        shared = operand.view_as(operand).to(product_dtype(operand))
+        return shared, None if bias is None else bias.view_as(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        """Autograd calls this after every step's."""
+        sums = None
+        if (products := ctx.ledger.take_products()) is not None:
+            x, g = products
+            # Of a weight's transpose, in the weight's own order: no copy when the weight takes it.
+            outer = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
+            gradient = outer if gradient is None else outer + gradient
+            sums = g.flatten(0, -2).sum(0, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
+        return (None if gradient is None else gradient.to(ctx.dtype)), sums, None
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Tensor:
+        x = x.to(operand.dtype)
+        ctx.ledger = ledger
+        ctx.save_for_backward(x, operand)
+        y = x @ operand
+        if bias is None:
+            return y
+        return y.add_(bias) if y.dtype == bias.dtype else y + bias
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        x, operand = ctx.saved_tensors
+        pair = (x.detach(), gradient.to(operand.dtype))
+        ctx.ledger.note(*(pair if operand.dim() == 3 else (one.flatten(0, -2) for one in pair)))
+        return (pair[1] @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None, None

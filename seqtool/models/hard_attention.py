@@ -1,0 +1,111 @@
+"""What only hard attention needs: how it chooses locations, what it drew, the terms of its loss (Xu et al. 2015)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seqtool.models.categorical import categorical
+
+Choice = Callable[[Tensor, Tensor], Tensor]
+"""How attention weighs the locations: (α N×S, uniform random numbers N in [0, 1)) → weights N×S, which sum to 1."""
+
+
+def expected(alpha: Tensor, chance: Tensor) -> Tensor:
+    """Soft attention: the context is its expectation under α."""
+    return alpha
+
+
+def argmax(alpha: Tensor, chance: Tensor) -> Tensor:
+    """The likeliest location alone."""
+    return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
+
+
+def drawn(alpha: Tensor, chance: Tensor) -> Tensor:
+    """s ~ Categorical(α): the location where the cumulative distribution passes the random number."""
+    return F.one_hot(_location(alpha, chance), alpha.shape[-1]).to(alpha.dtype)
+
+
+def drawn_after(rows: int) -> Choice:
+    """The first rows take the expectation, the others draw."""
+    return lambda alpha, chance: torch.cat([alpha[:rows], drawn(alpha[rows:], chance[rows:])])
+
+
+CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
+BASELINES = ("moving_average", "leave_one_out")
+CREDITS = ("caption", "future")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The N rows that a batch of B images becomes: `image` N, the row of the batch that each is of.
+
+    The first `expected` rows take the expected context. The others draw theirs, `samples` rows an image side by side,
+    by `chances`, which has a uniform random number for each of these rows and steps.
+    """
+
+    image: Tensor
+    expected: int
+    samples: int
+    chances: Tensor
+
+    @classmethod
+    def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
+        """A share of the images, whichever they are, takes the expected context, one row each (section 4.1)."""
+        first = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: right on average
+        image = torch.randperm(images, device=device) if first else torch.arange(images, device=device)
+        image = torch.cat([image[:first], image[first:].repeat_interleave(samples)])
+        return cls(image, first, samples, torch.rand(len(image) - first, steps, device=device))
+
+    @classmethod
+    def given(cls, images: int, chances: Tensor) -> "Rows":
+        """Every image draws, as often as there are rows of `chances` for it."""
+        samples = len(chances) // images
+        image = torch.arange(images, device=chances.device).repeat_interleave(samples)
+        return cls(image, 0, samples, chances)
+
+    def sampled(self, alpha: Tensor) -> "Sampled":
+        """What was drawn of these rows' α, N×T×S."""
+        alpha = alpha[self.expected :]
+        log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
+        location = _location(alpha.flatten(0, 1), self.chances.flatten()).view(*self.chances.shape, 1)
+        entropy = -(alpha * log_alpha).sum(-1)
+        return Sampled(self.image, self.expected, self.samples, log_alpha.gather(-1, location).squeeze(-1), entropy)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What hard attention drew, of the N rows of an output (`Rows`).
+
+    Of the n rows that drew: log_probability n×T, log α of each drawn location; entropy n×T of α, in nats.
+    """
+
+    image: Tensor
+    expected: int
+    samples: int
+    log_probability: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What a model's loss has besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
+
+    doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)²; of hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t),
+    R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out, credit
+    caption (R for every draw) or future (of each draw its own word and those after it).
+    """
+
+    doubly_stochastic: float = 0.0
+    reward: float = 0.0
+    entropy: float = 0.0
+    baseline: str = "moving_average"
+    decay: float = 0.9
+    credit: str = "caption"
+
+
+def _location(alpha: Tensor, chance: Tensor) -> Tensor:
+    return categorical(alpha.detach(), chance.to(alpha.dtype))

@@ -1,0 +1,45 @@
+"""What the captioners share: images instead of words."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings, make_backbone
+from seqtool.models.construction import tie_embeddings
+from seqtool.models.hard_attention import Choice
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.recurrent_decoder import HasTop, RecurrentDecoder
+
+S = TypeVar("S", bound=HasTop)
+Images = Annotations | Pixels
+
+
+class ImageCaptioner(RecurrentDecoder[S]):
+    """A decoder over the annotation vectors of an image: cached ones, or those its own `backbone` makes of pixels.
+
+    `choices` are the ways, by name, in which attention may weigh the locations while it decodes.
+    """
+
+    reads = "images"
+    choices: Mapping[str, Choice] = {}
+
+    def __init__(self, *, target_vocabulary: int, pretrained: bool, encoder: EncoderSettings, embedding: int) -> None:
+        super().__init__()
+        self.backbone = make_backbone(encoder, pretrained=pretrained)
+        self.target_embedding = nn.Embedding(target_vocabulary, embedding)
+
+    def annotations(self, source: Images) -> Tensor:
+        """B×S×D annotation vectors a_i in the model's own precision."""
+        if isinstance(source, Pixels):
+            annotations: Tensor = self.backbone(source.values)
+        else:
+            annotations = source.values
+        return annotations.to(self.target_embedding.weight.dtype)
+
+    def tie(self, tied: str) -> None:
+        """Share the output matrix with the embedding (`output`) or not (`none`)."""
+        if tied not in ("none", "output"):
+            raise InputError(f"Unknown model.tie '{tied}' of a captioner; choose from none, output.")
+        tie_embeddings(self, tied)

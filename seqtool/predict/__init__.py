@@ -1,0 +1,1 @@
+"""A trained model at work: sentences or images in, text out."""

@@ -1,0 +1,234 @@
+"""`eval` of captions: coco-caption's scores, of files or of what a captioner writes about a split."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+from seqtool.data.configuration import corpus_settings
+from seqtool.data.corpora.coco import image_id
+from seqtool.data.corpora.corpus import Captioned, Corpus, ImageCorpus
+from seqtool.errors import InputError
+from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, check_images, check_references, tokenized
+from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.java import java_scores
+from seqtool.metrics.scores import SCORES, scorers
+from seqtool.metrics.systems import System
+from seqtool.predict.evaluation import Evaluation, Report, SystemReport
+from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
+from seqtool.runtime.files import replacing
+from seqtool.runtime.progress import progress_bar
+from seqtool.settings import build
+
+if TYPE_CHECKING:
+    from seqtool.predict.captioner import Captioner
+    from seqtool.training.checkpoint import Checkpoint
+
+WIDTH = max(len(SCORES[name].label) for name in NAMES)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CaptionReport(SystemReport):
+    """That of captions. lengths: of BLEU, the brevity penalty and the length ratio; java: meteor and spice (0–1) where
+    they were asked for and could be had.
+    """
+
+    lengths: Mapping[str, float]
+    java: Mapping[str, float]
+    warnings: Sequence[str]
+
+    segment: ClassVar[str] = "image"
+
+    def record(self) -> dict[str, Any]:
+        scores = {SCORES[name].label: value for name, value in self.system.values.items()}
+        intervals = {SCORES[name].label: asdict(one) for name, one in self.system.estimates.items()}
+        found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
+        compared = {} if self.comparison is None else {"comparison": self.comparison.record()}
+        return {**found, "intervals": intervals, **compared}
+
+    def text(self) -> str:
+        rows = {SCORES[name].label: one.text(SCORES[name].digits) for name, one in self.system.estimates.items()}
+        rows |= {name: f"{value:.4f}" for name, value in self.java.items()}
+        lines = [f"{'score':<{WIDTH}}  {len(self.names):,} images"]
+        lines += [f"{name:<{WIDTH}}  {value}" for name, value in rows.items()]
+        lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
+        lines += ["", self.system.signature(NAMES[0]), *(f"Warning: {warning}" for warning in self.warnings)]
+        return "\n".join([*lines, *([] if self.comparison is None else ["", self.comparison.text()])])
+
+
+@dataclass(frozen=True)
+class SavedFrequencies(Report):
+    """What `save_document_frequencies=` wrote."""
+
+    frequencies: DocumentFrequencies
+    file: Path
+
+    def record(self) -> dict[str, Any]:
+        counted = self.frequencies
+        return {
+            "document_frequencies": str(self.file),
+            "images": counted.images,
+            "ngrams": len(counted.counts),
+            "tokenize": counted.tokenize,
+        }
+
+    def segments(self) -> Iterator[dict[str, Any]]:
+        yield self.record()
+
+    def text(self) -> str:
+        counted = self.frequencies
+        return f"{self.file}: {len(counted.counts):,} n-grams in the references of {counted.images:,} images"
+
+
+@dataclass
+class CaptionEvaluation(Evaluation):
+    """That of captions."""
+
+    java: bool
+    document_frequencies: str | None
+    save_document_frequencies: str | None
+
+    tokenizer: ClassVar[str] = "ptb"
+
+    def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
+        saves = self.save_document_frequencies is not None
+        read = {self.hypotheses, self.baseline, self.document_frequencies, self.output}
+        others = checkpoint or self.java or read != {None}
+        return {
+            f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}.": self.tokenize in TOKENIZERS,
+            "save_document_frequencies=FILE goes with references=FILE alone.": not saves
+            or (len(self.references) == 1 and not others),
+            "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": saves
+            or checkpoint == (self.hypotheses is None),
+            "Captions are scored against one file: references=FILE.": saves
+            or len(self.references) == (0 if checkpoint else 1),
+            "output= means nothing with hypotheses=.": saves or checkpoint or self.output is None,
+        }
+
+    def files(self) -> Sequence[str | None]:
+        return (self.hypotheses, *self.references, self.baseline, self.document_frequencies)
+
+    def of_files(self) -> CaptionReport | SavedFrequencies:
+        """Captions, one an image, against references; one's own references may be of more images, which are left out.
+        Or the references' document frequencies are counted.
+        """
+        name, place = str(self.hypotheses), self.references[0]
+        references = read_references(Path(place))
+        if self.save_document_frequencies is not None:
+            return self._save_frequencies(references, Path(self.save_document_frequencies))
+        frequencies = self._frequencies()
+        captions = by_reference(read_hypotheses(Path(name)), references, name=name)
+        baseline = self._baseline(references)
+        described = {image: alternatives for image, alternatives in references.items() if image in captions}
+        warnings = []
+        if is_own(Path(place)) and 0 < len(described) < len(references):
+            images = f"{len(described):,} of the {len(references):,} images of {place}"
+            warnings.append(f"{name} has captions for {images}: only these are scored.")
+            references = described
+        check_images(captions, references, hypotheses_name=name, references_name=place)
+        return self._report(captions, baseline, references, frequencies, warnings)
+
+    def of_checkpoint(
+        self, predictor: "Captioner", data: DictConfig | None, found: "Checkpoint | None" = None
+    ) -> CaptionReport:
+        """Captions of a split's images against all references. Images that cannot be read are reported and left out."""
+        frequencies = self._frequencies()
+        images = {str(image.file): image for image in self._images(predictor.config, data)}
+        references = {image.identifier: image.captions for image in images.values()}
+        baseline = self._baseline(references)
+        captions = {}
+        with progress_bar(total=len(images), unit="image", description="caption") as bar:
+            for name, _, described in predictor.described(list(images)):
+                bar.update()
+                if isinstance(described, InputError):
+                    tqdm.write(f"Left out: {described}", file=sys.stderr)
+                else:
+                    captions[images[name].identifier] = described[0].text
+        if self.output is not None:
+            ids = {image: image_id(image) for image in captions}
+            if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+                ids = {image: image for image in captions}
+            results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
+            with replacing(Path(self.output)) as stream:
+                stream.write(json.dumps(results, ensure_ascii=False) + "\n")
+        references = {image: alternatives for image, alternatives in references.items() if image in captions}
+        check_references(references, name="the references")
+        return self._report(captions, baseline, references, frequencies, [])
+
+    def _images(self, config: Mapping[str, Any], data: DictConfig | None) -> list[Captioned]:
+        """Those of the split, of `data` or of the data that the checkpoint's `config` names."""
+        from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+
+        settings = corpus_settings(config.get("data", {}) if data is None else data)
+        corpus = build(settings, trusted=data is not None, base=Corpus)
+        if not isinstance(corpus, ImageCorpus):
+            raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
+        if data is None:
+            corpus.check()  # a checkpoint does not say what is written where
+        else:
+            first_here(corpus.fetch)
+        if self.split not in corpus.splits():
+            raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
+        return corpus.images(self.split)
+
+    def _frequencies(self) -> DocumentFrequencies | None:
+        """Those of a file, checked before anything is decoded."""
+        if self.document_frequencies is None:
+            return None
+        frequencies = DocumentFrequencies.load(Path(self.document_frequencies))
+        frequencies.check(tokenize=self.tokenize)
+        return frequencies
+
+    def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
+        check_references(references, name=self.references[0])
+        captions = [tokenized(image, self.tokenize) for image in references.values()]
+        counted = DocumentFrequencies.count(captions, tokenize=self.tokenize, name=file.stem)
+        counted.save(file)
+        return SavedFrequencies(counted, file)
+
+    def _baseline(self, references: Mapping[str, Any]) -> dict[str, str] | None:
+        """Another system's captions."""
+        if self.baseline is None:
+            return None
+        return by_reference(read_hypotheses(Path(self.baseline)), references, name=self.baseline)
+
+    def _report(
+        self,
+        captions: Mapping[str, str],
+        baseline: Mapping[str, str] | None,
+        references: Mapping[str, Sequence[str]],
+        frequencies: DocumentFrequencies | None,
+        warnings: list[str],
+    ) -> CaptionReport:
+        """That of the images that have references here; a baseline may have described more."""
+        if baseline is not None:
+            baseline = {image: baseline[image] for image in references if image in baseline}
+            check_images(baseline, references, hypotheses_name=str(self.baseline))
+        alternatives = list(references.values())
+        found = scorers(NAMES, alternatives, tokenize=self.tokenize, document_frequencies=frequencies)
+
+        def scored(written: Mapping[str, str]) -> System:
+            return System([written[image] for image in references], found, samples=self.bootstrap)
+
+        system = scored(captions)
+        java, problems = java_scores(captions, references, tokenize=self.tokenize) if self.java else ({}, [])
+        warnings = [*warnings, *(warning for scorer in found for warning in scorer.warnings()), *problems]
+        for warning in warnings:
+            log.warning(warning)
+        return CaptionReport(
+            system=system,
+            baseline=None if baseline is None else scored(baseline),
+            names=list(references),
+            references=alternatives,
+            lengths=brevity(system.statistics[0]),
+            java=java,
+            warnings=warnings,
+        )

@@ -1,0 +1,196 @@
+"""A trained captioner with its vocabulary: images in, sentences out. For `caption`, `eval` and notebooks."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL.Image import Image
+
+from seqtool.data.images.images import fit, read_image, upright_rgb
+from seqtool.data.text import vocabulary
+from seqtool.data.text.alignment import SPACE
+from seqtool.decoding.batching import Images, Pictures, chunks, decode
+from seqtool.decoding.hard_attention import Choosing, PicturesWithUniforms
+from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.settings import DecodeSettings
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings
+from seqtool.models.hard_attention import CHOICES
+from seqtool.models.image_captioner import ImageCaptioner
+from seqtool.models.inputs import Pixels
+from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime import distributed
+from seqtool.settings import build, typed
+from seqtool.training.checkpoint import Checkpoint
+
+READERS = 8  # threads that open images
+NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
+
+
+@dataclass(frozen=True)
+class Caption(Prediction):
+    """One hypothesis for one image. attention: words × locations.
+
+    grid: rows and columns of the locations, in reading order; chosen: the location that hard attention chose for each
+    word, where it chose one.
+    """
+
+    grid: tuple[int, int]
+    chosen: list[int] | None
+
+    @property
+    def words(self) -> list[str]:
+        """Its pieces without the mark of a space."""
+        return [piece.replace(SPACE, "") for piece in self.pieces]
+
+    def record(self) -> dict[str, Any]:
+        """With row and column of the location that each word chose, or else attended to most."""
+        record = {**super().record(), "words": self.words, "ended": self.ended}
+        if self.attention is not None:
+            looked = self.attention.argmax(-1) if self.chosen is None else np.array(self.chosen, int)
+            rows, columns = np.unravel_index(looked, self.grid)
+            record["attended"] = [[int(row), int(column)] for row, column in zip(rows, columns, strict=True)]
+        return record
+
+
+# An image's name, what the model saw of it (size×size×3), and its captions, or why it cannot be read.
+Described = tuple[str, NDArray[np.uint8], list[Caption] | InputError]
+
+
+@dataclass
+class CaptionDecodeSettings(DecodeSettings):
+    """configs/caption.yaml says what each is and holds the defaults."""
+
+    hard_attention: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hard_attention not in CHOICES:
+            raise InputError(f"Unknown hard_attention '{self.hard_attention}'; choose from {', '.join(CHOICES)}.")
+
+    def uniforms_of_attention(self, number: int) -> NDArray[np.float64]:
+        """The random numbers in [0, 1) that hard attention draws by for one image, one a word, whatever its batch."""
+        return np.random.default_rng([self.seed, number, 1]).random(self.max_length)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Images in memory: N×size×size×3, uint8."""
+
+    values: NDArray[np.uint8]
+
+    def pictures(self, rows: Sequence[int]) -> Pixels:
+        return Pixels(torch.from_numpy(self.values[list(rows)]).permute(0, 3, 1, 2).contiguous())
+
+
+class Captioner(Predictor):
+    """One model or an ensemble, ready to describe images."""
+
+    reads = "images"
+    command = "caption"
+    schema = CaptionDecodeSettings
+    settings: CaptionDecodeSettings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.encoder = typed(EncoderSettings, self.config["model"]["encoder"])
+        self.grid: tuple[int, int] = self.models[0].backbone.locations
+        self.choosing: Choosing | None = None
+        name = self.settings.hard_attention
+        if name != "expected":
+            if len(self.models) > 1 or name not in self.models[0].choices:
+                raise InputError(f"hard_attention={name} is for one model with attention.")
+            self.model = self.choosing = Choosing(self.models[0], self.models[0].choices[name])
+
+    @classmethod
+    def read(cls, found: Checkpoint) -> Member:
+        encoder = typed(EncoderSettings, found.config["model"]["encoder"])
+        known = vocabulary.load(found.path / vocabulary.TARGET)
+        parts = {"target_vocabulary": len(known), "pretrained": False}
+        model: Any = found.load_model(
+            partial(build, found.config["model"], trusted=False, base=ImageCaptioner, **parts)
+        )
+        common = {
+            "have different vocabularies: an ensemble needs one vocabulary": known.fingerprint,
+            "read images of different sizes: an ensemble needs one size": (encoder.size, encoder.fit),
+            "see different grids: an ensemble needs one grid": model.backbone.locations,
+        }
+        return Member(model, {"target_vocabulary": known}, common)
+
+    def caption(self, images: Sequence[str | Path | Image]) -> list[str]:
+        """The best caption of each image: a path, an http(s) URL or a Pillow image."""
+        return [captions[0].text for captions in self.describe(images)]
+
+    def describe(self, images: Sequence[str | Path | Image]) -> list[list[Caption]]:
+        """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
+        if isinstance(images, str | Path):
+            raise InputError("caption takes a list of images: write [image] for a single one.")
+        result = []
+        for _, _, found in self.described(images):
+            if isinstance(found, InputError):
+                raise found
+            result.append(found)
+        return result
+
+    def described(self, images: Sequence[str | Path | Image]) -> Iterator[Described]:
+        """Each image in order: its name, what the model saw of it (size×size×3), and its n best captions, or why it
+        cannot be read. What is drawn for an image depends on its place in the list.
+        """
+        windows = list(chunks(range(len(images)), 4 * self.settings.at_once))
+        for some in chunks(windows, distributed.size()):
+            for window in distributed.together(lambda numbers: self._describe(images, numbers), some):
+                yield from window
+
+    def _describe(self, images: Sequence[str | Path | Image], numbers: Sequence[int]) -> list[Described]:
+        with ThreadPoolExecutor(READERS) as pool:
+            found = dict(zip(numbers, pool.map(lambda n: self._load(images[n]), numbers), strict=True))
+        seen = {n: one for n, one in found.items() if not isinstance(one, InputError)}
+        written: dict[int, Any] = {**found}
+        if seen:
+            pictures = Loaded(np.stack(list(seen.values())))
+            written |= zip(seen, self.describe_pictures(pictures, list(seen)), strict=True)
+        return [(str(images[n]), seen.get(n, NOTHING), written[n]) for n in numbers]
+
+    def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
+        try:
+            if isinstance(image, Image):
+                opened = upright_rgb(image, name=str(getattr(image, "filename", "") or "the image"))
+            else:
+                opened = read_image(str(image))
+        except InputError as error:
+            return error
+        return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
+
+    def describe_pictures(self, pictures: Pictures, numbers: Sequence[int]) -> list[list[Caption]]:
+        """The same for images that are prepared, pixels or cached annotation vectors: what is drawn for row i depends
+        on `numbers[i]`.
+        """
+        uniforms: list[NDArray[np.float64]] = []
+        if self.choosing is not None:
+            uniforms = [self.settings.uniforms_of_attention(number) for number in numbers]
+            pictures = PicturesWithUniforms(pictures, uniforms)
+        decoded = decode(
+            self.model,
+            Images(pictures, range(len(numbers))),
+            self.settings,
+            device=self.device,
+            numbers=numbers,
+            keep_attention=self.attends,
+        )
+        return [
+            [self._caption(one, uniforms[i] if uniforms else None) for one in n_best]
+            for i, n_best in enumerate(decoded)
+        ]
+
+    def _caption(self, hypothesis: Hypothesis, uniforms: NDArray[np.float64] | None) -> Caption:
+        chosen = None
+        if self.choosing is not None and uniforms is not None and hypothesis.attention is not None:
+            alpha = hypothesis.attention[: len(hypothesis.tokens)].float().cpu()
+            chosen = self.choosing.chosen(alpha, uniforms)
+        return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)

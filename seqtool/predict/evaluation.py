@@ -1,0 +1,117 @@
+"""`eval`: the hypotheses of a system scored and compared with a baseline's, as one report for every task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from omegaconf import DictConfig
+
+from seqtool.errors import InputError
+from seqtool.metrics.systems import Comparison, System
+from seqtool.runtime.files import check_file
+
+if TYPE_CHECKING:
+    from seqtool.training.checkpoint import Checkpoint
+
+FORMATS = ("table", "json", "jsonl")
+MOST_RESAMPLES = 1_000_000
+
+
+@dataclass
+class Evaluation(ABC):
+    """An evaluation as configs/eval.yaml describes it, besides how a checkpoint decodes. Here: what every task has."""
+
+    split: str
+    hypotheses: str | None
+    references: list[str]
+    baseline: str | None
+    tokenize: str
+    bootstrap: int
+    format: str
+    output: str | None
+
+    tokenizer: ClassVar[str]  # where tokenize=null
+
+    @abstractmethod
+    def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
+        """What the task asks for, each under the sentence for where it does not hold."""
+
+    @abstractmethod
+    def files(self) -> Sequence[str | None]:
+        """The files that are read."""
+
+    @abstractmethod
+    def of_files(self) -> "Report":
+        """The report on files of hypotheses and of references."""
+
+    @abstractmethod
+    def of_checkpoint(self, predictor: Any, data: DictConfig | None, found: "Checkpoint | None") -> "Report":
+        """The report on what a predictor writes about a test set.
+
+        Without the user's own `data` it is the checkpoint's, which may be found in a cache by what `found` records.
+        """
+
+    def write_nothing(self) -> None:
+        """For a process that only shares the work."""
+        self.output = None
+
+    def check(self, *, checkpoint: bool) -> None:
+        """Raise one InputError on what cannot be, before any work is done."""
+        known, most = ", ".join(FORMATS), MOST_RESAMPLES
+        rules = {
+            f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,
+            f"bootstrap must be at least 2, not {self.bootstrap}.": self.bootstrap >= 2,
+            f"bootstrap must be at most {most:,}, not {self.bootstrap:,}.": self.bootstrap <= most,
+            **self.rules(checkpoint=checkpoint),
+        }
+        if problems := [problem for problem, holds in rules.items() if not holds]:
+            raise InputError(" ".join(problems))
+        for file in self.files():
+            if file is not None:
+                check_file(Path(file))
+
+
+class Report(ABC):
+    """What one call of `eval` found."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """Tables for people."""
+
+    @abstractmethod
+    def segments(self) -> Iterator[dict[str, Any]]:
+        """What was found of each line or image, for JSON lines."""
+
+
+@dataclass(frozen=True)
+class SystemReport(Report):
+    """Of a system. names: of the segments, which are lines or images; references: of each."""
+
+    system: System
+    baseline: System | None
+    names: Sequence[int | str]
+    references: Sequence[Sequence[str]]
+
+    segment: ClassVar[str]
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        return None if self.baseline is None else Comparison.of(self.baseline, self.system)
+
+    def segments(self) -> Iterator[dict[str, Any]]:
+        ours, theirs = _each(self.system), None if self.baseline is None else _each(self.baseline)
+        for i, name in enumerate(self.names):
+            found = {self.segment: name, "references": list(self.references[i]), **ours[i]}
+            yield found if theirs is None else {**found, "baseline": theirs[i]}
+
+
+def _each(system: System) -> list[dict[str, Any]]:
+    pairs = zip(system.hypotheses, system.each(), strict=True)
+    return [{"hypothesis": hypothesis, "scores": scores} for hypothesis, scores in pairs]

@@ -1,0 +1,142 @@
+"""A trained model, or several as one, that writes: what translators and captioners share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.decoding.batching import laid_out
+from seqtool.decoding.ensemble import Ensemble
+from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.settings import DecodeSettings, check_used
+from seqtool.errors import InputError
+from seqtool.runtime.defaults import defaults
+from seqtool.runtime.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
+from seqtool.settings import names, typed
+from seqtool.training import checkpoint
+from seqtool.training.checkpoint import Checkpoint
+
+HOLDS = {"text": "a translation model: use seqtool translate", "images": "a captioner: use seqtool caption"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One hypothesis for one source. log_probability in nats, EOS included; score: what it was ranked by.
+
+    pieces: the entries of the vocabulary that make the text; attention: pieces × source positions, None for a model
+    without attention; ended: by itself, not cut at its maximum length.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    pieces: list[str]
+    attention: NDArray[np.float32] | None
+    ended: bool
+
+    @classmethod
+    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
+        """`positions`: of how many of the source attention is kept; `others`: the fields that a task adds."""
+        attention, length = hypothesis.attention, len(hypothesis.tokens)
+        return cls(
+            text=vocabulary.decode(hypothesis.tokens),
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
+            attention=None if attention is None else attention[:length, :positions].float().cpu().numpy(),
+            ended=hypothesis.ended,
+            **others,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+        return {"text": self.text, "score": self.score, "log_probability": self.log_probability}
+
+
+class Member(NamedTuple):
+    """A checkpoint that was read: its model, its vocabularies by name, and what the others of an ensemble must have in
+    common with it, each under what is said of two that differ.
+    """
+
+    model: Any
+    vocabularies: dict[str, Vocabulary]
+    common: dict[str, Any]
+
+
+@dataclass(eq=False, repr=False)
+class Predictor(ABC):
+    """One model or an ensemble, ready to write. `config` is that of the first checkpoint."""
+
+    models: Sequence[Any]
+    _: KW_ONLY
+    target_vocabulary: Vocabulary
+    device: torch.device
+    settings: DecodeSettings
+    config: dict[str, Any]
+    checkpoints: Sequence[Path] = ()
+
+    reads: ClassVar[str]  # text or images
+    command: ClassVar[str]  # which writes the same, and whose YAML file has the defaults
+    schema: ClassVar[type[DecodeSettings]] = DecodeSettings
+
+    def __post_init__(self) -> None:
+        self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
+        self.attends = any(model.attends for model in self.models)
+        check_used(self.settings, attends=self.attends)
+
+    @classmethod
+    def decoding(cls) -> dict[str, Any]:
+        """How it writes, and on which machine, where nothing else is said."""
+        written = defaults(cls.command)
+        return {field.name: written[field.name] for field in (*fields(cls.schema), *fields(MachineSettings))}
+
+    @classmethod
+    def configured(cls, config: DictConfig) -> Self:
+        """What `checkpoint=` names, with the decoding settings of the command line."""
+        return cls.load(names(config.checkpoint), **{name: config[name] for name in cls.decoding()})
+
+    @classmethod
+    def load(cls, checkpoints: str | Sequence[str], **settings: Any) -> Self:
+        """From a run or checkpoint directory; several make an ensemble. Settings: those of `decoding`.
+
+        Raises InputError on a setting that cannot be, on checkpoints that hold something else, and where those of an
+        ensemble do not go together.
+        """
+        merged = {**cls.decoding(), **settings}
+        machine = typed(MachineSettings, {field.name: merged.pop(field.name) for field in fields(MachineSettings)})
+        chosen = typed(cls.schema, merged)
+        set_threads(machine.threads)
+        keep_memory()
+        device = choose_device(machine.device)
+        check_precision(device, chosen.precision)
+        found = [checkpoint.find(path) for path in ([checkpoints] if isinstance(checkpoints, str) else checkpoints)]
+        if not found:
+            raise InputError("checkpoint=… names no run or checkpoint.")
+        for one in found:
+            if one.reads != cls.reads:
+                raise InputError(f"{one.path} holds {HOLDS[one.reads]}.")
+        members = [cls.read(one) for one in found]
+        for one, member in zip(found, members, strict=True):
+            for difference, value in member.common.items():
+                if value != members[0].common[difference]:
+                    raise InputError(f"{one.path} and {found[0].path} {difference}.")
+        return cls(
+            [laid_out(member.model, chosen.precision, device).to(device).eval() for member in members],
+            device=device,
+            settings=chosen,
+            config=found[0].config,
+            checkpoints=tuple(one.path for one in found),
+            **members[0].vocabularies,
+        )
+
+    @classmethod
+    @abstractmethod
+    def read(cls, found: Checkpoint) -> Member:
+        """The model of a checkpoint with its weights; only classes of this package are built."""

@@ -1,0 +1,135 @@
+"""`translate`: where lines come from, a file, a pipe, or a terminal where they are typed."""
+
+import os
+import queue
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+
+from seqtool.errors import InputError
+from seqtool.runtime.files import LONGEST, read_lines
+
+PROMPT = "> "
+
+
+def windows(path: str | None, size: int) -> Iterator[list[str]]:
+    """The lines of a file, or of standard input, in lists of at most `size`.
+
+    A pipe gives what has come in so far, so that a line in is a line out, a terminal each line that is typed at its
+    prompt; a file gives full windows.
+    """
+    if path is not None:
+        yield from _full_windows(read_lines(Path(path), may_be_empty=True), size)
+    elif is_typed():
+        yield from _typed()
+    elif is_file(path):
+        yield from _full_windows(_decoded(), size)
+    else:
+        yield from _arriving(size)
+
+
+def count_lines(path: str | None) -> int | None:
+    """How many there are, where a file of that name has them. Raises InputError on what is no text anywhere in it."""
+    return None if path is None else sum(1 for _ in read_lines(Path(path), may_be_empty=True))
+
+
+def is_file(path: str | None) -> bool:
+    """Whether lines come from a file, named or as standard input."""
+    return path is not None or stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+
+
+def is_typed() -> bool:
+    """Whether standard input is a terminal, and standard error one to show a prompt on."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _full_windows(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    while window := list(islice(lines, size)):
+        yield window
+
+
+def _arriving(size: int) -> Iterator[list[str]]:
+    """A thread reads ahead; each window is the next line and all that have arrived by then."""
+    waiting: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
+
+    def read() -> None:
+        try:
+            for line in _decoded():
+                waiting.put(line)
+            waiting.put(None)
+        except (InputError, OSError) as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    last: str | Exception | None = ""
+    while isinstance(last, str):
+        window = [waiting.get()]
+        with suppress(queue.Empty):
+            while isinstance(window[-1], str) and len(window) < size:
+                window.append(waiting.get_nowait())
+        last = window[-1]
+        if lines := [line for line in window if isinstance(line, str)]:
+            yield lines
+    if last is not None:
+        raise last
+
+
+def _typed() -> Iterator[list[str]]:
+    with suppress(ImportError):  # with it, lines can be edited and called back
+        import readline  # noqa: F401
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale says
+    print("Type a sentence to translate; Ctrl-D ends.", file=sys.stderr)
+    number = 0
+    while True:
+        number += 1
+        try:
+            yield _ask().split("\n")  # what is pasted may have several lines
+        except UnicodeDecodeError as error:
+            raise _not_utf_8(number) from error
+        except (EOFError, KeyboardInterrupt) as end:
+            print(file=sys.stderr)  # the shell's prompt starts a line of its own
+            if isinstance(end, EOFError):
+                return
+            raise
+
+
+def _ask() -> str:
+    """A line that is typed. `input` would show its prompt, and what is typed, on standard output, which is for
+    translations alone: they appear on standard error.
+    """
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        return input(PROMPT)
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+
+
+def _decoded() -> Iterator[str]:
+    """The lines of standard input, through a stream of its own: Python cannot exit while a thread waits in
+    `sys.stdin`.
+    """
+    with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
+        for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
+            if len(line) == LONGEST:
+                raise InputError(
+                    f"Standard input has {LONGEST >> 20} MB or more in line {number:,}: break it into sentences."
+                )
+            try:
+                text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise _not_utf_8(number) from error
+            yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _not_utf_8(number: int) -> InputError:
+    return InputError(f"Standard input is not valid UTF-8 in line {number:,}: convert it to UTF-8.")

@@ -1,0 +1,182 @@
+"""The captions that are scored and their references, as files hold them, and which of them are of one image."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from seqtool.data.corpora.caption_files import captioned, field, read_captions
+from seqtool.data.corpora.coco import image_id
+from seqtool.errors import InputError
+from seqtool.runtime.files import BOM, check_file, parse_json, read_lines
+
+SHAPES = (
+    'a list of {"image_id": …, "caption": …}, an object {"images": […], "annotations": […]}, '
+    "or an object of image id to caption or list of captions"
+)
+
+Captions = dict[str, list[str]]  # by image; ids are text: the number 42 and the text "42" are the same image
+
+
+def read_hypotheses(path: Path) -> dict[str, str]:
+    """Image → caption: COCO's results, or what `caption` writes in any format, of which the best caption counts.
+
+    Two captions of an image are an InputError.
+    """
+    captions = _json_lines(path) if _is(path, ".jsonl") else read_references(path)
+    for image, alternatives in captions.items():
+        if len(alternatives) > 1:
+            raise InputError(f"{path} has {len(alternatives)} captions for image {image}: expected one an image.")
+    return {image: alternatives[0] for image, alternatives in captions.items() if alternatives}
+
+
+def read_references(path: Path) -> Captions:
+    """Image → captions: COCO's annotations, or one's own captions as `prepare` reads them, .jsonl or .csv.
+
+    What has another suffix and does not begin as JSON does is lines of an image, a tab and its caption.
+    """
+    if is_own(path):
+        return _own(path)
+    begins = check_file(path).read_bytes().removeprefix(BOM).lstrip()[:1]
+    is_json = path.suffix == ".json" or begins in (b"[", b"{", b"")
+    return _json(path) if is_json else _lines(path)
+
+
+def is_own(path: Path) -> bool:
+    """Whether the file is one of one's own captions, which may hold those of every split."""
+    return _is(path, ".jsonl", ".csv")
+
+
+def by_reference(captions: Mapping[str, str], references: Mapping[str, Any], *, name: str) -> dict[str, str]:
+    """The captions by what the references call their images.
+
+    An image is called alike, or by the end of its path (`photos/a.jpg` is `a.jpg`), or by the number or name that it
+    has in COCO's results. What is none of the references' keeps its name.
+    """
+    short: dict[str, list[str]] = {}
+    for image in references:
+        short.setdefault(_short(image), []).append(image)
+    found: dict[str, str] = {}
+    called: dict[str, str] = {}
+    for image, caption in captions.items():
+        parts = PurePosixPath(image).parts
+        ends = (PurePosixPath(*parts[i:]).as_posix() for i in range(len(parts)))
+        alike = short.get(_short(image), [])
+        own = next((end for end in (image, *ends) if end in references), alike[0] if len(alike) == 1 else image)
+        if own in found:
+            raise InputError(f"{name} has captions for {called[own]} and {image}, which are both image {own}.")
+        found[own], called[own] = caption, image
+    return found
+
+
+def _short(image: str) -> str:
+    """COCO's number, or the name of the file without its directory."""
+    return str(image_id(PurePosixPath(image).name))
+
+
+def _is(path: Path, *suffixes: str) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(suffixes)
+
+
+def _own(path: Path) -> Captions:
+    entries = read_captions(path)
+    return {image: list(captioned(Path(), image, found).captions) for image, found in entries.items()}
+
+
+def _lines(path: Path) -> Captions:
+    """An image, a tab and its caption a line; with scores behind them, n lines an image, best first."""
+    captions: Captions = {}
+    for number, line in enumerate(read_lines(path), 1):
+        image, *fields = line.split("\t")
+        if not fields:
+            raise InputError(f"{path} line {number:,} must be an image, a tab and its caption, or the file JSON.")
+        if len(fields) == 1 or image not in captions:
+            captions.setdefault(image, []).append(fields[0])
+    return captions
+
+
+def _json_lines(path: Path) -> Captions:
+    """`caption`'s, {"image": …, "captions": [{"text": …}, …]} with the best one first, or one's own."""
+    captions: Captions = {}
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        place = f"{path} line {number:,}"
+        try:
+            record = parse_json(line)
+        except ValueError as error:
+            raise InputError(f"{place} is not JSON ({error}).") from error
+        if isinstance(record, dict) and "file" in record:
+            return _own(path)
+        image, best = field(record, "image", str, place), field(record, "captions", list, place)[:1]
+        captions.setdefault(image, []).extend(field(one, "text", str, place) for one in best)
+    return captions
+
+
+def _json(path: Path) -> Captions:
+    data = _read_json(path)
+    captions: Captions = {}
+    if isinstance(data, dict) and "annotations" in data:
+        images, annotations = data.get("images", []), data["annotations"]
+        if not isinstance(images, list) or not isinstance(annotations, list):
+            raise InputError(f"{path}: images and annotations must be lists.")
+        for place, entry in _objects(images, "images", path):
+            captions.setdefault(_identifier(entry.get("id"), f"{place}.id"), [])
+    elif isinstance(data, dict):
+        for image, value in data.items():
+            values = value if isinstance(value, list) else [value]
+            captions[image] = [_caption(caption, f"{path}: image {image}") for caption in values]
+        return captions
+    elif isinstance(data, list):
+        annotations = data
+    else:
+        raise InputError(f"{path} holds no captions: expected {SHAPES}.")
+    for place, annotation in _objects(annotations, "annotations" if isinstance(data, dict) else "", path):
+        image = _identifier(annotation.get("image_id"), f"{place}.image_id")
+        captions.setdefault(image, []).append(_caption(annotation.get("caption"), f"{place}.caption"))
+    return captions
+
+
+def _read_json(path: Path) -> Any:
+    content = check_file(path).read_bytes()
+    try:
+        return parse_json(content, lambda pairs: _unique(pairs, path))
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 (byte {error.start:,}): expected JSON.") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} line {error.lineno:,} is not JSON ({error.msg}): expected {SHAPES}.") from error
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read as JSON ({error}): expected {SHAPES}.") from error
+
+
+def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """An object whose keys are all different: of two equal ones JSON readers silently keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"{path} has '{twice}' twice in one object: every image must stand once.")
+    return found
+
+
+def _objects(items: Sequence[Any], name: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of a list with their places, each checked to be an object."""
+    for number, item in enumerate(items):
+        place = f"{path}: {name}[{number}]" if name else f"{path}: entry {number}"
+        if not isinstance(item, dict):
+            raise InputError(f"{place} is not an object: expected {SHAPES}.")
+        yield place, item
+
+
+def _identifier(value: Any, place: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InputError(f"{place} is {json.dumps(value)}: expected an image id, a whole number or text.")
+    return str(value)
+
+
+def _caption(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{place} is {json.dumps(value)[:60]}: expected a caption.")
+    return value

@@ -1,0 +1,130 @@
+"""The sentences that translations are scored on: a split of a corpus, one of sacreBLEU's test sets, or files."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sacrebleu
+from omegaconf import DictConfig
+
+from seqtool.data.configuration import make_corpus
+from seqtool.data.corpora.corpus import TextCorpus
+from seqtool.data.text.alignment import parse_pharaoh
+from seqtool.errors import InputError
+from seqtool.metrics.alignment import Gold
+from seqtool.metrics.translation import check_lengths
+from seqtool.runtime.files import read_lines
+
+if TYPE_CHECKING:
+    from seqtool.predict.translation_evaluation import TranslationEvaluation
+    from seqtool.training.checkpoint import Checkpoint
+
+ANSWERING = 20.0  # seconds that a server has to answer in, and to go on
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Source lines, empty where they are not known, whole reference texts, and gold alignments where there are any."""
+
+    sources: list[str]
+    references: list[list[str]]
+    golds: list[Gold] | None
+
+
+def test_set(
+    settings: "TranslationEvaluation",
+    config: Mapping[str, Any],
+    data: DictConfig | None,
+    found: "Checkpoint | None",
+) -> TestSet:
+    """What a checkpoint is tested on: testset=NAME, sources=FILE references=FILE, or a split of `data`, or of the data
+    that its `config` names, which may be found in a cache by what `found` records.
+    """
+    from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+
+    if settings.testset is not None:
+        name, langpair = settings.testset, settings.langpair
+        return first_here(lambda: _sacrebleu_test_set(name, langpair))
+    if settings.sources is not None:
+        return read_test_files(settings, list(read_lines(Path(settings.sources))), name=settings.sources)
+    corpus = make_corpus(config.get("data", {}) if data is None else data, TextCorpus, trusted=data is not None)
+    if settings.split not in corpus.splits():
+        raise InputError(
+            f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
+            "For files of your own say sources=FILE references=FILE."
+        )
+    try:
+        if data is None:
+            corpus.check()  # a checkpoint does not say what is written where
+        else:
+            first_here(corpus.fetch)
+        pairs = list(corpus.pairs(settings.split))
+        gold = corpus.alignments(settings.split)
+    except InputError as missing:
+        from seqtool.training import recorded  # imports torch, which scoring files does without
+
+        if found is None or recorded.is_there(corpus, settings.split):
+            raise
+        own = config["data"]
+        split = recorded.texts(found, own, settings.split)
+        if split is None:
+            raise InputError(f"{missing} {recorded.how_to_find(found, own, [settings.split])}") from missing
+        pairs = list(zip(split.texts("source"), split.texts("target"), strict=True))
+        gold = split.alignments()
+    golds = None if gold is None else [parse_pharaoh(line) for line in gold]
+    return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
+
+
+def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
+    """references=FILE[,FILE…], and sources=FILE and gold=FILE where they are given, parallel to the lines of `name`."""
+    references = [list(read_lines(Path(file))) for file in settings.references]
+    check_lengths(lines, references, name=name, reference_names=settings.references)
+    sources: list[str] = []
+    if settings.sources is not None:
+        sources = list(lines if name == settings.sources else read_lines(Path(settings.sources)))
+        check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
+    golds = None if settings.gold is None else read_alignments(settings.gold, lines, name=name)
+    return TestSet(sources, references, golds)
+
+
+def read_alignments(path: str, lines: Sequence[str], *, name: str) -> list[Gold]:
+    """A file of alignments, in Pharaoh format, of the lines of `name`."""
+    found = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+    if len(found) != len(lines):
+        raise InputError(
+            f"{path} has {len(found):,} lines but {name} has {len(lines):,}: they must be of the same sentences."
+        )
+    return found
+
+
+def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
+    known = sacrebleu.get_available_testsets()
+    if name not in known:
+        raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(known[:8])}, …")
+    pairs = sacrebleu.get_langpairs_for_testset(name)
+    if langpair not in pairs:
+        raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
+    place = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
+    own = [Path(f"{place}.src"), Path(f"{place}.ref")]  # where sacreBLEU keeps them, and anyone may put them
+    texts = [list(read_lines(file)) for file in own if file.is_file()]
+    if len(texts) == 2 and len(texts[0]) == len(texts[1]):
+        return TestSet(texts[0], texts[1:], None)
+    before = socket.getdefaulttimeout()
+    try:
+        socket.setdefaulttimeout(ANSWERING)
+        files = [sacrebleu.get_source_file(name, langpair), *sacrebleu.get_reference_files(name, langpair)]
+    except (SystemExit, OSError, HTTPException) as error:  # SystemExit: of sacreBLEU, which has said why
+        found = getattr(error, "reason", error)
+        reason = "" if isinstance(error, SystemExit) else f" ({getattr(found, 'strerror', None) or found})"
+        addresses = " and ".join(sacrebleu.DATASETS[name].data or [])
+        raise InputError(
+            f"testset={name} could not be had from {addresses}{reason}: it needs the network once, or its text, a "
+            f"sentence a line, put into {own[0]} and {own[1]}."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+    source, *references = (list(read_lines(Path(file))) for file in files)
+    return TestSet(source, references, None)

@@ -1,0 +1,235 @@
+"""`eval` of translations: BLEU, chrF and TER, BLEU by the length of the source, and alignments against gold ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from omegaconf import DictConfig
+
+from seqtool.data.text.alignment import Link
+from seqtool.errors import InputError
+from seqtool.metrics.alignment import AlignmentScores
+from seqtool.metrics.bleu import LengthScore, bleu_by_length, bleu_parts, length_bins, length_gaps, make_bleu
+from seqtool.metrics.scores import SCORES, scorers
+from seqtool.metrics.systems import System
+from seqtool.metrics.tables import table
+from seqtool.metrics.translation import NAMES, check_lengths, warn_of_tokenised
+from seqtool.predict.evaluation import Evaluation, SystemReport
+from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
+from seqtool.runtime.files import read_lines, replacing
+from seqtool.runtime.progress import progress_bar
+from seqtool.view import plots
+
+if TYPE_CHECKING:
+    from seqtool.predict.translator import Translator
+    from seqtool.training.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class TranslationReport(SystemReport):
+    """That of translations. The first score is BLEU; sources: None where they are not known."""
+
+    sources: Sequence[str] | None
+    edges: Sequence[int]
+    alignment: AlignmentScores | None
+
+    segment: ClassVar[str] = "line"
+
+    def record(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"system": self._system()}
+        if self.comparison is not None:
+            found["comparison"] = self.comparison.record()
+        if self.alignment is not None:
+            found["alignment"] = asdict(self.alignment)
+        return found | ({"gaps": self.gaps} if self.gaps else {})
+
+    def _system(self) -> dict[str, Any]:
+        """Of BLEU also its parts: the n-gram precisions in per cent, n = 1..4 (where none matches, smoothed), the
+        brevity penalty (1 is none), and the length of the hypotheses in that of the references.
+        """
+        values = self.system.values.items()
+        quoted = [{"name": SCORES[n].label, "value": v, "signature": self.system.signature(n)} for n, v in values]
+        parts = bleu_parts(self.system.statistics[0])
+        return {
+            "sentences": len(self.names),
+            "scores": quoted,
+            "bleu": asdict(self.system.estimates["bleu"]),
+            "precisions": list(parts.precisions),
+            "brevity_penalty": parts.bp,
+            "length_ratio": parts.sys_len / max(parts.ref_len, 1),
+            "by_length": [asdict(one) for one in self.by_length],
+        }
+
+    def text(self) -> str:
+        parts = [self._system_text()]
+        if self.comparison is not None:
+            parts.append(self.comparison.text())
+        if self.gaps:
+            parts.append("\n".join(f"{name}: {value}" for name, value in self.gaps["text"].items()))
+        if self.alignment is not None:
+            parts.append(self.alignment.text())
+        return "\n\n".join(parts)
+
+    def _system_text(self) -> str:
+        found = self._system()
+        rows = [(score["name"], f"{score['value']:.2f}") for score in found["scores"]]
+        rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
+        lines = table(("score", f"{len(self.names):,} sentences"), rows)
+        if self.sources is not None:
+            cells = [(b.label, f"{b.sentences:,}", "-" if b.bleu is None else b.bleu.text()) for b in self.by_length]
+            lines += ["", *table(("source words", "sentences", "BLEU"), cells)]
+        precisions = " / ".join(f"{precision:.1f}" for precision in found["precisions"])
+        lengths = f"brevity penalty {found['brevity_penalty']:.3f}, length ratio {found['length_ratio']:.3f}"
+        lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
+        return "\n".join([*lines, *(f"{score['name']}: {score['signature']}" for score in found["scores"])])
+
+    @cached_property
+    def by_length(self) -> tuple[LengthScore, ...]:
+        """BLEU by source length; nothing where the sources are not known."""
+        return self._by_length(self.system)
+
+    def _by_length(self, system: System) -> tuple[LengthScore, ...]:
+        if self.sources is None:
+            return ()
+        return bleu_by_length(system.statistics[0], self.sources, edges=self.edges, samples=system.samples)
+
+    def plot(self, directory: Path, *, name: str, baseline: str) -> None:
+        """BLEU by source length, of the baseline too."""
+        drawn = {name: self.by_length}
+        if self.baseline is not None:
+            drawn[baseline] = self._by_length(self.baseline)
+        directory.mkdir(parents=True, exist_ok=True)
+        plots.bleu_by_length(drawn, directory / "bleu_by_length.png")
+
+    @cached_property
+    def gaps(self) -> dict[str, Any] | None:
+        """How far the system is ahead on the shortest and on the longest sources, and by how much that grows."""
+        if self.sources is None or self.baseline is None:
+            return None
+        bins = length_bins(self.sources, edges=self.edges)
+        (short, first), (long, last) = bins[0], bins[-1]
+        if len(first) == 0 or len(last) == 0:
+            return None
+        statistics = self.baseline.statistics[0], self.system.statistics[0]
+        gaps = length_gaps(*statistics, first, last, samples=self.system.samples)
+        text = {
+            f"BLEU ahead of the baseline, {short} source words": gaps.short.text(),
+            f"BLEU ahead of the baseline, {long} source words": gaps.long.text(),
+            "the difference of the two": gaps.growth.text(),
+        }
+        return {**asdict(gaps), "text": text}
+
+
+@dataclass
+class TranslationEvaluation(Evaluation):
+    """That of translations."""
+
+    testset: str | None
+    langpair: str | None
+    sources: str | None
+    alignments: str | None
+    gold: str | None
+    lowercase: bool
+    length_bins: list[int]
+    plot: str | None
+
+    tokenizer: ClassVar[str] = "13a"
+
+    def check(self, *, checkpoint: bool) -> None:
+        if checkpoint == (self.hypotheses is not None):
+            raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
+        super().check(checkpoint=checkpoint)
+        make_bleu(self.tokenize, lowercase=self.lowercase)
+
+    def write_nothing(self) -> None:
+        super().write_nothing()
+        self.plot = None
+
+    def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
+        edges = [0, *self.length_bins]
+        useless = ("alignments",) if checkpoint else ("testset", "langpair", "output")
+        kind = "checkpoint" if checkpoint else "hypotheses"
+        return {
+            f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
+            "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
+            "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
+            "sources=FILE and references=FILE[,FILE…] go together.": not checkpoint
+            or (self.sources is None) == (not self.references),
+            "alignments=FILE and gold=FILE go together.": checkpoint
+            or (self.alignments is None) == (self.gold is None),
+            "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
+            "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
+            **{f"{name}= means nothing with {kind}=.": getattr(self, name) is None for name in useless},
+        }
+
+    def files(self) -> Sequence[str | None]:
+        return (self.hypotheses, *self.references, self.sources, self.baseline, self.alignments, self.gold)
+
+    def of_files(self) -> TranslationReport:
+        """Hypotheses against references, and alignments against gold ones."""
+        name = str(self.hypotheses)
+        hypotheses = list(read_lines(Path(name)))
+        test = read_test_files(self, hypotheses, name=name)
+        links = None
+        if self.alignments is not None:
+            links = [sure for sure, _ in read_alignments(self.alignments, hypotheses, name=name)]
+        return self._report(hypotheses, self._baseline(test), links, test)
+
+    def of_checkpoint(
+        self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
+    ) -> TranslationReport:
+        """Translations of a test set; where it has gold alignments, its references are aligned as well."""
+        test = test_set(self, predictor.config, data, found)
+        baseline = self._baseline(test)
+        hypotheses: list[str] = []
+        size = 32 * predictor.settings.at_once
+        with progress_bar(total=len(test.sources), unit="line", description="translate") as bar:
+            for start in range(0, len(test.sources), size):
+                hypotheses += predictor.translate(test.sources[start : start + size])
+                bar.update(len(hypotheses) - bar.n)
+        if self.output is not None:
+            with replacing(Path(self.output)) as stream:
+                stream.writelines(line + "\n" for line in hypotheses)
+        links = None
+        if test.golds is not None and predictor.attends:
+            links = [one.alignment or set() for one in predictor.forced(test.sources, test.references[0])]
+        return self._report(hypotheses, baseline, links, test)
+
+    def _baseline(self, test: TestSet) -> list[str] | None:
+        """The lines of another system, as many as the references have."""
+        if self.baseline is None:
+            return None
+        lines, names = list(read_lines(Path(self.baseline))), ["the references"] * len(test.references)
+        check_lengths(lines, test.references, name=self.baseline, reference_names=names)
+        return lines
+
+    def _report(
+        self,
+        hypotheses: Sequence[str],
+        baseline: Sequence[str] | None,
+        links: Sequence[set[Link]] | None,
+        test: TestSet,
+    ) -> TranslationReport:
+        references = list(zip(*test.references, strict=True))
+        found = scorers(NAMES, references, tokenize=self.tokenize, lowercase=self.lowercase)
+        warn_of_tokenised(hypotheses, name=self.hypotheses or "What the model wrote", tokenize=self.tokenize)
+        if baseline is not None:
+            warn_of_tokenised(baseline, name=str(self.baseline), tokenize=self.tokenize)
+        alignment = None
+        if links is not None and test.golds is not None:
+            alignment = AlignmentScores.of(links, test.golds, test.sources, test.references[0])
+        report = TranslationReport(
+            system=System(hypotheses, found, samples=self.bootstrap),
+            baseline=None if baseline is None else System(baseline, found, samples=self.bootstrap),
+            names=range(1, len(hypotheses) + 1),
+            references=references,
+            sources=test.sources or None,
+            edges=self.length_bins,
+            alignment=alignment,
+        )
+        if self.plot is not None:
+            name = Path(self.hypotheses).name if self.hypotheses else "checkpoint"
+            report.plot(Path(self.plot), name=name, baseline=Path(str(self.baseline)).name)
+        return report

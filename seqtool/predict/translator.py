@@ -1,0 +1,167 @@
+"""A trained translation model with its vocabularies: text in, text out. For `translate`, `eval` and notebooks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from seqtool.data.batches import make_source, make_target
+from seqtool.data.text import vocabulary
+from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
+from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.decoding.batching import Sentences, decode, in_batches
+from seqtool.decoding.forced import force
+from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.errors import InputError
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.tokens import UNK
+from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime.devices import autocast, onednn
+from seqtool.settings import build
+from seqtool.training.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Translation(Prediction):
+    """One hypothesis for one sentence. attention: target pieces × source pieces (EOS left out on both sides)."""
+
+    source_pieces: list[str] = field(default_factory=list)
+
+    @property
+    def word_attention(self) -> Matrix | None:
+        """Target words × source words."""
+        if self.attention is None:
+            return None
+        return word_attention(self.attention, self.source_pieces, self.pieces)
+
+    @property
+    def alignment(self) -> set[Link] | None:
+        """Each target word's most attended source word, as (source, target)."""
+        matrix = self.word_attention
+        return None if matrix is None else hard_alignment(matrix)
+
+    @property
+    def source_words(self) -> list[str]:
+        return words(_joined(self.source_pieces))
+
+    @property
+    def words(self) -> list[str]:
+        return words(_joined(self.pieces))
+
+    def record(self) -> dict[str, Any]:
+        links = None if self.alignment is None else format_pharaoh(self.alignment)
+        return {**super().record(), "ended": self.ended, "tokens": self.pieces, "alignment": links}
+
+
+EMPTY = Translation("", 0.0, 0.0, [], None, True)  # of an empty sentence
+
+
+@dataclass(eq=False, repr=False)
+class Translator(Predictor):
+    """One model or an ensemble, ready to translate."""
+
+    source_vocabulary: Vocabulary = field(kw_only=True)
+
+    reads = "text"
+    command = "translate"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._sentences = 0  # translated so far: the number of a sentence seeds its samples
+
+    @classmethod
+    def read(cls, found: Checkpoint) -> Member:
+        source, target = vocabulary.load_pair(found.path)
+        sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+        model: Any = found.load_model(
+            partial(build, found.config["model"], trusted=False, base=EncoderDecoder, **sizes)
+        )
+        fingerprints = source.fingerprint, target.fingerprint
+        return Member(
+            model,
+            {"source_vocabulary": source, "target_vocabulary": target},
+            {"have different vocabularies: an ensemble needs one vocabulary": fingerprints},
+        )
+
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        """The best translation of each sentence; an empty sentence stays empty."""
+        return [hypotheses[0].text for hypotheses in self.hypotheses(sentences)]
+
+    def hypotheses(
+        self,
+        sentences: Sequence[str],
+        *,
+        attention: bool = False,
+        replace_unknown: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """The n best of each sentence, best first; one empty translation for an empty sentence. `progress` is told how
+        many more sentences this process has done, batch by batch.
+
+        Samples depend on the seed and on how many sentences this translator had before, not on batches.
+        """
+        if isinstance(sentences, str):
+            raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
+        ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
+        full = [i for i, tokens in enumerate(ids) if tokens]
+        before, self._sentences = self._sentences, self._sentences + len(sentences)
+        decoded = decode(
+            self.model,
+            Sentences([ids[i] for i in full]),
+            self.settings,
+            device=self.device,
+            numbers=[before + i for i in full],
+            keep_attention=attention or replace_unknown,
+            progress=progress,
+        )
+        result = [[EMPTY] for _ in sentences]
+        for i, n_best in zip(full, decoded, strict=True):
+            pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
+            result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
+        return result
+
+    def forced(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
+        """The given targets as if they had been decoded: their probabilities, and attention where there is one."""
+        if len(sources) != len(targets):
+            raise InputError(f"There are {len(sources):,} sources but {len(targets):,} targets: give one for each.")
+        pairs = [
+            (self.source_vocabulary.encode(source), self.target_vocabulary.encode(target))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+
+        def forced(rows: Sequence[int]) -> list[Hypothesis]:
+            with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
+                memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
+                target = make_target([pairs[i][1] for i in rows]).to(self.device)
+                return force(self.model.step, memory, state, target)
+
+        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
+        found = in_batches(forced, order, self.settings.at_once)
+        return [
+            self._translation(one, self.source_vocabulary.pieces(source))
+            for one, source in zip(found, sources, strict=True)
+        ]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """log p(target | source) of each pair in nats, EOS included."""
+        return [translation.log_probability for translation in self.forced(sources, targets)]
+
+    def _translation(
+        self, hypothesis: Hypothesis, source_pieces: list[str], *, replace_unknown: bool = False
+    ) -> Translation:
+        found = Translation.of(
+            hypothesis, self.target_vocabulary, positions=len(source_pieces), source_pieces=source_pieces
+        )
+        if not replace_unknown or found.attention is None or UNK not in hypothesis.tokens:
+            return found
+        pieces = [
+            source_pieces[int(weights.argmax())] if token == UNK else piece
+            for token, piece, weights in zip(hypothesis.tokens, found.pieces, found.attention, strict=True)
+        ]
+        return replace(found, text=_joined(pieces), pieces=pieces)
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    return "".join(pieces).replace(SPACE, " ").strip()

@@ -1,0 +1,115 @@
+"""What is written of each source, text or JSON lines, and where: a file that is whole or kept beside, or a terminal."""
+
+import json
+import sys
+from abc import ABC
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Generic, Self, TextIO, TypeVar
+
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+from seqtool.errors import InputError
+from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.runtime import distributed
+from seqtool.runtime.outputs import NOT_ENDED, keeping
+from seqtool.runtime.progress import progress_bar
+from seqtool.settings import typed
+
+P = TypeVar("P", bound=Prediction)
+
+
+@dataclass
+class OutputSettings:
+    """The settings of a command about what is written, and where."""
+
+    format: str
+    output: str | None
+    plot: str | None
+
+    formats: ClassVar[tuple[str, ...]] = ("text", "jsonl")
+    need_attention: ClassVar[tuple[str, ...]] = ("plot",)
+
+    @classmethod
+    def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
+        """A command's settings, but for those of how the model writes; InputError on an unknown format."""
+        others = {"checkpoint", *predictor.decoding()}
+        settings = typed(cls, {str(name): value for name, value in config.items() if name not in others})
+        if settings.format not in cls.formats:
+            raise InputError(f"Unknown format '{settings.format}'; choose from {', '.join(cls.formats)}.")
+        return settings
+
+
+class Writer(ABC, Generic[P]):
+    """Writes the n best of one source after another, in order.
+
+    Output files appear when they are complete; where the work is stopped, what is finished is kept beside them. Of
+    several processes the first writes: the standard output of the others is silent.
+    """
+
+    unit: ClassVar[str]  # what a source is called
+    keys: ClassVar[tuple[str, str]]  # in JSON, those of a source and of its predictions
+    best: ClassVar[str]  # a line of text, where there is one for each source
+    ranked: ClassVar[str]  # the same where there are n best
+    separator: ClassVar[str]  # before the mark of one that did not end
+
+    def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
+        asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
+        if asked and not predictor.attends:
+            raise InputError(f"{asked[0]}=… needs a model with attention; this one has a fixed context.")
+        self.output, self.format = settings.output, settings.format
+        self.single = predictor.settings.n_best == 1
+        self.command = predictor.command
+        self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.open(stack)
+            self.stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stack.__exit__(kind, error, trace)
+
+    def open(self, stack: ExitStack) -> None:
+        """Make what is written to, which the stack closes."""
+        if self.plot is not None:
+            self.plot.mkdir(parents=True, exist_ok=True)
+        self.out = sys.stdout if self.output is None else self.file(self.output, stack)
+
+    def file(self, path: str, stack: ExitStack) -> TextIO:
+        """An output file."""
+        if not distributed.is_first():
+            return sys.stdout
+        return stack.enter_context(keeping(Path(path), lambda: f"{self.count:,} {self.unit}s"))
+
+    def shows_progress(self) -> bool:
+        """Not among what is written on a terminal."""
+        return distributed.is_first() and not (self.output is None and sys.stdout.isatty())
+
+    def progress(self, total: int | None) -> tqdm:
+        return progress_bar(total=total, unit=self.unit, description=self.command, shown=self.shows_progress())
+
+    def write(self, source: str, n_best: Sequence[P]) -> None:
+        self.out.write(self.text(source, n_best))
+        self.count += 1
+
+    def text(self, source: str, n_best: Sequence[P]) -> str:
+        """The lines that are written of one source."""
+        if self.format == "jsonl":
+            record = dict(zip(self.keys, (source, [one.record() for one in n_best]), strict=True))
+            return json.dumps(record, ensure_ascii=False) + "\n"
+        if self.single:
+            return self.best.format(source=source, text=n_best[0].text) + "\n"
+        lines = []
+        for one in n_best:
+            line = self.ranked.format(number=self.count, source=source, text=one.text, score=one.score)
+            lines.append(line + ("\n" if one.ended else f"{self.separator}{NOT_ENDED}\n"))
+        return "".join(lines)

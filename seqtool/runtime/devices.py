@@ -1,0 +1,155 @@
+"""Where to compute: `device=`, `threads=`, `precision=`."""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from seqtool.errors import InputError
+from seqtool.runtime import distributed
+
+MOST_THREADS = 1024
+KEPT_SHAPES = "64"  # for which torch keeps what it has prepared for oneDNN
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+
+
+@dataclass
+class MachineSettings:
+    """Where a model runs."""
+
+    device: str
+    threads: int | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where tensors are, and in which precision matrices are multiplied (`autocast`)."""
+
+    device: torch.device
+    precision: str
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one, else the CPU; of several processes on a machine each takes one GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    local = distributed.local_rank()
+    if name.startswith("cuda:") and distributed.local_size() > 1:
+        raise InputError(
+            f"device={name} would put all {distributed.local_size()} processes of this machine on one GPU: say "
+            "device=cuda and each takes its own, those of CUDA_VISIBLE_DEVICES in turn; or lower --nproc-per-node to 1."
+        )
+    if name == "cuda" and local is not None:
+        if local >= torch.cuda.device_count():
+            raise InputError(
+                f"More processes were started than the {torch.cuda.device_count()} GPUs that torch sees here: "
+                "lower --nproc-per-node, or say device=cpu."
+            )
+        name = f"cuda:{local}"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"Unknown device '{name}'; choose auto, cpu, cuda or cuda:0, cuda:1, ….") from error
+    if device.type not in ("cpu", "cuda", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
+        raise InputError(f"device={name} is not one that seqtool runs on here; use device=auto or device=cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device={name} is not here: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; "
+            "use device=auto or device=cpu."
+        )
+    if device.type == "cuda" and local is not None:
+        torch.cuda.set_device(device)
+    return device
+
+
+def set_threads(threads: int | None) -> None:
+    """CPU threads of torch; None leaves torch's choice."""
+    if threads is not None:
+        if threads < 1:
+            raise InputError(f"threads must be at least 1, not {threads}.")
+        if threads > MOST_THREADS:
+            raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def onednn() -> Iterator[bool]:
+    """Have oneDNN multiply fp32 matrices on a CPU, where that loses no precision (true, otherwise false): MKL, torch's
+    choice on x86, makes no use of AVX-512 on processors that are not Intel's, which halves their rate.
+
+    For each shape oneDNN makes code in half a millisecond, and keeps that of 1,024, which are most of an epoch's. What
+    torch keeps for as many on its own account saves no time in products, and takes 0.2 GB.
+    """
+    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
+    if not _onednn_is_exact():
+        yield False
+        return
+    with _products_by_onednn():
+        yield True
+
+
+@cache
+def _onednn_is_exact() -> bool:
+    """torch's only switch for oneDNN also allows it to round to bf16 on the way, as it does where there are units for
+    that (AMX, Arm) and nowhere else. So it is tried, with numbers that rounding would change.
+    """
+    if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
+        return False
+    x = torch.full((256, 256), 1 + 2**-12)
+    with _products_by_onednn():
+        return torch.equal(x @ torch.eye(256), x)
+
+
+@contextmanager
+def _products_by_onednn() -> Iterator[None]:
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def keep_memory() -> None:
+    """Have glibc's malloc keep what is freed for what comes next, and torch ask Linux for pages of 2 MiB. Given back,
+    as it is by default once enough of it is at the heap's end, the logits of every step are new memory, and each 4 KiB
+    of them a page fault. Tensors that begin with a large page leave fewer holes: the whole takes less memory, too.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
+    with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def check_precision(device: torch.device, precision: str) -> None:
+    """Raise InputError where the device cannot compute in this precision."""
+    if precision not in PRECISIONS:
+        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
+    if precision == "fp16" and device.type == "cpu":
+        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Mixed precision for the forward pass: matrix products in `precision`; torch keeps
+    what needs more, such as the softmax, in fp32."""
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+@contextmanager
+def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
+    """Where memory runs out, an InputError that goes on with what `advice` says."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in WANT_OF_MEMORY):
+            raise
+        raise InputError(f"Out of memory on {device} {advice()}") from error

@@ -1,0 +1,149 @@
+"""What the processes of a group tell each other, and the user, when one of them fails.
+
+A process that fails leaves word of the cause in the store through which all have found each other. torchrun's own store
+outlives them: so the cause is said once a machine, whichever process finds it, and not again when torchrun starts all
+of them anew, which no exit status keeps it from.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from seqtool.errors import InputError
+
+ASKING = timedelta(seconds=10)  # for an answer of the store
+
+_store: Any = None
+
+log = logging.getLogger("seqtool")
+
+
+class LostConnectionError(InputError):
+    """The group has failed, and the user's input has not, as far as is known."""
+
+
+def check_launcher() -> None:
+    """Refuse a launcher that is not torchrun: all its processes would do the same work.
+
+    srun is only warned of: it sets no rank for torch, may run torchrun itself, and a job array of different commands
+    is a good use of it.
+    """
+    sizes = ["OMPI_COMM_WORLD_SIZE", *(["WORLD_SIZE"] if "RANK" in os.environ else [])]
+    for variable in sizes:
+        if (size := os.environ.get(variable, "1")).isdecimal() and int(size) > 1:
+            raise InputError(
+                f"{variable}={size} says that another launcher than torchrun started {size} processes, which would all "
+                f"do the same: start torchrun --nproc-per-node={size} -m seqtool … in its place, or unset {variable} "
+                "for a process by itself."
+            )
+    size = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if size.isdecimal() and int(size) > 1 and os.environ.get("SLURM_PROCID") == "0":
+        log.warning(
+            "srun started %s tasks, each of which works by itself: to work together they need torchrun, one a machine.",
+            size,
+        )
+
+
+def keep(store: Any) -> None:
+    """The store of this process's group."""
+    global _store
+    _store = store
+
+
+def tell(error: Exception) -> None:
+    """Leave word of why this process stops; of several the first stands."""
+    if _store is None:
+        return
+    said = isinstance(error, InputError)
+    text = str(error) if said else f"{type(error).__name__}: {_first_line(error)}"
+    with suppress(RuntimeError):  # the store went with its process
+        _store.set_timeout(ASKING)
+        _store.compare_set(_key("cause"), "", json.dumps([said, text]))
+
+
+def explained(error: Exception, patience: timedelta | None) -> InputError:
+    """Why another process was waited for in vain: what it left word of, or what torch says.
+
+    patience: how long it was waited for; None before all have come together.
+    """
+    if (word := _word()) is not None:
+        said, text = word
+        if said:
+            return InputError(text)
+        return LostConnectionError(f"Lost the connection to another process, which stopped with {text}.")
+    reason = _first_line(error)
+    if re.search("timed? ?out", reason, re.IGNORECASE):
+        if patience is None:
+            return LostConnectionError(
+                f"Not all processes came together ({reason}): start torchrun on all --nnodes machines, with the same "
+                "address."
+            )
+        return LostConnectionError(
+            f"Another process did not answer within {_in_words(patience)} ({reason}): it hangs or is much slower."
+        )
+    if "NCCL" in reason:
+        return LostConnectionError(f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more.")
+    return LostConnectionError(
+        f"Lost the connection to another process ({reason}): torchrun says which one stopped, and how."
+    )
+
+
+def _word() -> tuple[bool, str] | None:
+    """What another process has left: whether it says it itself, and why it stops."""
+    if _store is not None:
+        with suppress(RuntimeError):
+            _store.set_timeout(ASKING)
+            if _store.check([_key("cause")]):
+                said, text = json.loads(_store.get(_key("cause")))
+                return said, text
+    return None
+
+
+def is_said(error: Exception, sentence: str) -> bool:
+    """Whether another process on this machine has said it, or one before torchrun started all of them again.
+
+    Where torchrun keeps no store of its own (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) nothing is known of those before,
+    nor of others before they have joined: then the first process of each machine says it.
+    """
+    machine = os.environ.get("GROUP_RANK", "0")
+    key = f"seqtool/said/{machine}/{hashlib.sha256(sentence.encode()).hexdigest()}"
+    if isinstance(error, LostConnectionError):  # one loss is not another
+        key = _key(f"lost/{machine}")
+    try:
+        store = _store
+        if store is None:
+            if not store_stays():
+                return os.environ.get("LOCAL_RANK", "0") != "0"
+            address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = dist.TCPStore(address, port, is_master=False, timeout=ASKING)  # type: ignore[attr-defined]
+        return bool(store.add(key, 1) > 1)
+    except RuntimeError:
+        return False
+
+
+def _key(name: str) -> str:
+    """In the store, of these processes and not of those that torchrun starts in their place."""
+    return f"seqtool/{os.environ['TORCHELASTIC_RESTART_COUNT']}/{name}" if store_stays() else f"seqtool/{name}"
+
+
+def store_stays() -> bool:
+    """Whether the store is torchrun's own, which also those have that it starts anew."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _first_line(error: Exception) -> str:
+    """Its first sentence, without the place in torch's source."""
+    line = (str(error).splitlines() or [""])[0]
+    return re.sub(r"^\[\S+:\d+\] *", "", line).split(". ")[0].rstrip(". ")
+
+
+def _in_words(time: timedelta) -> str:
+    seconds = int(time.total_seconds())
+    return f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"

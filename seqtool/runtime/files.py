@@ -1,0 +1,211 @@
+"""Reading text files, plain or .gz, line by line, with errors that say which file and which line."""
+
+import gzip
+import json
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any, BinaryIO, TextIO
+
+from seqtool.errors import InputError, naming
+
+BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
+DEEPEST = 64  # brackets within brackets, in a JSON file of our own
+
+
+def config_directory() -> Path:
+    """The configurations: the package's copy where it is installed from a wheel, otherwise the checkout's."""
+    package = Path(__file__).resolve().parent.parent
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def read_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[str]:
+    r"""The lines of a UTF-8 file without their ends: \n or \r\n, and nothing else, ends a line.
+
+    Raises InputError where the file is missing, no file, empty (unless it `may_be_empty`), not UTF-8, or a .gz that is
+    damaged, and where a line is longer than any text has.
+    """
+    number = 0
+    with _open(check_file(path)) as file:
+        try:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
+                if len(line) == LONGEST:
+                    raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path} line {number:,} is not valid UTF-8 (byte {error.start + 1} of the line): "
+                "convert the file to UTF-8."
+            ) from error
+        except EOFError as error:
+            raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{path} is no intact gzip file (after line {number:,}): copy or download it again."
+            ) from error
+    if number == 0 and not may_be_empty:
+        raise InputError(f"{path} is empty.")
+
+
+def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """Line by line the pairs of two files. Raises InputError where one ends before the other."""
+    counts = [0, 0]
+    iterators = [read_lines(source), read_lines(target)]
+    while True:
+        pair = [next(lines, None) for lines in iterators]
+        if None in pair:
+            break
+        counts = [count + 1 for count in counts]
+        yield str(pair[0]), str(pair[1])
+    for side, lines in enumerate(iterators):
+        counts[side] += (pair[side] is not None) + sum(1 for _ in lines)
+    if counts[0] != counts[1]:
+        (more, long), (fewer, short) = sorted(zip(counts, (source, target), strict=True), reverse=True)
+        other = short.name if short.parent == long.parent else short
+        raise InputError(f"{long} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
+
+
+def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of a file with source, tab, target on each line. Raises InputError on any other line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise InputError(
+                f"{path} line {number:,} has {len(columns) - 1} tabs: "
+                "each line must be the source, one tab, the target."
+            )
+        yield columns[0], columns[1]
+
+
+def check_file(path: Path) -> Path:
+    """The path again; raises InputError unless it is a file that can be read more than once."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist.")
+    if path.is_dir():
+        raise InputError(f"{path} is a directory, not a text file.")
+    if not path.is_file():
+        raise InputError(f"{path} is not a regular file: write the text into a file first.")
+    return path
+
+
+def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What the JSON says; `pairs` makes the objects. Raises ValueError on whatever is wrong with it, and a number of
+    thousands of digits or thousands of brackets are.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8-sig")
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError("too many brackets within brackets") from error
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that seqtool wrote. Raises ValueError on what it never writes: another kind of value,
+    deep nesting, text that UTF-8 cannot hold, a pipe or device.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    record: dict[str, Any] = parse_json(path.read_bytes())
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} holds no object")
+    _check_plain(record, 0)
+    return record
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    if depth > DEEPEST:
+        raise ValueError("too many brackets within brackets")
+    if isinstance(value, str):
+        value.encode()  # JSON may hold half of a surrogate pair
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            key.encode()
+            _check_plain(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_plain(inner, depth + 1)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write the file beside its place and rename it: at `path` there is never a part of it, even where the power goes.
+
+    A file that is replaced keeps its mode.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with naming(path), _created(temporary, path) as file:
+            file.write(content)
+            sync(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """A text file to write that takes its place, and its mode, when it is complete; an error leaves what was there."""
+    if path.is_dir():
+        raise InputError(f"{path} is a directory: name a file to write to.")
+    if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
+        with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        return
+    if path.suffix == ".gz":
+        raise InputError(f"{path} would be plain text under the name of a compressed file: name it without .gz.")
+    path = path.resolve()  # a link stays a link
+    if path.exists() and not os.access(path, os.W_OK):
+        raise InputError(f"{path} is read-only: name another file to write to, or allow writing with chmod u+w.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    try:
+        file = _created(temporary, path)
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
+    try:
+        with naming(path), TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:
+            yield stream
+            stream.flush()
+            sync(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def sync(file: IO[Any]) -> None:
+    """Have what was written to the file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _created(path: Path, like: Path) -> BinaryIO:
+    """A new file to write, and to read again, with the mode of the one that it is to replace, if there is one."""
+    if not like.exists():
+        return path.open("w+b")
+    path.touch(0o600)
+    file = path.open("w+b")
+    path.chmod(stat.S_IMODE(like.stat().st_mode))  # after it is opened: it may say that nobody writes
+    return file
+
+
+def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def one_line(text: str) -> str:
+    """Whatever a file may be called, as one line of UTF-8 without tabs."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())

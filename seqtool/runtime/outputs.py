@@ -1,0 +1,72 @@
+"""Files that commands write: never over what they read, and kept as far as they are when a command is stopped."""
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import TextIO
+
+from seqtool.errors import InputError
+from seqtool.runtime.files import replacing
+
+NOT_ENDED = "not ended"  # the last field of a hypothesis that was cut at its maximum length, in n-best lists
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str, str | int]]) -> None:
+    """Raise InputError where two outputs are one file, or an output is a file that is read, also by way of links.
+
+    outputs: paths by setting; inputs: what to call each in the message, and its path or descriptor.
+    """
+    written = {name: path for name, path in outputs.items() if path is not None}
+    identities = {name: _identity(path) for name, path in written.items()}
+    for one, other in combinations(written, 2):
+        if identities[one] is not None and identities[one] == identities[other]:
+            raise InputError(f"{one} and {other} are both {written[one]}: name two files.")
+    if not written:
+        return
+    for title, file in inputs:
+        read = _identity(file)
+        for name, path in written.items():
+            if read is not None and read == identities[name]:
+                raise InputError(
+                    f"{name}={path} is the same file as {title}, which is read: name another file to write to."
+                )
+
+
+@contextmanager
+def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
+    """A file that takes its place when it is complete, as `replacing` makes it. Where Ctrl-C, a signal or a failing
+    machine ends the work before, what was written is kept beside it, and standard error says where and how much
+    is `finished`. Bad input and a full disk leave nothing.
+    """
+    with replacing(path) as stream:
+        try:
+            yield stream
+        except (KeyboardInterrupt, SystemExit, RuntimeError):  # torch's errors are RuntimeErrors
+            _keep(stream, path, finished())
+            raise
+
+
+def _keep(stream: TextIO, path: Path, finished: str) -> None:
+    stream.flush()
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or stream.tell() == 0:
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as kept:  # noqa: PTH123 a descriptor
+        written.seek(0)
+        shutil.copyfileobj(written, kept.buffer)
+    before = f"; {path} is as it was" if path.exists() else ""
+    print(f"Stopped: {partial} has what is finished, {finished}{before}.", file=sys.stderr)
+
+
+def _identity(file: str | int) -> tuple[int, int] | str | None:
+    """Equal for two names of one file, there or not; None for a device or pipe, which writing does not replace."""
+    try:
+        found = os.stat(file)  # noqa: PTH116 a descriptor is no path
+    except OSError:
+        return os.path.realpath(file) if isinstance(file, str) else None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None

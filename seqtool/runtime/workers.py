@@ -1,0 +1,65 @@
+"""Work shared out over processes, its results in order."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import TypeVar
+
+from seqtool.runtime.unfinished import UnfinishedError
+
+MOST = 8  # processes by default; one process reads for all of them
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def in_order(
+    function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
+) -> Generator[Result, None, None]:
+    """What `function`, of a module, gives for each task; two tasks a worker are under way, however many there are.
+
+    The workers are spawned, so that no thread or GPU of this process is copied. One worker is this process.
+    """
+    if workers == 1:
+        yield from map(function, tasks)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(function, task))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise UnfinishedError(
+            "A process that prepared data ended before its work did, perhaps for want of memory: set data.processes=1 "
+            '(a script of your own needs `if __name__ == "__main__":` besides).'
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def number(processes: int | None) -> int:
+    """Of workers: `processes`, or one a CPU, up to 8."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processes or min(MOST, cpus)
+
+
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, which then ends the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its workers, and they would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

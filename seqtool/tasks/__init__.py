@@ -1,0 +1,34 @@
+"""The tasks, and which of them is meant: the only place that decides it. A new task is a line here and a file."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from seqtool.errors import InputError
+from seqtool.settings import located
+from seqtool.tasks.task import Task, said
+
+if TYPE_CHECKING:
+    from seqtool.training.checkpoint import Checkpoint
+
+TASKS = {"text": "translation", "images": "captioning"}  # what data hold and models read, and the module of the task
+
+
+def of(config: DictConfig) -> Task:
+    """The task that the data are for: they tell it without torch, which models import (`Task.check_model`)."""
+    return _named(TASKS[said(located(config.data, trusted=True), "holds", "data")])
+
+
+def of_checkpoint(found: "Checkpoint") -> Task:
+    """The task that a checkpoint was trained for: the one that it records, or else what its model reads."""
+    if found.task is None:
+        return _named(TASKS[found.reads])
+    if found.task not in TASKS.values():
+        raise InputError(f"{found.path} is for the task '{found.task}', which this version of seqtool does not know.")
+    return _named(found.task)
+
+
+def _named(name: str) -> Task:
+    task: Task = importlib.import_module(f"{__name__}.{name}").TASK  # a task's file imports what only it needs
+    return task

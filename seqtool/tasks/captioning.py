@@ -1,0 +1,105 @@
+"""Captioning: images in, sentences out."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from seqtool.data.cache import Cache, Split
+from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.decoding.batching import Images, Sources
+from seqtool.errors import InputError
+from seqtool.metrics.captions import CaptionScorer
+from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
+from seqtool.models.image_captioner import ImageCaptioner
+from seqtool.predict.captioner import Captioner
+from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
+from seqtool.settings import build, typed
+from seqtool.tasks.task import Scorer, Task, with_vocabulary_found
+from seqtool.training import checkpoint
+from seqtool.training.validation import ValidationSettings
+
+
+class Captioning(Task):
+    """Images with captions; BLEU-4 and CIDEr-D of what is written against all captions of an image."""
+
+    name = "captioning"
+    reads = "images"
+    scores = ("bleu", "cider")
+    unit = "captions"
+
+    def prepare(self, config: DictConfig) -> Cache:
+        """The images too, as the model's encoder reads them: as annotation vectors where it is frozen."""
+        self.check_model(config)
+        if not isinstance(config.model.encoder, DictConfig):
+            raise InputError(f"Setting 'model.encoder' is a group of settings, not {config.model.encoder}.")
+        encoder = typed(EncoderSettings, config.model.encoder)
+        encoder.check()
+        if (said := warning(encoder)) is not None:
+            print(said, file=sys.stderr)
+        machine = typed(MachineSettings, {"device": config.device, "threads": config.threads})
+        set_threads(machine.threads)
+        data = with_vocabulary_found(config.data)
+        return prepare_captions(data, encoder, device=choose_device(machine.device))
+
+    def check(self, config: DictConfig, *, pretrained: bool) -> None:
+        """Its encoder's default weights must be there, or to be had, where they are wanted."""
+        super().check(config, pretrained=pretrained)
+        if pretrained:
+            check_default_weights(typed(EncoderSettings, config.model.encoder))
+        if config.train.gradient_flow:
+            raise InputError("train.gradient_flow=true is for translation models: an image is not read step by step.")
+        if config.embeddings.source is not None:
+            raise InputError("embeddings.source means nothing where the source is an image: use embeddings.target.")
+
+    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> ImageCaptioner[Any]:
+        words = len(cache.target_vocabulary)
+        model: ImageCaptioner[Any] = build(config.model, trusted=True, target_vocabulary=words, pretrained=pretrained)
+        return model
+
+    def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:
+        """An image encoder that is fine-tuned is trained from a step and at a rate of its own."""
+        encoder, backbone = config.model.encoder, list(model.backbone.parameters())
+        apart = set(map(id, backbone))
+        groups: list[dict[str, Any]] = [
+            {"params": [one for one in model.parameters() if id(one) not in apart], "from_step": 0}
+        ]
+        if backbone and encoder.fine_tune_from is not None:
+            groups.append({"params": backbone, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
+        return groups
+
+    def check_weights(
+        self, model: ImageCaptioner[Any], config: DictConfig, cache: Cache, path: Path, *, going_on: bool
+    ) -> None:
+        """A frozen backbone must be the one whose annotation vectors are stored: the model would be trained on one and
+        describe images with the other.
+        """
+        if cache.store.fits(model.backbone):
+            return
+        weights = config.model.encoder.weights
+        added = "++" if going_on else ""  # a run that goes on is named without its model, which has the setting
+        raise InputError(
+            f"{path} has another backbone than model.encoder.weights={'null' if weights is None else weights} gives, "
+            f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."
+        )
+
+    def examination(self, split: Split, settings: ValidationSettings) -> tuple[Sources, Scorer]:
+        references = split.references()[: settings.sentences]
+        scorer = CaptionScorer(references, tokenize="ptb", rouge=False)
+
+        def score(texts: Sequence[str]) -> dict[str, float]:
+            scores = scorer.scores(scorer.statistics(texts))
+            return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"]}
+
+        return Images(split, range(len(references))), score
+
+    def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:
+        return Captioner.load(checkpoints, **settings)
+
+    def use(self, checkpoint: str) -> str:
+        return f"seqtool caption checkpoint={checkpoint} images=FILE"
+
+
+TASK = Captioning()

@@ -1,0 +1,1 @@
+"""From a configuration and data to a trained model."""

@@ -1,0 +1,287 @@
+"""Checkpoints: directories without pickle that are complete or are not there.
+
+    runs/NAME/checkpoints/step-0001234/
+        model.safetensors      the weights
+        training.safetensors   tensors of the optimiser and of the random generators (not in exported models)
+        checkpoint.json        config, progress, versions, what the data were
+        source.vocabulary …    as the cache has them
+        manifest.json          size and SHA-256 of every file above
+
+A checkpoint is written beside its place, synced and renamed into it. One whose step was not validated is called
+step-0001234-stopped where a signal asked for it, and step-0001234-saved where train.save_minutes did; the next one
+replaces it. The progress of the newest one says which is the best.
+
+One that comes from elsewhere runs no code, and nothing in it is taken on trust: the files must be what the manifest
+says, the record must have the right kinds of values, and a model is built without memory and compared with the tensors'
+shapes before any of them is read.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.errors import InputError, naming
+from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime.files import read_record
+from seqtool.settings import located
+from seqtool.training.checkpoint_record import AVERAGE, CHECKPOINT, FORMAT, check_record
+from seqtool.training.tensors import Unfilled, fill, opened, replace, weights, write
+
+M = TypeVar("M", bound=nn.Module)
+
+log = logging.getLogger("seqtool")
+STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
+WEIGHTS, TRAINING, RECORD, MANIFEST = (
+    "model.safetensors",
+    "training.safetensors",
+    "checkpoint.json",
+    "manifest.json",
+)
+UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` writes and `remove` deletes
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint directory says, its tensors not yet read. task: None in those of earlier versions."""
+
+    path: Path
+    task: str | None
+    config: dict[str, Any]
+    progress: dict[str, Any]
+    versions: dict[str, str]
+    data: dict[str, Any]
+
+    @property
+    def reads(self) -> str:
+        """What the model reads, as its class says: text or images. InputError on a class that is not a model's."""
+        model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=False, base=EncoderDecoder)
+        return model.reads
+
+    def load_weights(self, model: nn.Module) -> None:
+        """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
+        fill(model, self._weights_of(model))
+
+    def load_model(self, make: Callable[[], M]) -> M:
+        """The model that `make` builds, with these weights; InputError as for `load_weights`.
+
+        It is built on torch's meta device: what the settings ask for takes no memory before it is known to be there.
+        """
+        with torch.device("meta"), Unfilled():
+            model = make()
+        replace(model, self._weights_of(model))
+        return model
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the weights by name; none of them is read."""
+        with opened(self.path / WEIGHTS) as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def training_tensors(self) -> dict[str, Tensor]:
+        with opened(self.path / TRAINING) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
+        parameters, shapes = weights(model), self.shapes()
+        for name in sorted(parameters.keys() ^ shapes.keys()):
+            where = "the checkpoint lacks" if name in parameters else "the model has no"
+            raise InputError(f"{self.path} does not fit the model: {where} '{name}'.")
+        for name, parameter in parameters.items():
+            if parameter.shape != shapes[name]:
+                raise InputError(
+                    f"{self.path} does not fit the model: '{name}' is {shapes[name]} there and "
+                    f"{tuple(parameter.shape)} here."
+                )
+        with opened(self.path / WEIGHTS) as file:
+            tensors = {name: file.get_tensor(name) for name in parameters}
+        for name, parameter in parameters.items():
+            kinds = [str(one.dtype).removeprefix("torch.") for one in (tensors[name], parameter)]
+            if tensors[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
+                raise InputError(
+                    f"{self.path} does not fit the model: '{name}' is {kinds[0]} there and {kinds[1]} here."
+                )
+        return tensors
+
+
+def save(
+    path: Path,
+    *,
+    model: Mapping[str, Tensor],
+    training: Mapping[str, Tensor],
+    task: str,
+    config: Mapping[str, Any],
+    progress: Mapping[str, Any],
+    versions: Mapping[str, str],
+    data: Mapping[str, Any],
+    vocabularies: list[Path],
+) -> None:
+    """Write a checkpoint at `path`, which a reader sees complete or not at all.
+
+    `data` is what a cache says of the files it was made from. OSError with `path` where the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        with naming(path):
+            write(temporary / WEIGHTS, model)
+            if training:
+                write(temporary / TRAINING, training)
+            record = {"format": FORMAT, "task": task, "config": config, "progress": progress, "versions": versions}
+            record["data"] = data
+            (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+            for vocabulary in vocabularies:
+                (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
+            files = sorted(temporary.iterdir())
+            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for file in (*files, temporary / MANIFEST, temporary):
+                _sync(file)
+        temporary.chmod(0o755)
+        temporary.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint in a directory; InputError where it is damaged, incomplete or of another format."""
+    try:
+        for name, expected in read_record(path / MANIFEST).items():
+            file = path / Path(name).name
+            size = file.stat().st_size
+            if not file.is_file() or size != expected["bytes"] or _sha256(file) != expected["sha256"]:
+                raise InputError(f"Checkpoint {path} is damaged: {name} is not what was written; use another one.")
+        record = read_record(path / RECORD)
+        if record["format"] != FORMAT and isinstance(record["format"], int):
+            raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+        check_record(record)
+        task, data = record.get("task"), record.get("data", {})
+        return Checkpoint(path, task, record["config"], record["progress"], record["versions"], data)
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"Checkpoint {path} is damaged: its record cannot be read; use another one.") from error
+
+
+def find(path: str | Path) -> Checkpoint:
+    """The checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (its best), `RUN/last`."""
+    path = Path(path)
+    if (path / RECORD).exists() or (path / MANIFEST).exists():
+        return read(path)
+    run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
+    if not run.exists():
+        raise InputError(f"There is no run or checkpoint at {path}.{_runs_nearby(path)}")
+    steps = list_checkpoints(run)
+    if not steps:
+        raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
+    last = newest(run)
+    if which == "last":
+        return last
+    for average_of_last in map(read, list_averages(run)):  # made when the run ended, and only where it scored better
+        if average_of_last.progress["step"] == last.progress["step"]:
+            return average_of_last
+    best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
+    if best == last.path:
+        return last
+    try:
+        return read(best)
+    except InputError as damaged:
+        log.warning("%s Going by %s.", damaged, last.path)
+        return last
+
+
+def newest(run: Path) -> Checkpoint:
+    """The newest checkpoint of a run that is not damaged; a warning says which were."""
+    errors: list[InputError] = []
+    for path in reversed(list_checkpoints(run)):
+        try:
+            found = read(path)
+        except InputError as damaged:
+            errors.append(damaged)
+            continue
+        for error in errors:
+            log.warning("%s Going by %s.", error, path)
+        return found
+    raise errors[0] if errors else InputError(f"{run} holds no checkpoint yet.")
+
+
+def step_name(step: int) -> str:
+    """What the checkpoint of a step that was validated is called."""
+    return f"step-{step:07d}"
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """A run's checkpoints by step, oldest first, without averages; of one step that before its validation first."""
+    found = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
+    return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in found if match)]
+
+
+def list_averages(run: Path) -> list[Path]:
+    return [path for path in (run / "checkpoints").glob(f"{AVERAGE}*") if CHECKPOINT.fullmatch(path.name)]
+
+
+def remove_all_but_good(run: Path, newest_good: Path) -> None:
+    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, and averages of
+    what will no longer be the last ones.
+    """
+    paths = list_checkpoints(run)
+    for path in (*paths[paths.index(newest_good) + 1 :], *list_averages(run)):
+        remove(path)
+
+
+def remove_unfinished(run: Path) -> None:
+    """Remove the parts that a killed process left. Files of others, such as .DS_Store and .nfs…, stay."""
+    for path in (run / "checkpoints").glob(".*"):
+        if UNFINISHED.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint; it first takes a name nobody looks for, so it is never seen in part."""
+    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # of another than what NFS may have kept of it
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)  # NFS keeps the files that another process has open
+
+
+def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
+    """The mean of several checkpoints' weights."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
+        return {name: _mean([file.get_tensor(name) for file in files]) for name in files[0].keys()}  # noqa: SIM118
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
+
+
+def _runs_nearby(path: Path) -> str:
+    runs = [run.parent.name for run in path.parent.glob("*/checkpoints")] if path.parent.is_dir() else []
+    return f" {path.parent} holds {', '.join(sorted(runs)[:12])}." if runs else ""
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,60 @@
+"""The weights that a run begins with: fresh ones, those of another run, or its own of when it was stopped."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+from seqtool.data.cache import Cache
+from seqtool.data.text.embeddings import pretrained as pretrained_vectors
+from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.errors import InputError
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.initialisation import initialise
+from seqtool.training import checkpoint
+
+log = logging.getLogger("seqtool")
+READ = {"text": "sentences", "images": "images"}
+
+
+def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
+    """Initialise the model, with word vectors from files where they are named."""
+    initialise(model, config.initialisation)
+    for side, known in cache.vocabularies.items():
+        file = config.embeddings[side]
+        if file is not None:
+            _load_vectors(Path(file), getattr(model, f"{side}_embedding"), known)
+
+
+def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
+    """What `init_from` names. InputError where its weights cannot be this model's."""
+    if any(file is not None for file in config.embeddings.values()):
+        raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
+    found = checkpoint.find(config.init_from)
+    if found.reads != model.reads:
+        theirs, ours = READ[found.reads], READ[model.reads]
+        raise InputError(f"init_from={found.path} reads {theirs}, but this model reads {ours}.")
+    return found
+
+
+def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
+    """Fill the model from a checkpoint. InputError where its vocabularies are not the cache's, a sentence that `what`
+    begins.
+    """
+    theirs = load_all(found.path, list(cache.vocabularies))
+    if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
+        raise InputError(
+            f"{what} another vocabulary than this data has: prepare the data with it, "
+            f"data.vocabulary.reuse={found.path}."
+        )
+    found.load_weights(model)
+
+
+def _load_vectors(file: Path, embedding: nn.Embedding, known: Vocabulary) -> None:
+    rows, vectors = pretrained_vectors(file, known, embedding.embedding_dim)
+    with torch.no_grad():
+        embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
+    log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")

@@ -1,0 +1,110 @@
+"""What training minimises.
+
+Of a sentence or caption: −log p of its words, summed; with attention over images, the doubly stochastic penalty; with
+hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections 4.1 and 4.2), without bias
+where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic penalty, label smoothing, soft rows).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.data.batches import Batch
+from seqtool.models.contract import EncoderDecoder, Output
+from seqtool.models.hard_attention import Sampled
+from seqtool.models.tokens import PAD
+
+
+class Loss(NamedTuple):
+    """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
+
+    `reward` is what the moving average of hard attention takes in, Σ_t log p(y_t), a mean over the rows that drew their
+    attention; NaN where none did, None without hard attention.
+    """
+
+    total: Tensor
+    nll: Tensor
+    reward: Tensor | None = None
+
+
+class TrainingLoss(nn.Module):
+    """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
+
+    `baseline` is the moving average of the reward, NaN before the first. The training loop moves it, by `observe`, and
+    saves it.
+    """
+
+    baseline: Tensor
+
+    def __init__(self, model: EncoderDecoder, smoothing: float) -> None:  # type: ignore[type-arg]
+        super().__init__()
+        self.model = model
+        self.smoothing = smoothing
+        self.register_buffer("baseline", torch.tensor(math.nan))
+
+    def forward(self, batch: Batch) -> Loss:
+        output = self.model(batch.source, batch.inputs)
+        if output.sampled is not None:
+            return self._of_samples(output, output.sampled, batch.labels)
+        return self._of_expected(output.features, output.attention, batch.labels)
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor) -> None:
+        """Move the baseline towards a batch's reward, b ← 0.9 b + 0.1 R (`decay`); the first reward starts it.
+
+        A reward that is not finite changes nothing.
+        """
+        decay = self.model.penalties.decay
+        moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
+        self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
+
+    def _of_expected(self, features: Tensor, attention: Tensor | None, labels: Tensor) -> Loss:
+        """−log p and the doubly stochastic penalty."""
+        total, nll = self.model.loss(features, labels, self.smoothing)
+        penalty = self.model.penalties.doubly_stochastic
+        if penalty and attention is not None:
+            total = total + penalty * doubly_stochastic(attention, labels).sum()
+        return Loss(total, nll.sum())
+
+    def _of_samples(self, output: Output, sampled: Sampled, labels: Tensor) -> Loss:
+        """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
+
+        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
+        own, of y_t and the words after it: what came before does not depend on it, so the mean is the same. A row that
+        took the expected context has −log p(y) alone; the doubly stochastic penalty is every row's.
+        """
+        penalties, M = self.model.penalties, sampled.samples  # noqa: N806
+        assert output.attention is not None
+        labels = labels[sampled.image]
+        first, drew = slice(sampled.expected), slice(sampled.expected, None)
+        expected = self._of_expected(output.features[first], output.attention[first], labels[first])
+        loss, nll = self.model.loss(output.features[drew], labels[drew], self.smoothing)
+        real = labels[drew] != PAD
+        reward = -nll.sum(1)
+        earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
+        score = ((earned - self._baseline(earned, M)) * sampled.log_probability * real).sum()
+        loss = loss - penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
+        if penalties.doubly_stochastic:
+            loss = loss + penalties.doubly_stochastic * doubly_stochastic(output.attention[drew], labels[drew]).sum()
+        return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, reward.mean())
+
+    def _baseline(self, earned: Tensor, samples: int) -> Tensor:
+        """b for what each row earned (n×1 or n×T): the moving average as it was before these samples, or the mean of
+        the image's others.
+        """
+        if self.model.penalties.baseline == "leave_one_out":
+            each = earned.view(-1, samples, earned.shape[1])
+            others = (each.sum(1, keepdim=True) - each) / (samples - 1)
+            return others.flatten(0, 1)
+        return torch.where(self.baseline.isnan(), earned[:, 0].mean(), self.baseline)
+
+
+def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
+    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count.
+
+    alpha N×T×S, labels N×T.
+    """
+    seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
+    return (1 - seen).square().sum(1)

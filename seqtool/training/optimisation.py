@@ -1,0 +1,160 @@
+"""Optimisers by name, and learning-rate schedules as pure functions of how far training is."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from seqtool.errors import InputError
+from seqtool.settings import Config, call, plain, sentence, typed, unknown
+
+OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adadelta": torch.optim.Adadelta,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+
+# What a setting must be, by the default that torch gives it: an optimiser does not look before it computes.
+KINDS: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
+
+FUSED = ("adam", "adamw")  # one pass over memory instead of a dozen
+
+Schedule = Callable[[int, float, int], float]
+"""(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
+
+
+class Optimisation:
+    """An optimiser whose learning rates follow a schedule. plateau: how many validations in a row that are not better
+    make a plateau, where the schedule goes by plateaus.
+    """
+
+    def __init__(self, optimiser: torch.optim.Optimizer, schedule: Schedule, plateau: int | None) -> None:
+        self.optimiser = optimiser
+        self.schedule = schedule
+        self.plateau = plateau
+        self._rates = [group["lr"] for group in optimiser.param_groups]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the step that was prepared for last."""
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    def prepare(self, step: int, epoch: float, plateaus: int) -> None:
+        """For this step: the rates, and what is trained, each group of parameters from its `from_step` on."""
+        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self.schedule(step, epoch, plateaus)
+            for parameter in group["params"]:
+                parameter.requires_grad_(step > group["from_step"])
+
+
+def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]) -> Optimisation:
+    """From the settings `optim` and `schedule`; `parameters` are groups of them, each with its `from_step`."""
+    rates = plain(schedule)
+    return Optimisation(make_optimiser(plain(optim), parameters), make_schedule(rates), rates.get("patience"))
+
+
+def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names.
+
+    `parameters` are parameters or groups of them, as torch takes them.
+    """
+    arguments, parameters = dict(settings), list(parameters)
+    name = _name(arguments, OPTIMISERS, kind="optimiser", setting="optim.name")
+    arguments = _checked(OPTIMISERS[name], arguments)
+    own = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
+    if name in FUSED and not own and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
+        arguments = {"fused": True, **arguments}
+    try:
+        return OPTIMISERS[name](parameters, **arguments)
+    except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
+
+
+def check_optimisation(optim: Config, schedule: Config) -> None:
+    """Raise InputError on settings that `make_optimisation` would refuse, whatever it is to train."""
+    make_schedule(plain(schedule))
+    make_optimiser(plain(optim), [torch.nn.Parameter(torch.zeros(1))])
+
+
+def _checked(optimiser: type[torch.optim.Optimizer], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, each of the kind that the optimiser computes with."""
+    fields: list[Any] = []
+    for name, parameter in inspect.signature(optimiser).parameters.items():
+        if name in arguments:
+            fields.append((name, KINDS.get(type(parameter.default), Any), dataclasses.field()))
+        elif parameter.default is not parameter.empty:  # only the name matters here
+            fields.append((name, Any, dataclasses.field(default=None)))
+    found: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
+    return {name: getattr(found, name) for name in arguments}
+
+
+def _name(arguments: dict[str, Any], known: Mapping[str, Any], *, kind: str, setting: str) -> str:
+    """Take the name, one of those that are known, out of the arguments."""
+    name = arguments.pop("name", "")
+    if not isinstance(name, str):
+        raise InputError(f"Setting '{setting}' must be text, not {name}.")
+    if name not in known:
+        raise InputError(sentence([unknown(name, known, kind=kind)]))
+    return name
+
+
+def _flat(parameters: list[Any]) -> list[torch.Tensor]:
+    return [one for group in parameters for one in (group["params"] if isinstance(group, dict) else [group])]
+
+
+def make_schedule(settings: Mapping[str, Any]) -> Schedule:
+    arguments = dict(settings)
+    name = _name(arguments, SCHEDULES, kind="schedule", setting="schedule.name")
+    if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
+        raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
+    schedule: Schedule = call(SCHEDULES[name], arguments, prefix="schedule")
+    return schedule
+
+
+def _constant(*, warmup: int) -> Schedule:
+    return lambda step, epoch, plateaus: _warm(step, warmup)
+
+
+def _inverse_square_root(*, warmup: int) -> Schedule:
+    return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
+
+
+def _cosine(*, warmup: int, epochs: float | None) -> Schedule:
+    """Half a cosine, from 1 at the start to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
+    if epochs is None:
+        raise InputError("schedule=cosine needs an end; set train.epochs, or schedule.epochs.")
+    if epochs <= 0:
+        raise InputError(f"schedule.epochs must be above 0, not {epochs:g}.")
+    return lambda step, epoch, plateaus: _warm(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
+
+
+def _halve_by_epoch(*, start: float, every: float) -> Schedule:
+    """Sutskever et al. 2014, section 3.4: constant for 5 epochs, then halved every half epoch."""
+    if every <= 0:
+        raise InputError(f"schedule.every must be above 0, not {every}.")
+    return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
+
+
+def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
+    """Halved at each plateau; the training loop says when one is reached, after `patience` validations."""
+    if patience < 1:
+        raise InputError(f"schedule.patience must be at least 1, not {patience}.")
+    return lambda step, epoch, plateaus: _warm(step, warmup) * 0.5**plateaus
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": _constant,
+    "cosine": _cosine,
+    "halve_by_epoch": _halve_by_epoch,
+    "halve_on_plateau": _halve_on_plateau,
+    "inverse_square_root": _inverse_square_root,
+}
+
+
+def _warm(step: int, warmup: int) -> float:
+    return min(1.0, step / warmup) if warmup else 1.0

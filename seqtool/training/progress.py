@@ -1,0 +1,110 @@
+"""How far a run is, and what follows from it: the best checkpoint, patience, plateaus, limits."""
+
+import math
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from seqtool.errors import InputError
+from seqtool.training.checkpoint import Checkpoint, step_name
+from seqtool.training.train_settings import TrainSettings
+from seqtool.training.validation import Scores, is_better
+
+ELSEWHERE = {"optimiser", "scaler"}  # in a checkpoint's record of the progress, but not part of it
+
+
+@dataclass
+class Progress:
+    """How far a run is: everything besides tensors that a resumed run needs.
+
+    `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
+    checkpoint and its scores. Patience and schedule look at scheduled validations alone, whose checkpoints are
+    `scheduled` and whose best scores are `yardstick`: `stale` of them were not better, `since_halving` since the rate
+    was last halved, which it was `plateaus` times. So a stop at a limit, which validates out of turn, changes nothing.
+    Steps whose loss or gradient is not finite are `skipped`, `skipped_in_a_row` of them just now; `good` is the last
+    checkpoint with a finite validation loss and no skipped step right before it. `meter` is what the next record of
+    the training loss begins with.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    stale: int = 0
+    since_halving: int = 0
+    plateaus: int = 0
+    yardstick: dict[str, Any] = field(default_factory=dict)
+    scheduled: list[str] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    good: str | None = None
+    meter: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Checkpoint) -> "Progress":
+        """What a checkpoint says; InputError where another version of seqtool made it otherwise."""
+        known = {one.name for one in fields(cls)} | ELSEWHERE
+        if not {"step", "epoch", "position", *ELSEWHERE} <= found.progress.keys() <= known:
+            raise of_another_version(found)
+        return cls(**{name: value for name, value in found.progress.items() if name not in ELSEWHERE})
+
+    def at_limit(self, settings: TrainSettings) -> bool:
+        """Whether there is nothing left to train."""
+        return (
+            (settings.steps is not None and self.step >= settings.steps)
+            or (settings.epochs is not None and self.epoch >= settings.epochs)
+            or (settings.minutes is not None and self.seconds >= 60 * settings.minutes)
+            or (settings.patience is not None and self.stale >= settings.patience)
+        )
+
+    def ended_by_time(self, settings: TrainSettings) -> bool:
+        """Whether train.minutes ended the run, and no other limit."""
+        in_time = replace(settings, minutes=None)
+        return self.at_limit(settings) and not self.at_limit(in_time)
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the parameters as they are now were."""
+        return bool(self.last.get("step") == self.step)
+
+    def validation_is_due(self, every: int | None) -> bool:
+        """At the end of an epoch or every so many steps, once; also after a stop that came in between."""
+        due = self.position == 0 if every is None else self.step % every == 0
+        return due and self.step > 0 and not self.is_validated
+
+    def count(self, *, skipped: bool) -> None:
+        """Count a step, whose loss or gradient was not finite where it was `skipped`."""
+        self.skipped += skipped
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
+
+    def take(self, scores: Scores, *, by: str) -> bool:
+        """Take in the scores of this step; returns whether they are the best so far."""
+        name = step_name(self.step)
+        better = is_better(scores, self.best, by=by)
+        if better:
+            self.best = {"checkpoint": name, "step": self.step, **scores}
+        if math.isfinite(scores["loss"]) and not self.skipped_in_a_row:
+            self.good = name
+        self.last = {"step": self.step, **scores}
+        return better
+
+    def take_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
+        """The same for patience, for a schedule that goes by plateaus of so many validations, and for the checkpoints
+        that are kept.
+        """
+        better = is_better(scores, self.yardstick, by=by)
+        if better:
+            self.yardstick = scores
+        self.stale = 0 if better else self.stale + 1
+        self.since_halving = 0 if better else self.since_halving + 1
+        if plateau is not None and self.since_halving >= plateau:
+            self.plateaus, self.since_halving = self.plateaus + 1, 0
+        self.scheduled = [*self.scheduled, step_name(self.step)][-kept:]
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.step:,}, {self.seconds / 60:.1f} min"
+
+
+def of_another_version(found: Checkpoint) -> InputError:
+    return InputError(f"{found.path} was made by another version of seqtool ({found.versions}).")

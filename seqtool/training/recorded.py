@@ -1,0 +1,176 @@
+"""The data that a checkpoint was trained with, found again when they or the checkpoint have moved.
+
+A checkpoint records the settings of its data and the digests of the files. Their places may be named anew; a relative
+one is looked for in the working directory, and then where the run was started. What is used is known by its digests.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from omegaconf import DictConfig
+
+from seqtool.data.cache import Cache, Split
+from seqtool.data.columns import OFFSET
+from seqtool.data.configuration import corpus_settings
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.corpora.parallel import FileCorpus
+from seqtool.data.directories import SUMMARY
+from seqtool.data.images.image_store import DIGESTS
+from seqtool.errors import InputError
+from seqtool.runtime.files import check_file, read_record
+from seqtool.settings import Config, build, plain, resolved
+from seqtool.training.checkpoint import Checkpoint
+
+SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files
+CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever they are called
+log = logging.getLogger("seqtool")
+
+
+def digests(cache: Cache) -> dict[str, Any]:
+    """What a checkpoint records of the data that it was trained with."""
+    inputs = cache.summary["inputs"]
+    if cache.holds == "text":
+        return dict(inputs["text"])
+    content, images = hashlib.sha256(), (cache.store.directory / DIGESTS).read_text().split()
+    for split in cache.splits:
+        if split != "test":
+            rows = np.fromfile(cache.directory / f"{split}.rows.bin", OFFSET)
+            content.update("\n".join([split, *(images[row] for row in rows)]).encode())
+    return {**inputs["text"], "images": inputs["images"], CONTENT: content.hexdigest()}
+
+
+def settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictConfig:
+    """The settings of the checkpoint's data, with those that are given over them, and the places of the split's files:
+    of those that the checkpoint was trained with if they are there, otherwise, with a warning, of what is.
+    """
+    stored = {**found.config.get("data", {}), **given}
+    other = None
+    for values in (stored, _from_the_start(found, stored, given)):
+        data = cast(DictConfig, resolved({"data": values}).data)
+        corpus = build(corpus_settings(data), trusted=False, base=Corpus)
+        if split in corpus.splits() and is_there(corpus, split):
+            if given.keys() & set(SOURCES) or _is_recorded(found, corpus, split):
+                return data
+            other = other or data
+    if other is not None:
+        log.warning("The data have changed since %s was trained with them: scored is what they are now.", found.path)
+        return other
+    return cast(DictConfig, resolved({"data": stored}).data)
+
+
+def _from_the_start(found: Checkpoint, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the places that are not given taken from where the run was started, if something is there."""
+    started = _started(found)
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(one) for one in value]
+        return str(started / value) if isinstance(value, str) and _exists(started / value) else value
+
+    return {
+        name: placed(value) if name in (*SOURCES, "cache") and name not in given else value
+        for name, value in values.items()
+    }
+
+
+def _started(found: Checkpoint) -> Path:
+    """The working directory of the run, in whose runs/NAME/checkpoints/ the checkpoint is; here for one by itself."""
+    path = found.path.resolve()
+    return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
+
+
+def is_there(corpus: Corpus, split: str) -> bool:
+    """Whether the split's files are."""
+    if isinstance(corpus, FileCorpus):
+        return all(map(_exists, corpus.files()[split]))
+    try:
+        corpus.check()
+    except InputError:
+        return False
+    return True
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no name that a file can have
+        return False
+
+
+def _is_recorded(found: Checkpoint, corpus: Corpus, split: str) -> bool:
+    """Whether the split is, by its digests, what the checkpoint was trained with; also where it does not say."""
+    if isinstance(corpus, FileCorpus):
+        files = corpus.files()[split]
+        return split not in found.data or found.data[split] == [_digest(path) for path in files]
+    now = corpus.fingerprint(_digest)
+    return all(found.data.get(name, digest) == digest for name, digest in now.items())
+
+
+def _digest(path: Path) -> str:
+    with check_file(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_moved(found: Checkpoint, data: Config) -> bool:
+    """Whether files are named that the checkpoint was not trained with."""
+    before, now = found.config.get("data", {}), plain(data)
+    return any(now.get(name) != before.get(name) for name in SOURCES)
+
+
+def missing(corpus: Corpus) -> list[str]:
+    """The splits of which a file is no longer there."""
+    return [split for split in corpus.splits() if not is_there(corpus, split)]
+
+
+def caches(found: Checkpoint, roots: Iterable[Path]) -> Iterator[Cache]:
+    """The whole caches in these directories that were made from the same text as the checkpoint's."""
+    for file in (file for root in roots for file in sorted(root.glob(f"*/{SUMMARY}"))):
+        try:
+            if read_record(file)["inputs"]["text"] == found.data:
+                yield Cache(file.parent)
+        except (OSError, ValueError, KeyError, TypeError):  # damaged, or of another kind or version
+            continue
+
+
+def trained_on(found: Checkpoint, data: Config) -> Cache | None:
+    """The cache of sentence pairs that the checkpoint was trained with, where it is there still."""
+    limits = plain(data).get("limits")
+    for cache in caches(found, _roots(found, data)):
+        same = all(
+            (found.path / file.name).is_file() and (found.path / file.name).read_bytes() == file.read_bytes()
+            for file in cache.vocabulary_files
+        )
+        if same and cache.summary["inputs"].get("limits") == limits:
+            return cache
+    return None
+
+
+def texts(found: Checkpoint, data: Config, split: str) -> Split | None:
+    """The split of a cache that has its text, as none has of the training split."""
+    for cache in caches(found, _roots(found, data)):
+        if split in cache.splits and split != "train":
+            return cache.split(split)
+    return None
+
+
+def how_to_find(found: Checkpoint, data: Config, splits: Sequence[str]) -> str:
+    """The end of the sentence about files of these splits that are not there."""
+    values = plain(data)
+    names = [split for split in splits if isinstance(values.get(split), str | list)]
+    names = names or [name for name in SOURCES if isinstance(values.get(name), str | list)]
+    places = " or ".join(f"data.{name}=…" for name in names)
+    roots = " and ".join(map(str, _roots(found, data)))
+    return f"No cache of it is in {roots} either: say where the files are, {places}, or the caches, data.cache=…."
+
+
+def _roots(found: Checkpoint, data: Config) -> list[Path]:
+    """Where caches are looked for: as the settings say, from here and from where the run was started."""
+    name = plain(data).get("cache")
+    if not isinstance(name, str):
+        return []
+    here, there = Path(name), _started(found) / name
+    return [here] if here.resolve() == there else [here, there]

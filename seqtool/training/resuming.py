@@ -1,0 +1,171 @@
+"""Going on with a run: which one is meant, and what it may not change."""
+
+import logging
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.errors import InputError
+from seqtool.models.contract import EncoderDecoder
+from seqtool.settings import escape, located, plain, renamed
+from seqtool.training import checkpoint, recorded, runs
+from seqtool.training.progress import Progress
+from seqtool.training.train_settings import TrainSettings
+
+log = logging.getLogger("seqtool")
+MOST_BRACKETS = 1000  # in the settings of a run, which have a few
+GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
+# What a run cannot change while it goes on: the weights' shapes, the batches and their order.
+FIXED = (
+    *("model", "data", "seed", "precision", "initialisation", "init_from", "embeddings", "optim.name", "schedule.name"),
+    *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "accumulate", "normalise")),
+)
+
+
+def existing(config: DictConfig) -> Path | None:
+    """The directory of the run to go on with, or under `auto` to start anew; None where one is to be made."""
+    resume = str(config.train.resume).lower()
+    if resume == "false":
+        return None
+    if config.run is None:
+        raise InputError(f"train.resume={resume} needs run=NAME: the run to go on with.")
+    if os.sep in config.run and (Path(config.run) / "config.yaml").exists():
+        place = Path(config.run).resolve()
+        raise InputError(
+            f"run={config.run} is a path: a run goes on in the directory that it was started in, "
+            f"cd {shlex.quote(str(place.parents[1]))}, with run={place.name}."
+        )
+    run = runs.path(config.run, root=runs.RUNS)
+    if resume == "auto":
+        return run if run.is_dir() else None
+    if not (run / "config.yaml").exists():
+        raise InputError(
+            f"There is no run at {run} to go on with: start it without train.resume, or go to where it is."
+        )
+    return run
+
+
+def last(run: Path, config: DictConfig) -> checkpoint.Checkpoint | None:
+    """The run's newest checkpoint; none under `auto` where nothing was saved yet, and the run starts anew."""
+    if checkpoint.list_checkpoints(run):
+        return checkpoint.newest(run)
+    if str(config.train.resume).lower() != "auto":
+        raise InputError(f"Run {run} was stopped before it saved anything: train.resume=auto starts it anew.")
+    return None
+
+
+def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
+    progress = Progress.of(found)
+    averaged = settings.average_last <= 1 or bool(checkpoint.list_averages(found.path.parents[1]))
+    return progress.at_limit(settings) and progress.last.get("step") == progress.step and averaged
+
+
+def resumed(config: DictConfig, run: Path) -> DictConfig:
+    """The run's stored config, with the settings that this command line names put over it.
+
+    InputError where one of them would make it another run.
+    """
+    stored = _stored(run / "config.yaml")
+    for group in ("train", "validation"):
+        for name, value in config[group].items():
+            stored[group].setdefault(name, value)  # an older version had fewer settings
+    changed = stored.copy()
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} in a run's name too
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+~")
+        if key == "experiment":  # a preset: the groups it chose
+            for group in ("data", "model", "optim", "schedule"):
+                OmegaConf.update(changed, group, config[group], merge=False)
+        else:
+            value = OmegaConf.select(config, key)
+            OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
+    free_settings = ["data.cache", "data.processes"]
+    if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in (stored, changed)):
+        free_settings.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
+    moved = (f"data.{name}" for name in recorded.SOURCES)  # the files must be the same: see check_data
+    free_settings += [name for name in moved if all(_names_files(one, name) for one in (stored, changed))]
+    for free in free_settings:
+        OmegaConf.update(stored, free, OmegaConf.select(changed, free))
+    for key in FIXED:
+        before, now = (OmegaConf.select(one, key) for one in (stored, changed))
+        if before != now:
+            names = ", ".join(f"{name} ({old}, now {new})" for name, old, new in _differences(key, before, now))
+            raise InputError(
+                f"Run {run} was started with other settings of {names}: a run goes on as it began. "
+                "Leave them out, or start a new run, perhaps with init_from=."
+            )
+    for key in ("optim", "schedule", "train", "validation"):
+        for name, old, new in _differences(key, stored[key], changed[key]):
+            if name not in ("train.resume", *_limits()):
+                log.info("From here on %s is %s, which was %s.", name, new, old)
+    return changed
+
+
+def _limits() -> list[str]:
+    return [f"train.{name}" for name in ("epochs", "steps", "minutes", "patience")]
+
+
+def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Each setting that differs, under its full name, with both values."""
+    if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
+        if before != now:
+            yield key, before, now
+        return
+    for name in dict.fromkeys([*before, *now]):
+        yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
+
+
+def _names_files(config: DictConfig, key: str) -> bool:
+    """Not so of the built-in data, which have sizes in some of these places."""
+    return isinstance(OmegaConf.select(config, key), str | ListConfig)
+
+
+def _stored(file: Path) -> DictConfig:
+    """The settings that a run was started with. InputError where the file is not as it was written."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if text.count("[") + text.count("{") > MOST_BRACKETS:
+            raise ValueError("brackets, over which YAML takes its time")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # type: ignore[no-untyped-call]
+            raise ValueError("aliases, of which a few can name a value a billion times")
+        stored = OmegaConf.create(text)
+        if not isinstance(stored, DictConfig):
+            raise TypeError("no settings")
+        plain(stored)
+        check_groups(stored, f"{file} is damaged: setting")
+        located(stored.model, trusted=False, base=EncoderDecoder)
+        located(stored.data, trusted=False, base=Corpus)
+        stored.data._target_ = renamed(stored.data._target_)
+    except InputError:
+        raise
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{file} is damaged: it does not hold the settings of a run.") from error
+    return stored
+
+
+def check_groups(config: DictConfig, start: str) -> None:
+    """Raise InputError, a sentence that begins with `start`, unless every group of settings is one."""
+    for group in GROUPS:
+        if not isinstance(config.get(group), DictConfig):
+            raise InputError(f"{start} '{group}' is a group of settings, not {config.get(group)}.")
+
+
+def check_data(found: checkpoint.Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
+    """Raise InputError where the files that are trained on are no longer those that the run began with."""
+    changed = [name for name, digest in found.data.items() if name != "test" and digest != data.get(name)]
+    if found.data.get(recorded.CONTENT, "") == data.get(recorded.CONTENT):
+        changed = [name for name in changed if name != "images"]  # which have moved
+    if changed:
+        given = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
+        raise InputError(
+            f"The data changed since {found.path} was saved ({', '.join(given)}): a run goes on with the data it began "
+            f"with. Put them back, or start a new run, perhaps with init_from={found.path}."
+        )

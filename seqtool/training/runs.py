@@ -1,0 +1,57 @@
+"""Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
+
+import fcntl
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from seqtool.errors import InputError
+
+RUNS = Path("runs")
+
+
+def create(name: str | None, *, suggestion: str, root: Path) -> Path:
+    """Make the directory of a new run and return its path.
+
+    Without a name it is the first of `suggestion`, `suggestion-2`, … that no other run has. The directory's
+    creation is what claims a name, so two processes never get the same one. Raises InputError for a name that
+    exists or that is not the name of a directory directly inside `root`.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    if name is not None:
+        try:
+            path(name, root=root).mkdir()
+        except FileExistsError:
+            raise InputError(
+                f"Run '{name}' exists already in {root / name}: choose another name with run=…, "
+                "or go on with it with train.resume=true."
+            ) from None
+        return root / name
+    for number in itertools.count(1):
+        candidate = path(suggestion if number == 1 else f"{suggestion}-{number}", root=root)
+        try:
+            candidate.mkdir()
+        except FileExistsError:
+            continue
+        return candidate
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Alone in training a run; InputError where another process does. However a process ends, its lock goes."""
+    with (run / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"Another process is training {run}: wait for it or stop it.") from None
+        yield
+
+
+def path(name: str, *, root: Path) -> Path:
+    """The directory of the run called `name`, existing or not; InputError if that is not in `root`."""
+    if name in ("", ".", "..") or os.sep in name or "\0" in name:
+        raise InputError(f"Run name '{name}' is not a plain directory name: a run lives directly in {root}.")
+    return root / name

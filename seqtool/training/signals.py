@@ -1,0 +1,60 @@
+"""Signals that ask a run to stop: it finishes its step or validation first."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from seqtool.runtime import distributed
+
+
+@dataclass
+class Stop:
+    """Whether a signal has asked for it."""
+
+    asked: bool = False
+
+
+@contextmanager
+def noted() -> Iterator[Stop]:
+    """Signals to stop are noted; a second SIGINT stops at once.
+
+    SIGUSR1 is what SLURM can send before a job's time is up; SIGHUP comes when the terminal is closed.
+    """
+    stop = Stop()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number == signal.SIGHUP:
+            _leave(terminals)
+        if not stop.asked and distributed.is_first():  # written past Python's buffers: this may have interrupted them
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
+        stop.asked = True
+
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+        signals.append(signal.SIGHUP)
+    try:
+        before = {number: signal.signal(number, note) for number in signals}
+    except ValueError:  # not the main thread: signals are not ours to handle
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(terminals: list[int]) -> None:
+    """Write nowhere what was written to a terminal that has gone: to write to it is an error, and would end the run."""
+    for number in terminals:
+        if not os.isatty(number):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)

@@ -1,0 +1,66 @@
+"""The `train` settings."""
+
+from dataclasses import dataclass
+
+from seqtool.data.batches import UNITS
+from seqtool.errors import InputError
+
+CHOICES = {
+    "batch_by": UNITS,
+    "normalise": ("tokens", "sentences"),
+    "resume": ("true", "false", "auto"),
+}
+POSITIVE = {
+    "batch_size",
+    "pool",
+    "accumulate",
+    "clip_norm",
+    "validate_every",
+    "save_minutes",
+    "patience",
+    "keep_last",
+    "log_every",
+}
+
+
+@dataclass
+class TrainSettings:
+    """The `train` settings; configs/train.yaml says what each is and holds the defaults."""
+
+    batch_size: int
+    batch_by: str
+    pool: int
+    accumulate: int
+    normalise: str
+    clip_norm: float | None
+    label_smoothing: float
+    epochs: int | None
+    steps: int | None
+    minutes: float | None
+    validate_every: int | None
+    save_minutes: float | None
+    patience: int | None
+    best_by: str | None
+    keep_last: int
+    average_last: int
+    log_every: int
+    resume: bool | str
+    gradient_flow: bool
+    tensorboard: bool
+
+    def check(self) -> None:
+        """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""
+        problems = [
+            f"Unknown train.{name} '{getattr(self, name)}'; choose from {', '.join(choices)}."
+            for name, choices in CHOICES.items()
+            if str(getattr(self, name)).lower() not in choices
+        ]
+        problems += [
+            f"train.{name} must be {'above 0' if name in POSITIVE else 'at least 0'}, not {value}."
+            for name, value in vars(self).items()
+            if not isinstance(value, bool | str | None) and (value < 0 or (name in POSITIVE and value == 0))
+        ]
+        if self.label_smoothing >= 1:
+            problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")
+        if problems:
+            raise InputError(" ".join(problems))

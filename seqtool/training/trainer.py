@@ -1,0 +1,195 @@
+"""The training loop: updates, validations and checkpoints in their turn, until a limit, patience or a signal."""
+
+import math
+import time
+
+from seqtool.data.batches import Batch, Epoch
+from seqtool.errors import InputError
+from seqtool.models.inputs import Source
+from seqtool.runtime import distributed
+from seqtool.training import checkpoint, tensors
+from seqtool.training.checkpoint_record import AVERAGE
+from seqtool.training.gradient_flow import GradientFlow, probe
+from seqtool.training.progress import Progress
+from seqtool.training.reporting import Reporter
+from seqtool.training.saving import Checkpoints
+from seqtool.training.signals import Stop
+from seqtool.training.train_settings import TrainSettings
+from seqtool.training.updates import Updates
+from seqtool.training.validation import Validator, is_better
+
+HOPELESS = 20  # steps in a row that are skipped; fp16 needs some to find its loss scale
+
+
+class Trainer:
+    """One run: `train()` goes from where `progress` is to the first limit, or until it is asked to stop.
+
+    `best_by` is the score that says which validation is the best.
+    """
+
+    def __init__(
+        self,
+        updates: Updates,
+        validator: Validator,
+        checkpoints: Checkpoints,
+        reporter: Reporter,
+        *,
+        settings: TrainSettings,
+        best_by: str,
+        seed: int,
+    ) -> None:
+        self.model = updates.model
+        self.updates = updates
+        self.validator = validator
+        self.checkpoints = checkpoints
+        self.reporter = reporter
+        self.settings = settings
+        self.best_by = best_by
+        self.seed = seed
+        self.run = checkpoints.run
+        self.progress = Progress()
+        self.flow = GradientFlow(self.run) if settings.gradient_flow else None
+
+    def resume(self, found: checkpoint.Checkpoint) -> None:
+        """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
+        progress = Progress.of(found)
+        try:
+            self.checkpoints.restore(found)
+            self.reporter.meter.restart(**progress.meter)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
+        self.checkpoints.go_on(found, progress)
+        self.progress = progress
+
+    def train(self, stop: Stop) -> bool:
+        """Train; returns false where a signal stopped it before its limit."""
+        settings, progress = self.settings, self.progress
+        started = time.monotonic() - progress.seconds
+        batches = self._epoch()
+        with self.reporter.bar(progress.step, self._expected_steps(batches)):
+            while not (stopped := self._stops(stop, started)):
+                if progress.validation_is_due(settings.validate_every):
+                    self._validate(scheduled=True)
+                    continue
+                if progress.at_limit(settings):
+                    break
+                if self.checkpoints.is_due(progress, settings.save_minutes):
+                    self._save("saved")
+                self._update(batches)
+                if batches.has_ended(progress.position):
+                    progress.epoch, progress.position = progress.epoch + 1, 0
+                    batches = self._epoch()
+                self.reporter.updated(progress, self.updates.optimisation.rate)
+            if stopped:
+                self._save("stopped")
+            elif not progress.is_validated:
+                self._validate(scheduled=False)
+        if not stopped:
+            self._measure_flow()  # also where no validation was due
+            if settings.average_last > 1:
+                self._average()
+        return not stopped
+
+    def _epoch(self) -> Epoch:
+        settings = self.settings
+        return Epoch(
+            self.updates.split,
+            size=settings.batch_size,
+            unit=settings.batch_by,
+            seed=self.seed,
+            epoch=self.progress.epoch,
+            pool=settings.pool,
+        )
+
+    def _expected_steps(self, batches: Epoch) -> int | None:
+        """At most, of the whole run; None where no limit counts steps."""
+        updates = math.ceil(len(batches) / self.settings.accumulate)
+        limits = [self.settings.steps, self.settings.epochs and self.settings.epochs * updates]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _stops(self, stop: Stop, started: float) -> bool:
+        """Whether a signal stops the run; all processes agree on that, and on how long they have trained."""
+        asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
+        return bool(asked)
+
+    def _update(self, batches: Epoch) -> None:
+        """One step over the next batches, skipped where the loss or its gradient is not finite."""
+        progress, optimisation = self.progress, self.updates.optimisation
+        group = batches.batches(progress.position, self.settings.accumulate)
+        epoch = progress.epoch + batches.share(progress.position)
+        progress.step += 1
+        progress.position += len(group)
+        optimisation.prepare(progress.step, epoch, progress.plateaus)
+        done = self.updates.update(group, self._too_large)
+        progress.count(skipped=done is None)
+        if done is not None:
+            self.reporter.meter.add(done.nll, done.tokens, done.norm)
+        if progress.skipped_in_a_row == HOPELESS:
+            self._give_up()
+
+    def _validate(self, *, scheduled: bool) -> None:
+        """Score the validation set and keep a checkpoint."""
+        progress, settings = self.progress, self.settings
+        if scheduled:
+            self._measure_flow()
+        scores = self.validator(self.updates.loss, self.model)
+        better = progress.take(scores, by=self.best_by)
+        if scheduled:
+            kept, plateau = max(settings.keep_last, settings.average_last), self.updates.optimisation.plateau
+            progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
+            self.reporter.meter.restart()
+        self.reporter.validated(scores, progress, better=better)
+        self._save("validated")
+        self.reporter.go_on()
+
+    def _save(self, why: str) -> None:
+        self.progress.meter = self.reporter.meter.state()
+        self.checkpoints.save(self.progress, why)
+
+    def _average(self) -> None:
+        """Average the last scheduled checkpoints; where that scores better it is kept beside them as the run's best."""
+        progress = self.progress
+        names = progress.scheduled[-self.settings.average_last :]
+        if not names:
+            return
+        name = f"{AVERAGE}{len(names)}"
+        saved = distributed.from_first(self.checkpoints.path(name).exists)
+        mean = self.checkpoints.average(names)
+        trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(self.model).items()}
+        tensors.fill(self.model, mean)
+        scores = self.validator(self.updates.loss, self.model)
+        tensors.fill(self.model, trained)
+        better = is_better(scores, progress.best, by=self.best_by)
+        self.reporter.averaged(len(names), scores, better=better)
+        if better and not saved:
+            progress.best = {"checkpoint": name, "step": progress.step, **scores}
+            self.checkpoints.save_average(name, mean, progress)
+
+    def _give_up(self) -> None:
+        """Raise InputError, which says what to go on from."""
+        path, good = self.checkpoints.back_to_good(self.progress), "Nothing good was saved before: start again."
+        if path is not None:
+            good = f"The last good checkpoint is {path}: go on from it with run={self.run.name} train.resume=true."
+        raise InputError(
+            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step "
+            f"{self.progress.step:,}: lower optim.lr or train.clip_norm. {good}"
+        )
+
+    def _too_large(self, batch: Batch) -> str:
+        """The end of the sentence about a batch that does not fit into memory."""
+        longest = f"target of {batch.target.shape[1] - 2:,} tokens"
+        if isinstance(batch.source, Source):
+            longest = f"source of {int(batch.source.lengths.max()) - 1:,} and longest {longest}"
+        begin = f" (init_from={self.run} begins with what was learnt)" if checkpoint.list_checkpoints(self.run) else ""
+        return (
+            f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "
+            f"start a run with a lower train.batch_size, now {self.settings.batch_size:,}, and a higher "
+            f"train.accumulate, or with a lower data.limits.maximum{begin}."
+        )
+
+    def _measure_flow(self) -> None:
+        if self.flow is not None and distributed.is_first():
+            batch = probe(self.updates.split).to(self.updates.machine.device)
+            self.flow.measure(self.model, batch, self.progress.step)

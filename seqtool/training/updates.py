@@ -1,0 +1,119 @@
+"""One update of a model's parameters: the gradient of a group of batches, clipped, and a step of the optimiser."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seqtool.data.batches import Batch, Indices
+from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime import distributed
+from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.training.losses import TrainingLoss
+from seqtool.training.optimisation import Optimisation
+from seqtool.training.train_settings import TrainSettings
+
+OPTIMISER, BASELINE = "optimiser.", "loss.baseline"  # in a checkpoint's names
+
+
+class Update(NamedTuple):
+    """What is told of an update: −log p of its batches summed in nats, their target tokens, the gradient's norm."""
+
+    nll: Tensor
+    tokens: int
+    norm: Tensor
+
+
+class Updates:
+    """Updates of a model from the sentences or images of a training split, in all processes together."""
+
+    def __init__(
+        self,
+        model: EncoderDecoder[Any],
+        split: Any,
+        optimisation: Optimisation,
+        *,
+        settings: TrainSettings,
+        machine: Machine,
+    ) -> None:
+        self.model = model
+        self.split = split
+        self.optimisation = optimisation
+        self.settings = settings
+        self.machine = machine
+        self.loss = TrainingLoss(model, settings.label_smoothing).to(machine.device)
+        self._parallel = distributed.DataParallel(self.loss)
+        self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
+
+    def update(self, group: Sequence[Indices], too_large: Callable[[Batch], str]) -> Update | None:
+        """One step over these batches; None, and nothing changed, where the loss or its gradient is not finite.
+
+        `too_large` is the end of the sentence about a batch that does not fit into memory.
+        """
+        sentences = sum(len(indices) for indices in group)
+        tokens = sentences + sum(int(self.split.lengths(indices)[1].sum()) for indices in group)
+        divisor = tokens if self.settings.normalise == "tokens" else sentences
+        optimiser, clip_norm = self.optimisation.optimiser, self.settings.clip_norm
+        self.loss.train()
+        optimiser.zero_grad(set_to_none=True)
+        self._parallel.prepare()
+        sums = torch.zeros(3, device=self.machine.device)  # −log p; rewards and how many there are
+        for indices in group:
+            sums += self._backward(indices, divisor, too_large, last=indices is group[-1])
+        nll, reward, rewards = distributed.total(sums)
+        self._scaler.unscale_(optimiser)  # so that the norm is clipped in the gradient's own scale
+        norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
+        length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
+        done = math.isfinite(length) and bool(finite)
+        if done:
+            if clip_norm is not None and length > clip_norm:
+                nn.utils.clip_grads_with_norm_(self.model.parameters(), clip_norm, norm)
+            self._scaler.step(optimiser)
+            self.loss.observe(reward / rewards)
+        self._scaler.update()  # which lowers its scale after an infinite gradient
+        return Update(nll, tokens, norm) if done else None
+
+    def _backward(self, indices: Any, divisor: int, too_large: Callable[[Batch], str], *, last: bool) -> Tensor:
+        """Add the gradient of this process's share of a batch; returns its −log p, and rewards and their number."""
+        device = self.machine.device
+        mine = distributed.share(indices)
+        batch = self.split.collate(mine if len(mine) else indices[:1])  # no process is left out of the exchange
+        weight = distributed.size() if len(mine) else 0  # the exchange is a mean
+        with self._parallel.exchanging(last=last), out_of_memory(device, partial(too_large, batch)):
+            with autocast(device, self.machine.precision):
+                loss = self._parallel(batch.to(device))
+            self._scaler.scale(loss.total * weight / divisor).backward()
+        if not len(mine):
+            return torch.zeros(3, device=device)
+        reward = torch.full_like(loss.nll, math.nan) if loss.reward is None else loss.reward
+        finite = reward.isfinite()
+        return torch.stack([loss.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What the next update depends on besides the parameters and random numbers: tensors by name, and the rest."""
+        tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
+        scalars: dict[str, Any] = {}
+        for index, state in self.optimisation.optimiser.state_dict()["state"].items():
+            for key, value in state.items():
+                (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
+        return tensors, {"optimiser": scalars, "scaler": self._scaler.state_dict()}
+
+    def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+        """Go on from such a state. Raises one of many errors where it does not fit."""
+        optimiser = self.optimisation.optimiser
+        state: dict[str, Any] = {"state": {}, "param_groups": optimiser.state_dict()["param_groups"]}
+        for name, value in [*tensors.items(), *scalars["optimiser"].items()]:
+            if name.startswith(OPTIMISER):
+                _, index, key = name.split(".", 2)
+                state["state"].setdefault(int(index), {})[key] = value
+        optimiser.load_state_dict(state)
+        for parameter, moments in optimiser.state.items():
+            for value in moments.values():
+                if isinstance(value, Tensor) and value.numel() > 1 and value.shape != parameter.shape:
+                    raise ValueError("a moment of another shape than its parameter")
+        if scalars["scaler"]:
+            self._scaler.load_state_dict(dict(scalars["scaler"]))
+        self.loss.baseline.copy_(tensors[BASELINE])

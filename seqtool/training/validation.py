@@ -1,0 +1,120 @@
+"""Validation while training: the loss by teacher forcing, and scores of what the model writes by itself."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqtool.data.cache import Split
+from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.decoding.batching import Sources, chunks, decode
+from seqtool.decoding.settings import MOST, DecodeSettings
+from seqtool.errors import InputError
+from seqtool.metrics.scores import SCORES
+from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime import distributed
+from seqtool.runtime.defaults import defaults
+from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.training.losses import TrainingLoss
+
+BATCH = 128  # sentences or images
+ADVICE = "lower validation.beam or validation.max_length."
+
+
+@dataclass
+class ValidationSettings:
+    """The `validation` settings of configs/train.yaml."""
+
+    beam: int
+    sentences: int | None
+    max_length: int
+
+    def check(self) -> None:
+        """Raise InputError on a value that is out of range."""
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                raise InputError(f"validation.{name} must be at least 1, not {value}.")
+            if name in MOST and value > MOST[name]:
+                raise InputError(f"validation.{name} must be at most {MOST[name]:,}, not {value:,}.")
+
+    def decoding(self, precision: str) -> DecodeSettings:
+        """How to decode: as configs/decoding.yaml says where these settings do not say otherwise."""
+        own = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH, "precision": precision}
+        settings = {**defaults("decoding"), **own}
+        return DecodeSettings(**{one.name: settings[one.name] for one in fields(DecodeSettings)})
+
+
+Scores = dict[str, float]
+"""By name (`metrics.scores`): loss in nats per token (not smoothed), and scores of free-running decoding against the
+untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalty after PTB tokenisation, and CIDEr-D on
+0–10.
+"""
+
+
+def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
+    """Than the best so far, if there is one; a loss that is not finite is worse than any that is."""
+    if not best:
+        return True
+    if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
+        return math.isfinite(scores["loss"])
+    sign = 1 if SCORES[by].higher_is_better else -1
+    return (sign * scores[by], -scores["loss"]) > (sign * float(best[by]), -float(best["loss"]))
+
+
+def told(scores: Mapping[str, Any]) -> list[str]:
+    """Every score as people read it, the loss last; what else a record has is left out."""
+    names = [name for name in scores if name in SCORES and name != "loss"]
+    return [SCORES[name].text(scores[name]) for name in (*names, "loss")]
+
+
+class Validator:
+    """Scores a model on one split, each sentence or image decoded once.
+
+    `sources` are what is decoded, and `score` what its texts are worth, in the same order.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        sources: Sources,
+        score: Callable[[list[str]], Scores],
+        vocabulary: Vocabulary,
+        *,
+        settings: ValidationSettings,
+        machine: Machine,
+    ) -> None:
+        self.split = split
+        self.sources = sources
+        self.score = score
+        self.vocabulary = vocabulary
+        self.settings = settings.decoding(machine.precision)
+        self.machine = machine
+
+    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
+        loss.eval()
+        with (
+            out_of_memory(self.machine.device, lambda: f"while validating, {BATCH} at a time: {ADVICE}"),
+            torch.inference_mode(),
+            autocast(self.machine.device, self.machine.precision),
+        ):
+            nats = self._loss(loss)
+            texts = self._texts(model)
+        loss.train()
+        return {"loss": nats, **self.score(texts)}
+
+    def _loss(self, loss: TrainingLoss) -> float:
+        def measured(rows: Sequence[int]) -> tuple[float, int]:
+            batch = self.split.collate(rows)
+            return float(loss(batch.to(self.machine.device)).nll), batch.tokens
+
+        order = np.argsort(self.split.target_lengths, kind="stable").tolist()
+        parts = distributed.together(measured, list(chunks(order, self.settings.at_once)))
+        return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
+
+    def _texts(self, model: EncoderDecoder[Any]) -> list[str]:
+        device = self.machine.device
+        hypotheses = decode(model, self.sources, self.settings, device=device, keep_attention=False)
+        return [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]

@@ -1,0 +1,229 @@
+"""Pictures of alignments, of attention over images, of training, of gradients and of scores, as PNG files."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.errors import InputError
+from seqtool.metrics.scores import SCORES
+from seqtool.view.figures import drawable, families, make_figure, save_figure, word_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from seqtool.metrics.bleu import LengthScore
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
+MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
+CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
+LARGEST = 60.0  # inches of a heat map, however many words: beyond it the cells and letters shrink
+PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
+
+
+def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
+    """A heat map of attention (target words × source words), as Figure 3 of Bahdanau et al. 2015.
+
+    Source on top, target downwards; black is 0 and white is 1. The words are set in fonts that have their
+    characters, as far as such fonts are installed. Raises ValueError when the shape is another one or there
+    are no words.
+    """
+    if attention.shape != (len(target), len(source)) or attention.size == 0:
+        raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
+    cell = min(CELL, LARGEST / max(len(source), len(target)))
+    figure = make_figure(cell * len(source), cell * len(target))
+    axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside, the picture grows by what they need
+    axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=3)
+    axes.set_xticks(np.arange(len(source)), [word_label(word) for word in source], rotation=90)
+    axes.set_yticks(np.arange(len(target)), [word_label(word) for word in target])
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=cell * 72 * 0.62)
+    axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
+    axes.grid(which="minor", color="0.35", linewidth=0.4)
+    axes.tick_params(which="minor", length=0)
+    save_figure(figure, path)
+
+
+def attention_over_image(
+    image: NDArray[np.uint8],
+    words: Sequence[str],
+    attention: NDArray[np.floating],
+    path: Path,
+    *,
+    chosen: Sequence[int] | None,
+) -> None:
+    """The image (side × side × 3), then for each word the image with its attention over it, as Figure 2 of Xu et al.
+    2015: bright where the word looked. attention is words × rows × columns; a frame marks a location that hard
+    attention chose (its number in reading order).
+    """
+    side = image.shape[0]
+    across = min(PANELS, len(words) + 1)
+    down = math.ceil((len(words) + 1) / across)
+    figure = make_figure(PANEL * across, (PANEL + 0.28) * down)
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for axes in panels:
+        axes.axis("off")
+    panels[0].imshow(image)
+    rows, columns = attention.shape[1:]
+    grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
+    extent = (0, side, side, 0)
+    for t, (axes, word) in enumerate(zip(panels[1:], words, strict=False)):
+        weights = attention[t] / max(float(attention[t].max()), 1e-12)
+        axes.imshow(0.35 * grey + 0.1, extent=extent)
+        axes.imshow(image, extent=extent, alpha=_smooth(weights, side))
+        axes.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
+        if chosen is not None:
+            row, column = divmod(chosen[t], columns)
+            height, width = side / rows, side / columns
+            axes.add_patch(_frame((column * width, row * height), width, height))
+    figure.tight_layout(pad=0.3)
+    save_figure(figure, path)
+
+
+def learning_curves(metrics: Path, path: Path) -> None:
+    """Losses, scores and learning rate against steps, from a run's metrics.jsonl: see `read_metrics`.
+
+    Draws what is there of `loss` and `valid_loss` (nats per token), `valid_NAME` of every score, `learning_rate`.
+    Raises InputError when there is nothing to draw.
+    """
+    series = read_metrics(metrics)
+    scores = [score for score in SCORES.values() if score.name != "loss"]
+    panels = [
+        ("nats per token", {"loss": "training loss", "valid_loss": "validation loss"}),
+        *((score.label, {f"valid_{score.name}": f"validation {score.label}"}) for score in scores),
+        ("learning rate", {"learning_rate": "learning rate"}),
+    ]
+    panels = [(label, {k: v for k, v in names.items() if k in series}) for label, names in panels]
+    panels = [(label, names) for label, names in panels if names]
+    if not panels:
+        raise InputError(f"{metrics} holds no losses, scores or learning rates to draw.")
+    figure = make_figure(7, 2.3 * len(panels) + 0.4)
+    plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+    for axes, (label, names) in zip(plots, panels, strict=True):
+        for index, (name, legend) in enumerate(names.items()):
+            steps, values = series[name]
+            few = len(steps) <= 40
+            axes.plot(steps, values, color=COLOURS[index], marker="." if few else None, label=legend)
+        axes.set_ylabel(label)
+        axes.set_ylim(bottom=0)
+        _clean(axes)
+        if len(names) > 1:
+            axes.legend(frameon=False)
+    plots[-1].set_xlabel("updates")
+    figure.align_ylabels()
+    save_figure(figure, path)
+
+
+def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+    """‖∂loss/∂h_t‖ against the time step t, for encoder and decoder side by side, on one logarithmic scale.
+
+    One line for each measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
+    """
+    figure = make_figure(10, 4)
+    panels = figure.subplots(1, 2, sharey=True)
+    shades = np.linspace(0.25, 1.0, len(norms))
+    for side, (axes, title) in enumerate(zip(panels, ("encoder", "decoder"), strict=True)):
+        for shade, (name, values) in zip(shades, norms.items(), strict=True):
+            shown = np.array(values[side], dtype=float)
+            shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
+            steps = np.arange(1, len(shown) + 1)
+            axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=drawable(name))
+        axes.set_yscale("log")
+        axes.set_xlabel(f"time step t of the {title}")
+        _clean(axes)
+    panels[0].set_ylabel("‖∂loss/∂h$_t$‖ of the last token's loss")
+    _legend(panels[0])
+    save_figure(figure, path)
+
+
+def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -> None:
+    """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
+
+    Every system has the same bins. Bins without sentences leave a gap.
+    """
+    figure = make_figure(7, 4)
+    axes = figure.subplots()
+    bins = next(iter(systems.values()))
+    for index, (name, scores) in enumerate(systems.items()):
+        shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
+        points = [(one.value, one.low, one.high) if (one := score.bleu) else (np.nan,) * 3 for score in scores]
+        values, low, high = np.array(points).T
+        axes.errorbar(
+            np.arange(len(points)) + shift,
+            values,
+            yerr=np.maximum([values - low, high - values], 0),
+            **_look(index),
+            capsize=3,
+            label=drawable(name),
+        )
+    labels = [f"{score.label}\n({score.sentences:,} sentences)" for score in bins]
+    axes.set_xticks(np.arange(len(bins)), labels)
+    axes.set_xlim(-0.5, len(bins) - 0.5)
+    axes.set_ylim(bottom=0, top=1.05 * axes.get_ylim()[1])
+    axes.set_xlabel("words in the source sentence")
+    axes.set_ylabel("BLEU")
+    _clean(axes)
+    if len(systems) > 1:
+        _legend(axes)
+    save_figure(figure, path)
+
+
+def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """The numbers of a metrics.jsonl by name: their steps, in order, and their values.
+
+    Each line is an object with `step` and any numbers. Where a step occurs twice, as after resuming, the
+    later line counts. A last line that was cut short is left out; InputError with the line for anything else.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    series: dict[str, dict[int, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            step = int(record.pop("step"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} line {number} is not a JSON object with a 'step'.") from error
+        for name, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
+                series.setdefault(name, {})[step] = float(value)
+    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
+
+
+def _smooth(weights: NDArray[np.floating], side: int) -> NDArray[np.floating]:
+    """Weights of a grid, in 0 to 1, as opacities of a side × side picture."""
+    from PIL.Image import Resampling, fromarray
+
+    smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
+    return np.asarray(smooth, dtype=np.float32).clip(0, 1)
+
+
+def _frame(corner: tuple[float, float], width: float, height: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5)
+
+
+def _look(index: int) -> dict[str, Any]:
+    """Colour and marker of the lines of a plot, in turn."""
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def _clean(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+
+
+def _legend(axes: "Axes") -> None:
+    for text in axes.legend(frameon=False).get_texts():
+        text.set(parse_math=False, fontfamily=families(text.get_text()))

@@ -1,0 +1,94 @@
+"""What every model owes (`models/contract.py`), beyond stepping: prefilling, carried states, a loss of its own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import BAHDANAU, CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
+from torch import Tensor
+
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding.search import select
+from seqtool.models.bahdanau import Bahdanau
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.quicken import quicken
+from seqtool.training.losses import TrainingLoss
+
+Model = EncoderDecoder[Any]
+
+
+@pytest.fixture(params=[*MODELS, *CAPTIONERS])
+def case(request: pytest.FixtureRequest) -> tuple[Model, Any, Tensor]:
+    """A model, a source of four rows and a target."""
+    target = make_target(random_sentences(4, seed=2))[:, :-1]
+    if request.param in MODELS:
+        return make_model(request.param), make_source(random_sentences(4, seed=1)), target
+    return make_captioner(request.param), random_images(4, seed=1), target
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Those of a state: a tree of dataclasses and tuples."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    branches = tree if isinstance(tree, tuple) else vars(tree).values()
+    return [one for branch in branches for one in tensors(branch)]
+
+
+def close(found: Any, expected: Any) -> None:
+    for one, other in zip(tensors(found), tensors(expected), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
+    """Over three beams a row, too; the plain definition says the same."""
+    model, source, target = case
+    memory, state = model.encode(source)
+    rows = torch.arange(4).repeat_interleave(3)
+    state, tokens = select(state, rows), target[rows].roll(1, 0)[:, :4]
+    stepped, alphas = state, []
+    for token in tokens.unbind(1):
+        _, stepped, alpha = model.step(memory, stepped, token)
+        alphas.append(alpha)
+    for found in (model.prefill(memory, state, tokens), EncoderDecoder.prefill(model, memory, state, tokens)):
+        close(found[0], stepped)
+        assert (found[1] is not None) == model.attends
+        if found[1] is not None:
+            close(found[1], torch.stack(alphas, 1))
+
+
+def test_a_state_is_carried(case: tuple[Model, Any, Tensor]) -> None:
+    """Two halves of a target, one after the other, are the whole."""
+    model, source, target = case
+    whole, half = model(source, target), target.shape[1] // 2
+    first = model(source, target[:, :half])
+    second = model(source, target[:, half:], first.state)
+    close(torch.cat([first.features, second.features], 1), whole.features)
+    close(second.state, whole.state)
+
+
+def test_states_are_there_where_they_are_asked_for(case: tuple[Model, Any, Tensor]) -> None:
+    model, source, target = case
+    asked, plain = model(source, target, stepwise=True), model(source, target)
+    assert (plain.encoder_states, plain.decoder_states) == ((), ())
+    assert len(asked.decoder_states) == target.shape[1] and torch.equal(asked.features, plain.features)
+    assert len(asked.encoder_states) == (source.tokens.shape[1] if model.reads == "text" else 0)
+    assert torch.equal(asked.decoder_states[-1], asked.state.top)
+
+
+class Twice(Bahdanau):
+    """A model with a projection of its own."""
+
+    def project(self, features: Tensor) -> Tensor:
+        return 2 * super().project(features)
+
+
+def test_an_overridden_projection_counts_in_training() -> None:
+    torch.manual_seed(0)
+    model = Twice(**BAHDANAU)
+    source, target = make_source(random_sentences(4, seed=1)), make_target(random_sentences(4, seed=2))
+    batch = Batch(source, target, np.arange(4), 1)
+    expected = model.project(model(source, batch.inputs).features).log_softmax(-1)
+    nll = -(expected.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
+    assert torch.allclose(TrainingLoss(model, 0.0)(batch).nll, nll)
+    assert torch.allclose(TrainingLoss(quicken(model, torch.device("cpu")), 0.0)(batch).nll, nll)

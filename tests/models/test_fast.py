@@ -1,0 +1,213 @@
+"""Quicker parts give what the plain equations give, model by model: losses and every gradient."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
+from torch import Tensor
+
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding.tree import select
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast import additive, cross_entropy_in_pieces
+from seqtool.models.fast.gathering import GatheredLinear, one_pass
+from seqtool.models.fast.quicken import quicken
+from seqtool.training.losses import Loss, TrainingLoss
+
+Model = EncoderDecoder[Any]
+
+
+def quick(model: Model, device: str = "cpu") -> Model:
+    """The model with its quicker parts; those for a GPU compute on a CPU, too."""
+    return quicken(copy.deepcopy(model), torch.device(device))
+
+
+def make(name: str) -> tuple[EncoderDecoder[Any], Batch]:
+    """A model and a batch of sentences or captions of different lengths."""
+    target = make_target(random_sentences(5, seed=2))
+    tokens = int((target[:, 1:] != 0).sum())
+    if name in MODELS:
+        return make_model(name), Batch(make_source(random_sentences(5, seed=1)), target, np.arange(5), tokens)
+    return make_captioner(name), Batch(random_images(5, seed=1), target, np.arange(5), tokens)
+
+
+def gradients(model: EncoderDecoder[Any], batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
+    torch.manual_seed(7)  # hard attention draws
+    model.zero_grad()
+    loss = TrainingLoss(model, 0.1)(batch)
+    (loss.total / 3).backward()
+    return loss, {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert torch.allclose(gradient, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+@pytest.fixture(params=[*MODELS, *CAPTIONERS])
+def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
+    return make(request.param)
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("cpu", 1), ("cpu", 2**20), ("cuda", 2**20)])
+def test_equals_plain_gradients(
+    case: tuple[Model, Batch], device: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cross_entropy_in_pieces, "LOGITS", at_once)
+    monkeypatch.setattr(additive, "IN_CACHE", at_once)
+    model, batch = case
+    model.double().train()
+    plain, expected = gradients(model, batch)
+    fast, found = gradients(quick(model, device), batch)
+    assert torch.allclose(fast.total, plain.total, rtol=1e-12) and torch.allclose(fast.nll, plain.nll, rtol=1e-12)
+    compare(found, expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_carried_state_and_a_prefix_are_the_plain_ones(case: tuple[Model, Batch], device: str) -> None:
+    """`forward` in two halves, and a prompt, each with gradients and without."""
+    model, batch = case
+
+    def made(one: Model) -> list[Tensor]:
+        half = batch.inputs.shape[1] // 2
+        first = one(batch.source, batch.inputs[:, :half])
+        second = one(batch.source, batch.inputs[:, half:], first.state)
+        filled, attention = one.prefill(*one.encode(batch.source), batch.inputs)
+        seen = [*tensors(first.state), *tensors(second.state), *tensors(filled), first.features, second.features]
+        return [one.double() for one in seen] + ([] if attention is None else [attention])
+
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            for found, expected in zip(made(quick(model, device)), made(model), strict=True):
+                assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bahdanau-gru", "bahdanau-gru_cho"])
+def test_gradients_of_alignments_and_states_are_the_plain_ones(name: str) -> None:
+    model, batch = make(name)
+    model.double()
+
+    def gradient(model: Model, *, stepwise: bool) -> dict[str, Tensor]:
+        output = model(batch.source, batch.inputs, stepwise=stepwise)
+        assert output.attention is not None
+        total = output.attention.square().sum() + output.features.square().sum() + output.state.top.square().sum()
+        (total + sum(one.square().sum() for one in output.decoder_states)).backward()
+        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+    for stepwise in (True, False):
+        model.zero_grad()
+        compare(gradient(quick(model), stepwise=stepwise), gradient(model, stepwise=stepwise))
+
+
+def test_a_second_pass_backward_starts_anew() -> None:
+    model, batch = make("bahdanau-gru")
+    model = quick(model)
+    _, expected = gradients(model, batch)
+    model.zero_grad()
+    total = TrainingLoss(model, 0.1)(batch).total / 3
+    total.backward(retain_graph=True)
+    total.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, 2 * expected[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize("name", [*MODELS, *CAPTIONERS])
+def test_a_pass_that_stops_short_leaves_nothing_behind(name: str) -> None:
+    """Asking for the gradient of a state in the middle changes no gradient of the weights."""
+    model, batch = make(name)
+    model = quick(model.double().train())
+    torch.manual_seed(7)
+    output = model(batch.source, batch.inputs, stepwise=True)
+    total = output.features.square().sum()
+    wanted = list(output.decoder_states[1:2]) + list(output.encoder_states[1:2])
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    expected = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+    torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(total, parameters, allow_unused=True)
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or other is None or torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
+    model, batch = make("bahdanau-gru")
+    _, exact = gradients(model, batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, fast = gradients(quick(model), batch)
+        _, plain = gradients(model, batch)
+    for name, gradient in exact.items():
+        assert fast[name].dtype == torch.float32
+        error = (fast[name] - gradient).norm() / gradient.norm()
+        assert error < max(0.02, 1.5 * float((plain[name] - gradient).norm() / gradient.norm())), name
+
+
+@pytest.mark.parametrize("made", [lambda model: model, quick, lambda model: quick(model, "cuda")])
+@pytest.mark.parametrize("grad", [True, False])
+def test_states_and_attention_are_in_single_precision_under_autocast(
+    case: tuple[Model, Batch], grad: bool, made: Callable[[Model], Model]
+) -> None:
+    """In training, and in validation and decoding, from the first on."""
+    model, batch = made(case[0]), case[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(grad):
+        output, at_once = model(batch.source, batch.inputs, stepwise=True), model(batch.source, batch.inputs)
+        memory, state = model.encode(batch.source)
+        step = model.step(memory, state, batch.inputs[:, 0])
+    assert {one.dtype for one in (*output.encoder_states, *output.decoder_states)} == {torch.float32}
+    assert {one.dtype for one in (output.attention, at_once.attention, step.attention) if one is not None} <= {
+        torch.float32
+    }
+    for tree in (state, step.state, output.state, at_once.state):
+        assert {one.dtype for one in tensors(tree) if one.is_floating_point()} == {torch.float32}
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """Those of a state: a tree of dataclasses and tuples."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    branches = tree if isinstance(tree, tuple) else vars(tree).values()
+    return [one for branch in branches for one in tensors(branch)]
+
+
+def test_nothing_is_gathered_without_a_backward_pass() -> None:
+    linear = GatheredLinear(3, 2)
+    plain = torch.nn.functional.linear(torch.ones(1, 3), linear.weight, linear.bias)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad), one_pass():
+            y = linear(torch.ones(1, 3))
+            assert torch.equal(y, plain) and y.requires_grad == grad
+    assert linear(torch.ones(1, 3)).grad_fn.name() == "AddmmBackward0"
+
+
+def test_selected_keys_have_their_gradient() -> None:
+    """Rows of a memory are other tensors than the memory that was read."""
+    model, batch = make("bahdanau-gru")
+    model.double()
+
+    def gradient(model: Model) -> dict[str, Tensor]:
+        memory, state = model.encode(batch.source)
+        rows = torch.tensor([3, 0, 3])
+        step = model.step(select(memory, rows), select(state, rows), torch.tensor([4, 5, 6]))
+        step.logits.square().sum().backward()
+        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+
+    compare(gradient(quick(model)), gradient(model))
+
+
+def test_a_part_of_another_class_and_a_backbone_stay_as_they_are() -> None:
+    class Mine(torch.nn.Linear):
+        pass
+
+    model = make_captioner("show_tell-first_step")
+    model.image = Mine(96, 6)
+    before = {name: type(one) for name, one in model.backbone.named_modules()}
+    names = list(model.state_dict())
+    quicken(model, torch.device("cpu"))
+    assert type(model.image) is Mine and type(model.output) is GatheredLinear
+    assert {name: type(one) for name, one in model.backbone.named_modules()} == before
+    assert list(model.state_dict()) == names

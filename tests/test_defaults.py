@@ -1,0 +1,30 @@
+"""What the code takes for defaults is what Hydra composes from the same files."""
+
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from seqtool.predict.captioner import Captioner
+from seqtool.predict.predictor import Predictor
+from seqtool.predict.translator import Translator
+from seqtool.runtime.defaults import defaults
+from seqtool.runtime.files import config_directory
+
+
+@pytest.mark.parametrize("command", ["decoding", "translate", "caption", "eval"])
+def test_defaults_are_those_of_the_command(command: str) -> None:
+    with initialize_config_dir(str(config_directory()), version_base=None):
+        composed: Any = OmegaConf.to_container(compose(command))
+    assert dict(defaults(command)) == composed
+
+
+@pytest.mark.parametrize(("predictor", "max_length", "at_once"), [(Translator, 200, 64), (Captioner, 50, 64)])
+def test_how_a_predictor_writes_by_default(predictor: type[Predictor], max_length: int, at_once: int) -> None:
+    found = predictor.decoding()
+    assert found.pop("device") == "auto" and found.pop("threads") is None
+    settings = predictor.schema(**found)
+    assert (settings.max_length, settings.at_once, settings.beam) == (max_length, at_once, 5)
+    with pytest.raises(TypeError):
+        predictor.schema()  # no default stands in the code

@@ -1,0 +1,196 @@
+"""What `eval` says beside the scores: intervals, BLEU's parts, what made the hypotheses, where test sets come from."""
+
+import contextlib
+import json
+import math
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+from PIL import Image
+
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+
+FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
+TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
+SIZES = ["model.embedding=8", "model.encoder_hidden=8", "model.decoder_hidden=8", "model.alignment=8", "model.maxout=8"]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert run("eval", *arguments, "format=json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A system that is too short, a baseline that is worse, a reference and a source."""
+    monkeypatch.chdir(tmp_path)
+    words = ["the", "a", "small", "old", "cat", "dog", "house", "saw", "near", "runs"]
+    reference = [[words[(i * j + i) % 10] for j in range(4 + i % 9)] for i in range(120)]
+    Path("reference.txt").write_text("".join(" ".join(line) + " .\n" for line in reference))
+    Path("system.txt").write_text("".join(" ".join(line[: 3 + i % 8]) + "\n" for i, line in enumerate(reference)))
+    Path("baseline.txt").write_text("".join(" ".join(line[i % 3 :]) + "\n" for i, line in enumerate(reference)))
+    Path("source.txt").write_text("".join("x " * (len(line) - 1) + "x\n" for line in reference))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with the runs `text` and `photos`, each of one step."""
+    directory = tmp_path_factory.mktemp("place")
+    with contextlib.chdir(directory):
+        machine = ["device=cpu", "threads=1", "train.steps=1", "validation.max_length=5"]
+        assert run("train", "run=text", *machine, *TEXT, *SIZES) == 0
+        Path("photos").mkdir()
+        for i in range(6):
+            Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(f"photos/{i}.png")
+        lines = (json.dumps({"file": f"{i}.png", "caption": "all is red"}) for i in range(6))
+        Path("photos/captions.jsonl").write_text("\n".join(lines) + "\n")
+        photos = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.processes=1"]
+        sizes = ["model=show_attend_tell", "model.hidden=8", "model.alignment=8", "model.embedding=8"]
+        more = ["data.vocabulary.minimum_count=1", "data.valid_share=0.2", "data.test_share=0.4"]
+        assert run("train", "run=photos", *machine, *photos, *sizes, "model.encoder.size=32", *more) == 0
+        yield directory
+
+
+def test_a_system_has_one_interval(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether it is scored by itself, beside a baseline, or as the baseline of another."""
+    report = evaluated(capsys, *FILES, "baseline=baseline.txt")
+    alone = report["system"]["bleu"]
+    assert alone["low"] < alone["value"] < alone["high"]
+    assert report["comparison"]["differences"][0]["system"] == alone
+    turned = evaluated(capsys, "hypotheses=baseline.txt", *FILES[1:], "baseline=system.txt")
+    for there, here in zip(turned["comparison"]["differences"], report["comparison"]["differences"], strict=True):
+        assert (there["baseline"], there["system"]) == (here["system"], here["baseline"])
+    assert evaluated(capsys, *FILES[:3], "bootstrap=20")["system"]["bleu"] != alone
+
+
+def test_parts_of_bleu(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are sacreBLEU's, and multiply to the score."""
+    system = evaluated(capsys, *FILES)["system"]
+    texts = [Path(name).read_text().splitlines() for name in ("system.txt", "reference.txt")]
+    bleu = sacrebleu.corpus_bleu(texts[0], [texts[1]])
+    assert system["precisions"] == pytest.approx(bleu.precisions)
+    assert system["brevity_penalty"] == pytest.approx(bleu.bp) and 0.1 < bleu.bp < 0.9
+    assert system["length_ratio"] == pytest.approx(bleu.sys_len / bleu.ref_len)
+    mean = math.exp(sum(map(math.log, system["precisions"])) / 4)
+    assert system["scores"][0]["value"] == pytest.approx(mean * system["brevity_penalty"])
+    assert run("eval", *FILES) == 0
+    table = capsys.readouterr().out
+    precisions = " / ".join(f"{precision:.1f}" for precision in bleu.precisions)
+    assert f"n-gram precisions {precisions}, brevity penalty {bleu.bp:.3f}, length ratio 0." in table
+
+
+def test_brevity_penalty_of_captions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "h.json").write_text(json.dumps({"1": "a dog", "2": "two cats"}))
+    (tmp_path / "r.json").write_text(json.dumps({"1": ["a dog runs", "the old dog runs here"], "2": ["two cats sit"]}))
+    named = [f"hypotheses={tmp_path / 'h.json'}", f"references={tmp_path / 'r.json'}"]
+    report = evaluated(capsys, "task=captioning", *named)
+    assert report["length_ratio"] == pytest.approx(4 / 6)
+    assert report["brevity_penalty"] == pytest.approx(math.exp(1 - 6 / 4))
+    assert run("eval", "task=captioning", *named) == 0
+    assert "brevity penalty 0.607, length ratio 0.667" in capsys.readouterr().out
+
+
+def test_warning_about_tokenised_text(
+    files: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names the file and a setting that there is."""
+    tokenised = ["hypotheses=reference.txt", *FILES[1:]]
+    evaluated(capsys, *tokenised)
+    assert caplog.messages == [
+        "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a is for text as people write it: "
+        "detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
+    ]
+    caplog.clear()
+    evaluated(capsys, *tokenised, "tokenize=none")
+    evaluated(capsys, *FILES)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("name", "others"), [("text", set()), ("photos", {"hard_attention"})])
+def test_what_made_the_hypotheses(place: Path, name: str, others: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The checkpoint itself, not only its run, and all that decides what it writes."""
+    machine = ["device=cpu", "threads=1", "max_length=6"]
+    report = evaluated(capsys, f"checkpoint=runs/{name}", *machine, "beam=2")
+    assert report["checkpoints"] == [f"runs/{name}/checkpoints/step-0000001"]
+    decoding = report["decoding"]
+    assert (decoding["beam"], decoding["max_length"], decoding["precision"]) == (2, 6, "fp32")
+    assert {"length_penalty", "length_alpha", "coverage_penalty", "min_length", *others} <= decoding.keys()
+    assert run("eval", f"checkpoint=runs/{name}", *machine, "beam=2") == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"Checkpoint: runs/{name}/checkpoints/step-0000001"
+    assert re.match(r"Decoding: beam=2 length_penalty=\w+ ", second) and "top_p" not in second
+    # the line can be given again as it is
+    again = second.removeprefix("Decoding: ").split()
+    assert evaluated(capsys, f"checkpoint=runs/{name}", *machine[:2], *again) == report
+    assert run("eval", f"checkpoint=runs/{name}", *machine, "sample=true", "seed=3") == 0
+    drawn = capsys.readouterr().out.splitlines()[1]
+    assert "sample=true" in drawn and "seed=3" in drawn and "beam=" not in drawn
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is answered, and sacreBLEU's directory is an empty one."""
+    with socket.socket() as closed:  # a port that nobody listens to any more
+        closed.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, proxy)
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # which keeps the proxies that it began with
+    directory = tmp_path / "wmt14" / "full"
+    monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr(sacrebleu.DATASETS["wmt14/full"], "_outdir", str(directory))
+    monkeypatch.setattr(sacrebleu.DATASETS["wmt14/full"], "_rawdir", str(directory / "raw"))
+    return directory
+
+
+def test_captions_are_not_scored_as_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "captions.json"
+    file.write_text('[{"image_id": 1, "caption": "a cat"}]')
+    assert run("eval", f"hypotheses={file}", f"references={file}") == 2
+    assert f"hypotheses={file} is JSON, as captions are: say task=captioning." in capsys.readouterr().err
+
+
+def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was tried and where the text may be put, in one sentence; put there, it is used."""
+    arguments = ["eval", "checkpoint=runs/text", "testset=wmt14/full", "langpair=en-de", "device=cpu", "threads=1"]
+    assert run(*arguments) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    source, reference = (offline / f"wmt14_full.en-de.{side}" for side in ("src", "ref"))
+    assert error == (
+        "seqtool: testset=wmt14/full could not be had from https://statmt.org/wmt14/test-full.tgz ("
+        f"Connection refused): it needs the network once, or its text, a sentence a line, put into {source} and "
+        f"{reference}."
+    )
+    source.write_text("a small cat\n" * 3)
+    reference.write_text("eine kleine Katze\n" * 3)
+    assert run(*arguments, "max_length=5", "format=json") == 0
+    assert json.loads(capsys.readouterr().out)["system"]["sentences"] == 3
+
+
+def test_scores_of_each_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("eval", *FILES, "baseline=baseline.txt", "format=jsonl") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["line"] for line in lines] == list(range(1, 121))
+    texts = [Path(name).read_text().splitlines() for name in ("system.txt", "reference.txt", "baseline.txt")]
+    for line, system, reference, baseline in zip(lines, *texts, strict=True):
+        assert (line["hypothesis"], line["references"], line["baseline"]["hypothesis"]) == (
+            system,
+            [reference],
+            baseline,
+        )
+        assert line["scores"]["chrF2"] == sacrebleu.sentence_chrf(system, [reference]).score
+        assert line["baseline"]["scores"]["TER"] == sacrebleu.sentence_ter(baseline, [reference]).score

@@ -1,0 +1,71 @@
+"""What the layout promises, read off the syntax trees: short files and functions, and no guessing what one has in hand.
+
+Which folder may import which is checked by import-linter (pyproject.toml).
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "seqtool"
+FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+KNOWING = ("tasks/", "models/fast/")  # what may know which class a thing is of
+KINDS = ("models/", "data/cache.py", "data/columns.py")  # files whose classes are models, caches and splits
+INPUTS = "models/inputs.py"  # what a model reads may be asked
+PLATFORM = {("runtime/devices.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or the system offers
+
+
+def classes(prefixes: tuple[str, ...]) -> set[str]:
+    return {
+        node.name
+        for name, tree in FILES.items()
+        if name.startswith(prefixes) and name != INPUTS
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def questions(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Every `isinstance` and `hasattr`, with the names that stand in its second argument."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "hasattr"):
+            named = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+            yield node.func.id, named
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_nothing_asks_what_kind_of_model_or_data_it_has(name: str) -> None:
+    if name.startswith(KNOWING):
+        return
+    kinds = classes(KINDS)
+    for question, named in questions(FILES[name]):
+        assert question == "isinstance" or (name, question) in PLATFORM, f"{name} asks with hasattr"
+        if not name.startswith("models/"):
+            assert not named & kinds, f"{name} asks whether it has a {', '.join(sorted(named & kinds))}"
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_files_and_functions_are_short(name: str) -> None:
+    assert len((PACKAGE / name).read_text("utf-8").splitlines()) <= 300
+    for node in ast.walk(FILES[name]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None and node.end_lineno - node.lineno < 60, f"{node.name} is long"
+
+
+def test_equations_hold_no_hand_written_gradients() -> None:
+    found = [
+        f"{name}: {node.name}"
+        for name, tree in FILES.items()
+        if not name.startswith("models/fast/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).endswith("autograd.Function") for base in node.bases)
+    ]
+    assert not found
+
+
+def test_the_package_has_few_parts() -> None:
+    parts = {name.partition("/")[0] for name in FILES} - {"__init__.py", "__main__.py", "errors.py"}
+    assert len(parts) <= 11, sorted(parts)

@@ -1,0 +1,235 @@
+"""Going on with a run, whatever its vocabularies are."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
+from seqtool.training.trainer import Trainer
+
+COMMON = [
+    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1", "model.embedding=8"),
+    *("model.dropout=0.3", "train.minutes=null", "train.batch_size=4", "train.validate_every=2"),
+]
+TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", "model=sutskever", "model.hidden=12"]
+PHOTOS = [
+    *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
+    *("model.hidden=12", "model.alignment=8", "model.encoder.size=32", "model.encoder.fine_tune_from=1"),
+]
+PIECES = ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"]
+VOCABULARIES = {
+    "joint": [*TEXT, *PIECES, "data.vocabulary.joint=true"],
+    "separate": [*TEXT, *PIECES],
+    "word": [*TEXT, "data.vocabulary.kind=word"],
+    "char": [*TEXT, "data.vocabulary.kind=char"],
+    "captions": [*PHOTOS, "data.vocabulary.kind=word"],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with sentences to reverse, and pictures of one colour."""
+    generator = np.random.default_rng(0)
+    for name, count in (("train", 40), ("valid", 6)):
+        rows = [generator.choice(list("abcdef"), generator.integers(2, 6)).tolist() for _ in range(count)]
+        text = "".join(f"{' '.join(row)}\t{' '.join(reversed(row))}\n" for row in rows)
+        (tmp_path / f"{name}.tsv").write_text(text)
+    (tmp_path / "photos").mkdir()
+    with (tmp_path / "photos" / "captions.jsonl").open("w") as file:
+        for number in range(12):
+            colour = generator.integers(0, 2, 3)
+            Image.fromarray(np.full((16, 16, 3), 200 * colour, np.uint8)).save(tmp_path / f"photos/{number}.png")
+            caption = " ".join(f"{'much' if part else 'no'} {name}" for part, name in zip(colour, "rgb", strict=True))
+            file.write(json.dumps({"file": f"{number}.png", "captions": [caption]}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(*settings: str) -> int:
+    return cli.run(["train", *settings], config_directory())
+
+
+def weights(run: str) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors")
+
+
+def equal(one: str, other: str) -> bool:
+    pair = weights(one), weights(other)
+    return pair[0].keys() == pair[1].keys() and all(torch.equal(pair[0][name], pair[1][name]) for name in pair[0])
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_a_run_goes_on_and_is_fine_tuned_whatever_its_vocabularies_are(place: Path, vocabulary: str) -> None:
+    """It goes on as if it had not stopped, bit for bit; another run may begin with its weights."""
+    settings = [*VOCABULARIES[vocabulary], *COMMON]
+    assert train(*settings, "run=whole", "train.steps=5") == 0
+    assert train(*settings, "run=parts", "train.steps=3") == 0
+    assert train("run=parts", "train.resume=true", "train.steps=4") == 0
+    assert train(*settings, "run=parts", "train.resume=auto", "train.steps=5") == 0
+    assert equal("whole", "parts")
+    unmoved = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
+    assert train(*settings, "run=tuned", *unmoved) == 0
+    assert equal("whole", "tuned")
+
+
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs00000000001", "._step-0000002", "average-3.zip"])
+def test_files_of_others_in_a_run_are_left_alone(place: Path, name: str) -> None:
+    settings = [*VOCABULARIES["word"], *COMMON, "run=r"]
+    assert train(*settings, "train.steps=2") == 0
+    checkpoints = place / "runs/r/checkpoints"
+    (checkpoints / name).write_bytes(b"not ours")
+    (checkpoints / ".step-0000001-removed").mkdir()
+    (checkpoints / ".step-0000001-removed" / "model.safetensors").write_bytes(b"ours")
+    assert train("run=r", "train.resume=true", "train.steps=4") == 0
+    assert (checkpoints / name).read_bytes() == b"not ours"
+    assert not (checkpoints / ".step-0000001-removed").exists()
+    assert checkpoint.find("runs/r/last").progress["step"] == 4
+
+
+SAVING = [*VOCABULARIES["word"], *COMMON, "schedule=plateau", "schedule.patience=1", "train.log_every=3"]
+
+
+def test_checkpoints_by_time(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each replaces the one before it, and going on from it is exact. Nothing of them is left at the end."""
+    common = [*SAVING, "train.validate_every=4", "train.keep_last=2", "train.average_last=2", "train.steps=11"]
+    assert train(*common, "run=whole", "train.save_minutes=null") == 0
+    update = Trainer._update
+
+    def killing(self: Trainer, *arguments: Any) -> None:
+        if self.progress.step == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        update(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_update", killing)
+        assert train(*common, "run=parts", "train.save_minutes=1e-6") == 130
+    names = [path.name for path in checkpoint.list_checkpoints(Path("runs/parts"))]
+    assert names == ["step-0000004", "step-0000006-saved"]
+    assert "The last checkpoint is runs/parts/checkpoints/step-0000006-saved: go on from it" in capfd.readouterr().err
+    assert checkpoint.find("runs/parts").path.name == "step-0000004"
+    assert train("run=parts", "train.resume=true") == 0
+    kept = [sorted(path.name for path in Path("runs", run, "checkpoints").iterdir()) for run in ("whole", "parts")]
+    assert kept[0] == kept[1]
+    assert equal("whole", "parts")
+    progress = [checkpoint.newest(Path("runs") / run).progress for run in ("whole", "parts")]
+    assert all(progress[0][key] == progress[1][key] for key in ("best", "yardstick", "scheduled", "stale", "good"))
+    assert measured("whole") == measured("parts")
+
+
+def measured(run: str) -> list[dict[str, float]]:
+    """The records without times."""
+    found = [json.loads(line) for line in Path("runs", run, "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in found]
+
+
+def test_checkpoints_by_time_have_an_interval(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins anew with every checkpoint, of a validation too."""
+    saved = []
+    save = checkpoint.save
+
+    def noting(path: Path, **named: Any) -> None:
+        saved.append(path.name)
+        save(path, **named)
+
+    monkeypatch.setattr(checkpoint, "save", noting)
+    seconds = iter(range(0, 10_000, 60))
+    monkeypatch.setattr("seqtool.training.trainer.time.monotonic", lambda: next(seconds))
+    settings = ["train.save_minutes=3", "train.validate_every=5", "train.steps=8", "train.log_every=100"]
+    assert train(*SAVING, *settings, "run=r") == 0
+    assert [name for name in saved if "saved" in name] and saved[-1] == "step-0000008"
+    assert not {"step-0000000-saved", "step-0000001-saved", "step-0000006-saved"} & set(saved)
+
+
+def test_a_run_of_an_older_version_goes_on(place: Path) -> None:
+    """Which did not know all of today's settings."""
+    assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=2") == 0
+    file = place / "runs/r/config.yaml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if "save_minutes" not in line))
+    assert train("run=r", "train.resume=true", "train.steps=3") == 0
+    assert "save_minutes: 15" in file.read_text()
+
+
+def started(place: Path, *settings: str, **options: Any) -> subprocess.Popen[bytes]:
+    """`seqtool train` in a process of its own, which has validated once when this returns."""
+    command = [sys.executable, "-m", "seqtool", "train", *VOCABULARIES["word"], *COMMON, "run=r", *settings]
+    environment = {**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=place, env=environment, **options)
+    while process.poll() is None and not list(place.glob("runs/r/checkpoints/step-*")):
+        time.sleep(0.05)
+    return process
+
+
+def test_a_run_is_saved_when_its_terminal_is_closed(place: Path) -> None:
+    """To write to the terminal is an error from then on."""
+    outer, inner = pty.openpty()
+    settings = ["train.validate_every=5", "train.log_every=1"]
+    process = started(place, *settings, stdin=inner, stdout=inner, stderr=inner, preexec_fn=own_terminal)
+    os.close(inner)
+    os.close(outer)
+    assert process.wait(timeout=60) == 0
+    found = checkpoint.newest(place / "runs/r")
+    assert found.path.name in (f"step-{found.progress['step']:07d}", f"step-{found.progress['step']:07d}-stopped")
+    logged = [json.loads(line)["step"] for line in (place / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert max(logged) == found.progress["step"]
+
+
+def own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_under_nohup_a_run_outlives_its_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Trainer._update
+
+    def hanging_up(self: Trainer, *arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        update(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_update", hanging_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=3") == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert checkpoint.newest(place / "runs/r").progress["step"] == 3
+
+
+ENDED = {
+    "train.steps=4": "",
+    "train.minutes=1e-6": "",
+    "train.minutes=1e-6 train.steps=50": "before train.steps=50. Go on with: seqtool train run=r train.resume=true "
+    "train.minutes=null",
+    "train.minutes=1e-6 train.steps=50 train.epochs=9": "before train.steps=50 and train.epochs=9. Go on with",
+    "train.minutes=1e-6 train.epochs=9 schedule=cosine": "before train.epochs=9 and schedule.epochs=9, where the "
+    "learning rate is 0. Go on with",
+    "train.minutes=1e-6 schedule=cosine schedule.epochs=3": "before schedule.epochs=3, where the learning rate is 0.",
+    "train.minutes=30 train.steps=4": "",
+}
+
+
+@pytest.mark.parametrize("settings", ENDED)
+def test_a_run_that_time_has_ended_says_what_it_was_on_its_way_to(
+    place: Path, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(*VOCABULARIES["word"], *COMMON, "run=r", *settings.split()) == 0
+    output = capsys.readouterr().out
+    assert ("Ended by train.minutes=1e-06 at step 0, in epoch 1, before" in output) == bool(ENDED[settings])
+    assert ENDED[settings] in output

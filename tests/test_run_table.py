@@ -1,0 +1,43 @@
+"""Runs side by side."""
+
+from pathlib import Path
+
+import pytest
+
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
+
+DATA = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
+SIZES = ["model=sutskever", "model.hidden=4", "model.embedding=4", "device=cpu", "threads=1", "validation.max_length=5"]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_sweep_ends_with_a_table_of_its_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And inspect prints it of any directory of runs, without what is none, saying which are damaged."""
+    monkeypatch.chdir(tmp_path)
+    sweep = ["train", "-m", *DATA, *SIZES, "train.steps=1,2"]
+    assert cli.run([*sweep, "run=a"], config_directory()) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert cells(lines[0]) == ["run", "model", "data", "loss", "BLEU", "steps", "time"]
+    for line, name, steps in zip(lines[2:], ("a-0", "a-1"), ("1", "2"), strict=True):
+        best = checkpoint.find(Path("runs") / name).progress["best"]
+        expected = [name, "Sutskever", "Toy", f"{best['loss']:.3f}", f"{best['bleu']:.2f}", steps, "0.0 min"]
+        assert cells(line) == expected
+    assert cli.run(sweep, config_directory()) == 0  # without names of their own
+    made = [cells(line)[0] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert made == ["toy-sutskever", "toy-sutskever-2"]
+    (tmp_path / "runs" / "other").mkdir()
+    (checkpoint.newest(Path("runs/a-0")).path / "model.safetensors").write_bytes(b"")
+    assert cli.run(["inspect", "runs"], config_directory()) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 5 and rows[2].startswith("| a-1 ")
+    assert any("a-0" in message for message in caplog.messages)
