@@ -11,15 +11,16 @@ from seqtool.runtime.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
+    from seqtool.predict.generator import Generator
     from seqtool.predict.translator import Translator
 
 
-def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Captioner":
+def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Captioner | Generator":
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
-    `seqtool.load("runs/scenes").caption(["photo.jpg"])`.
+    `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
 
-    A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml and
-    configs/caption.yaml. torch is imported here, not by `import seqtool`.
+    A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml,
+    configs/caption.yaml and configs/generate.yaml. torch is imported here, not by `import seqtool`.
     """
     from seqtool import tasks
     from seqtool.errors import InputError
@@ -28,5 +29,5 @@ def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Capt
     if not checkpoint:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
     found = find(checkpoint if isinstance(checkpoint, str) else checkpoint[0])
-    model: Translator | Captioner = tasks.of_checkpoint(found).load(checkpoint, **settings)
+    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(checkpoint, **settings)
     return model

@@ -41,8 +41,8 @@ def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
             "model=luong translates sentences, but data=scenes holds images with captions: choose another model, such "
             "as model=show_tell, or other data, such as data=toy.",
         ),
-        (TOY, SCENES, "model._target_ names Scenes, which does not say what it reads: text or images."),
-        (LUONG, LUONG, "data._target_ names Luong, which does not say what it holds: text or images."),
+        (TOY, SCENES, "model._target_ names Scenes, which does not say what it reads: text or images or nothing."),
+        (LUONG, LUONG, "data._target_ names Luong, which does not say what it holds: pairs or captions or text."),
     ],
 )
 def test_what_does_not_go_together(data: Any, model: Any, message: str) -> None:

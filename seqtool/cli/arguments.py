@@ -17,9 +17,9 @@ from seqtool.errors import InputError
 from seqtool.settings import escape
 from seqtool.training.runs import RUNS
 
-# The settings that hold the name of a file, directory or run, and those of them that hold several.
-LISTS = frozenset({"checkpoint", "references", "images", "data.train", "data.valid", "data.test"})
-NAMES = LISTS | {"run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
+# The settings that hold the name of a file, directory or run, or any text, and those of them that hold several.
+LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test"})
+NAMES = LISTS | {"prompt", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
 NAMES |= {
     "alignments",
     "plot",
@@ -101,7 +101,8 @@ def referable(command: str, configs: Folders) -> set[str]:
 def quoted(setting: str, references: Collection[str] = ()) -> str:
     """`key=value` as Hydra must read it: a name of a file or run is taken as it stands, whatever it holds.
 
-    A list is written `a,b` or `[a,b]`, unless a file has that very name; so null is null unless a file is. In the
+    A list is written `a,b` or `[a,b]`, unless a file has that very name; so null is null unless a file is. A list of
+    texts for `stop` needs its brackets. In the
     name of a run ${model.cell} stands for the setting's value where model is one of the `references`.
     """
     match = OVERRIDE.fullmatch(setting)
@@ -113,7 +114,8 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
         return setting
     if match["key"] == "run":
         return start + quote(value, references)
-    if match["key"] not in LISTS or exists or not re.search(r"^\[.*\]$|,", value, re.DOTALL):
+    several = r"^\[.+\]$" if match["key"] == "stop" else r"^\[.*\]$|,"
+    if match["key"] not in LISTS or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else value.split(",")

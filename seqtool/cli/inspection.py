@@ -53,7 +53,7 @@ def _prepared(kind: Any, path: Path) -> str:
 
 
 def _vocabularies(found: checkpoint.Checkpoint) -> str:
-    if tasks.of_checkpoint(found).reads == "images":
+    if tasks.of_checkpoint(found).reads != "text":
         target = vocabulary.load(found.path / vocabulary.TARGET)
         return f"{target.kind} {len(target):,}"
     source, target = vocabulary.load_pair(found.path)

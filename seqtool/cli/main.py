@@ -24,7 +24,7 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption")} | {"eval": "evaluate"}
+FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption", "generate")} | {"eval": "evaluate"}
 COMMANDS = (*FUNCTIONS, "inspect")
 
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended

@@ -30,7 +30,7 @@ from seqtool.training.saving import Checkpoints
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.trainer import Trainer
 from seqtool.training.updates import Updates
-from seqtool.training.validation import ValidationSettings, Validator
+from seqtool.training.validation import ValidationSettings
 
 log = logging.getLogger("seqtool")
 
@@ -97,14 +97,12 @@ def _train(job: Job, where: place.Place) -> bool:
     model = quicken(_model(job, cache, where).to(machine.device), machine.device)
     updates = Updates(
         model,
-        cache.split("train"),
+        job.task.examples(cache, job.train),
         make_optimisation(job.config.optim, job.config.schedule, job.task.parameter_groups(model, job.config)),
         settings=job.train,
         machine=machine,
     )
-    valid = cache.split("valid")
-    sources, score = job.task.examination(valid, validation)
-    validator = Validator(valid, sources, score, cache.target_vocabulary, settings=validation, machine=machine)
+    validator = job.task.validator(cache, validation, job.train, machine)
     if job.train.tensorboard:
         check_tensorboard()
     with signals.noted() as stop:

@@ -16,6 +16,7 @@ SUMMARIES = {
     "train": "train a model into runs/NAME",
     "translate": "translate lines of text, from a file or standard input",
     "caption": "describe images",
+    "generate": "write text with a language model",
     "eval": "score a checkpoint on a test set, or hypotheses against references",
     "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
 }
@@ -31,6 +32,7 @@ seqtool train                                             # bahdanau on the buil
 seqtool train model=sutskever run=first                   # into runs/first
 seqtool train experiment=multi30k_bahdanau seed=2
 seqtool train experiment=scenes_soft                      # Show, Attend and Tell on the built-in pictures
+seqtool train model=language_model data=text data.train=text.txt   # reads a text character by character
 seqtool train -m model=bahdanau,sutskever seed=1,2        # four runs""",
     "translate": """
 seqtool translate checkpoint=runs/first < input.txt > output.txt
@@ -40,6 +42,10 @@ seqtool translate checkpoint=runs/first,runs/second format=jsonl < input.txt    
 seqtool caption checkpoint=runs/captions images=photo.jpg
 seqtool caption checkpoint=runs/captions images=holiday/ plot=attention     # a folder, and where each word looked
 seqtool caption checkpoint=runs/captions images=list.txt format=coco output=results.json""",
+    "generate": """
+seqtool generate checkpoint=runs/text prompt="Once upon a time"
+seqtool generate checkpoint=runs/text n=3 temperature=0.7 max_length=1000 stop=[".","?"]
+seqtool generate checkpoint=runs/text input=prompts.txt output=texts.jsonl format=jsonl""",
     "eval": """
 seqtool eval checkpoint=runs/first split=test
 seqtool eval hypotheses=output.txt references=first.txt,second.txt

@@ -49,12 +49,16 @@ class Sized(Protocol):
 class Batch:
     """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: which examples of the split
     these are; tokens: the number of labels that are no padding.
+
+    continues: of streams, whether each row goes on where that of the batch before ended, whose last state it starts
+    from. None where examples stand by themselves.
     """
 
-    source: Source | Annotations | Pixels
+    source: Source | Annotations | Pixels | None
     target: Tensor
     indices: Indices
     tokens: int
+    continues: bool | None = None
 
     @property
     def inputs(self) -> Tensor:
@@ -68,7 +72,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         target = self.target.to(device, non_blocking=True)
-        return Batch(self.source.to(device), target, self.indices, self.tokens)
+        source = None if self.source is None else self.source.to(device)
+        return Batch(source, target, self.indices, self.tokens, self.continues)
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:
@@ -96,6 +101,18 @@ def collate(examples: Examples, indices: ArrayLike) -> Batch:
         indices=chosen,
         tokens=sum(len(ids) + 1 for ids in targets),
     )
+
+
+class Epochs(Protocol):
+    """The batches of one pass over the examples, by position, as `Epoch` and `streams.StreamEpoch` have them."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, position: int, count: int) -> list[Indices]: ...
+
+    def has_ended(self, position: int) -> bool: ...
+
+    def share(self, position: int) -> float: ...
 
 
 class Epoch:

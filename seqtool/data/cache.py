@@ -14,7 +14,8 @@ and where the corpus has images, in place of sources and their text:
         train.images.jsonl        each image's identifier, file and captions as they came
         refused.txt               the images that were left out: split, tab, why
 
-The images' annotation vectors are in an image store beside it (data/images/image_store.py). Memory does not grow with
+The images' annotation vectors are in an image store beside it (data/images/image_store.py). Of a text there are the
+target's tokens alone, a line with its end an example. Memory does not grow with
 the corpus: arrays are memory-mapped, and texts are read when they are asked for.
 """
 
@@ -35,7 +36,7 @@ from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 
 if TYPE_CHECKING:
-    from seqtool.data.batches import Batch
+    from seqtool.data.batches import Batch, Epoch
     from seqtool.data.images.image_store import ImageStore
     from seqtool.models.inputs import Annotations, Pixels
 
@@ -44,7 +45,7 @@ REFUSED = "refused.txt"
 
 
 class Split:
-    """The examples of one split, by their index: sentence pairs, or captions; and images, by theirs.
+    """The examples of one split, by their index: sentence pairs, captions, or lines of text; and images, by theirs.
 
     Token ids are without BOS and EOS. Training examples outside the limits are left out; of the other splits all are
     here, captions image by image.
@@ -68,7 +69,7 @@ class Split:
             self._rows = mapped(self._file("rows.bin"), OFFSET)
 
     def __len__(self) -> int:
-        """The number of pairs or captions."""
+        """The number of pairs, captions or lines."""
         return len(self._columns["target"])
 
     def source(self, index: int) -> Ids:
@@ -83,10 +84,25 @@ class Split:
         ones = np.ones(len(indices), np.int64)
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
 
+    def labels(self, indices: NDArray[np.int64]) -> int:
+        """How many tokens a model is to say of the targets with these indices, each one's EOS included."""
+        return int(self._columns["target"].lengths(indices).sum()) + len(indices)
+
+    @property
+    def stream(self) -> Ids:
+        """The targets end to end."""
+        return self._columns["target"].stream
+
     @property
     def target_lengths(self) -> NDArray[np.int64]:
         """In tokens, of all targets."""
         return self._columns["target"].all_lengths
+
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
+        """The batches of one pass over all examples (`batches.Epoch`)."""
+        from seqtool.data.batches import Epoch  # imports torch, which preparing text does without
+
+        return Epoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
     def collate(self, indices: ArrayLike) -> "Batch":
         """The examples with these indices as a batch."""
@@ -128,15 +144,16 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    holds: what its corpus holds, `text` or `images`. vocabularies: of each side.
+    holds: what its corpus holds. vocabularies: of each side.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
         """Raises InputError unless the directory is a whole cache. One of images has no splits without its store."""
         self.directory = directory
         self.summary = read_summary(directory, form=FORMAT, kind="a cache")
-        self.holds: Holds = "images" if REFUSED in self.summary["files"] else "text"
-        self.vocabularies = load_all(directory, ("source", "target") if self.holds == "text" else ("target",))
+        paired: Holds = "captions" if REFUSED in self.summary["files"] else "pairs"
+        self.holds: Holds = self.summary.get("holds", paired)
+        self.vocabularies = load_all(directory, ("source", "target") if self.holds == "pairs" else ("target",))
         self._store = store
 
     @property
@@ -169,14 +186,11 @@ class Cache:
     def split(self, name: str) -> Split:
         """Raises InputError where the corpus has no such split."""
         if name not in self.splits:
-            advice = f" Where data.{name} is a setting, name its files there." if self.holds == "text" else ""
+            advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
-        if self.holds == "images":
-            types = {"target": self._type(self.summary["token_type"])}
-            return Split(self.directory, name, types, self.store)
-        return Split(
-            self.directory, name, {side: self._type(kind) for side, kind in self.summary["token_types"].items()}
-        )
+        kinds = self.summary["token_types"] if self.holds == "pairs" else {"target": self.summary["token_type"]}
+        types = {side: self._type(kind) for side, kind in kinds.items()}
+        return Split(self.directory, name, types, self.store if self.holds == "captions" else None)
 
     def describe(self) -> str:
         """What was kept, refused, dropped and why, lengths, vocabularies and unknown tokens, as text."""

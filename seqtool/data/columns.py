@@ -51,6 +51,11 @@ class Column:
         self._give_back(len(indices))
         return lengths
 
+    @property
+    def stream(self) -> Ids:
+        """All sentences end to end."""
+        return self._tokens
+
     @cached_property
     def all_lengths(self) -> NDArray[np.int64]:
         return np.diff(self._offsets)

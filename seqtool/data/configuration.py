@@ -1,6 +1,6 @@
 """The settings under `data`: those of the cache, and the corpus's own, from which it is built."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,11 +14,10 @@ from seqtool.settings import Config, build, typed
 C = TypeVar("C", bound=Corpus)
 
 PROCESSES = 1024  # at most
-INSTEAD = {  # of a corpus that holds something else than is wanted: by what it holds
-    "text": "sentence pairs, not images: choose model=bahdanau or another translation model, or images with captions "
-    "such as data=scenes.",
-    "images": "images, not sentence pairs: choose model=show_attend_tell or model=show_tell, or parallel text such as "
-    "data=toy.",
+HOLDS = {  # what it is called, and an example of it
+    "pairs": ("sentence pairs", "data=toy"),
+    "captions": ("images with captions", "data=scenes"),
+    "text": ("plain text", "data=text"),
 }
 
 
@@ -26,13 +25,14 @@ INSTEAD = {  # of a corpus that holds something else than is wanted: by what it 
 class CacheSettings:
     """The settings of `data` that are not the corpus's own.
 
-    cache: the directory that caches are made in. processes: how many encode; null is one a CPU, up to 8.
+    cache: the directory that caches are made in. processes: how many encode; null is one a CPU, up to 8. limits: of
+    training pairs and captions; a text has none.
     """
 
     vocabulary: VocabularySettings
-    limits: LimitSettings
     cache: str
     processes: int | None
+    limits: LimitSettings = field(default_factory=LimitSettings)
 
     def check(self) -> None:
         """Raise InputError on values that cannot be used."""
@@ -66,7 +66,8 @@ def make_corpus(config: Config, kind: type[C], *, trusted: bool) -> C:
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):
-        raise InputError(f"{type(corpus).__name__} has {INSTEAD[corpus.holds]}")
+        (has, _), (wanted, example) = HOLDS[corpus.holds], HOLDS[kind.holds]
+        raise InputError(f"{type(corpus).__name__} has {has}, but {wanted} are wanted here, such as {example}.")
     return corpus
 
 

@@ -7,6 +7,12 @@ from typing import Any
 def describe(summary: Mapping[str, Any]) -> list[str]:
     """The lines."""
     known, kind = summary["vocabulary"], summary["vocabulary"]["kind"]
+    if summary.get("holds") == "text":
+        rows = [["split", "characters", "lines", "tokens", "unknown"]]
+        for name, split in summary["splits"].items():
+            shares = f"{split['unknown'] / max(split['tokens'], 1):.2%}"
+            rows.append([name, *(f"{split[what]:,}" for what in rows[0][1:-1]), shares])
+        return [f"{summary['corpus']}; vocabulary: {known['size']:,} entries ({kind})", *table(rows)]
     if "languages" in summary:
         source, target = summary["languages"]
         what = f"{source} → {target}"

@@ -39,11 +39,13 @@ class Steps(ABC):
     """The steps of preparing that differ between kinds of data, for one corpus.
 
     name: of the cache. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: what
-    its examples, and those of them that are trained on, are called in messages.
+    its examples, and those of them that are trained on, are called in messages. verbatim: whether white space stays as
+    it is.
     """
 
     unit: str
     training: str  # "training pairs"
+    verbatim = False
     store: "ImageStore | None" = None
 
     def __init__(self, corpus: Corpus, name: str, inputs: Mapping[str, Any]) -> None:
@@ -142,7 +144,8 @@ def _vocabularies(steps: Steps, settings: VocabularySettings, count: int) -> dic
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if settings.kind != "word" and settings.sample is not None:
+    counts = settings.kind == "word" or (steps.verbatim and settings.kind == "char")  # which needs no memory for lines
+    if not counts and settings.sample is not None:
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
@@ -150,7 +153,7 @@ def _vocabularies(steps: Steps, settings: VocabularySettings, count: int) -> dic
         return steps.texts("train") if sample is None else sample
 
     if settings.joint or len(sides) == 1:
-        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings))
+        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=steps.verbatim))
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 

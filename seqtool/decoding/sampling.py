@@ -1,7 +1,7 @@
 """Ancestral sampling: every token is drawn from the model's distribution."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,12 +29,14 @@ def sample(
     top_p: float,
     keep_attention: bool,
     prefix: Prefix | None = None,
+    each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Ancestral sampling, most probable first, with the random numbers passed in: a sentence's samples depend on
     nothing else.
 
     `uniforms`, sentences × samples × length, lie in [0, 1): each picks a word by the inverse of the cumulative
-    distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`).
+    distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`). `each` is given the tokens of
+    every step, one a row, PAD where it has ended, and says which rows end with it.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
@@ -53,14 +55,16 @@ def sample(
     over = torch.zeros(n * samples, dtype=torch.bool, device=device)
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, tokens[-1])
-        each = log_probabilities(logits, may_end=length >= minimum)
-        p = _truncated(each / temperature, top_k, top_p)
+        log_each = log_probabilities(logits, may_end=length >= minimum)
+        p = _truncated(log_each / temperature, top_k, top_p)
         token = categorical(p, uniforms[:, length - 1]).masked_fill(over, PAD)
-        log_p = log_p + each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
+        log_p = log_p + log_each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
         tokens.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
         over = over | (token == EOS) | (limit == length)
+        if each is not None:
+            over = over | torch.tensor(each(token.tolist()), device=device)
         if bool(over.all()):
             break
     ids = torch.stack(tokens, 1)[:, 1:].tolist()

@@ -1,6 +1,8 @@
 """How a trained model writes: the settings of configs/decoding.yaml."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +15,11 @@ HYPOTHESES = 320  # decoded at once where nothing else is said
 
 FOR_SAMPLING = ("temperature", "top_k", "top_p")
 LEAST = {
-    **{"beam": 1, "n_best": 1, "max_length": 1, "min_length": 1, "batch_size": 1},
+    **{"beam": 1, "n_best": 1, "n": 1, "max_length": 1, "min_length": 1, "batch_size": 1},
     **{"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0},
 }
 MOST = {  # far beyond what is of use
-    **{"beam": 1000, "n_best": 1000, "max_length": 10_000, "batch_size": 1_000_000},
+    **{"beam": 1000, "n_best": 1000, "n": 1000, "max_length": 10_000, "batch_size": 1_000_000},
     **{"temperature": 1e4, "top_k": 10**9, "length_alpha": 100, "coverage_penalty": 1e6},
 }
 
@@ -42,24 +44,12 @@ class DecodeSettings:
     precision: str
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        problems = [
-            f"{name} must be at least {least}, not {given[name]}"
-            for name, least in LEAST.items()
-            if name in given and not given[name] >= least  # nor NaN
-        ]
-        problems += [
-            f"{name} must be at most {most:,}, not {given[name]:,}"
-            for name, most in MOST.items()
-            if name in given and given[name] > most
-        ]
+        problems = out_of_range(vars(self))
         if not self.sample and self.n_best > self.beam:
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
         if self.min_length > self.max_length:
             problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
         length_penalty(self.length_penalty, self.length_alpha)  # which refuses an unknown one
-        if not 0 < self.top_p <= 1:
-            problems.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if problems:
             raise InputError("; ".join(problems) + ".")
 
@@ -74,6 +64,24 @@ class DecodeSettings:
         They depend on the seed and on the source's own `number`, never on what is decoded beside it.
         """
         return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+
+
+def out_of_range(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of settings of how a model writes, each in a clause."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    problems = [
+        f"{name} must be at least {least}, not {given[name]}"
+        for name, least in LEAST.items()
+        if name in given and not given[name] >= least  # nor NaN
+    ]
+    problems += [
+        f"{name} must be at most {most:,}, not {given[name]:,}"
+        for name, most in MOST.items()
+        if name in given and given[name] > most
+    ]
+    if not 0 < given["top_p"] <= 1:
+        problems.append(f"top_p must be above 0 and at most 1, not {given['top_p']}")
+    return problems
 
 
 def check_used(settings: DecodeSettings, *, attends: bool) -> None:

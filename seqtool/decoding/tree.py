@@ -1,6 +1,6 @@
 """Trees of tensors: what a model keeps of the rows that are decoded side by side, its memory and its state."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,26 @@ def _select(tree: Any, rows: Tensor) -> Any:
     return tree
 
 
+def each(function: Callable[[Tensor], Tensor], tree: X) -> X:
+    """The tree with what the function makes of every tensor."""
+    return rebuilt(tree, map(function, leaves(tree)))
+
+
+def rebuilt(tree: X, tensors: Iterator[Tensor]) -> X:
+    """The tree with other tensors, in the order of its own (`leaves`)."""
+    return cast(X, _rebuilt(tree, tensors))
+
+
+def _rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
+    if isinstance(tree, Tensor):
+        return next(tensors)
+    if isinstance(tree, tuple):
+        return tuple(_rebuilt(branch, tensors) for branch in tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{f.name: _rebuilt(getattr(tree, f.name), tensors) for f in fields(tree)})
+    return tree
+
+
 def keep(tree: X, rows: Tensor, count: int) -> X:
     """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
     their order nothing is copied.
@@ -44,15 +64,16 @@ def keep(tree: X, rows: Tensor, count: int) -> X:
 
 def device_of(tree: Any) -> torch.device:
     """Where the first tensor of a tree is; the CPU if it has none."""
-    return next(_tensors(tree), torch.empty(0)).device
+    return next(leaves(tree), torch.empty(0)).device
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a tree."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple):
         for branch in tree:
-            yield from _tensors(branch)
+            yield from leaves(branch)
     elif is_dataclass(tree):
         for field in fields(tree):
-            yield from _tensors(getattr(tree, field.name))
+            yield from leaves(getattr(tree, field.name))

@@ -64,6 +64,7 @@ SCORES = {
     score.name: score
     for score in (
         Score("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
+        Score("bits", "bits/character", higher_is_better=False, digits=3),  # of a text
         # of translations; while training, `bleu` is that of captions too, and `cider` their CIDEr-D
         Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
         Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}Chrf"),

@@ -23,7 +23,11 @@ from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint
 
-HOLDS = {"text": "a translation model: use seqtool translate", "images": "a captioner: use seqtool caption"}
+HOLDS = {
+    "text": "a translation model: use seqtool translate",
+    "images": "a captioner: use seqtool caption",
+    "nothing": "a language model: use seqtool generate",
+}
 
 
 @dataclass(frozen=True)
@@ -78,18 +82,19 @@ class Predictor(ABC):
     _: KW_ONLY
     target_vocabulary: Vocabulary
     device: torch.device
-    settings: DecodeSettings
+    settings: Any
     config: dict[str, Any]
     checkpoints: Sequence[Path] = ()
 
-    reads: ClassVar[str]  # text or images
+    reads: ClassVar[str]  # what its models read
     command: ClassVar[str]  # which writes the same, and whose YAML file has the defaults
-    schema: ClassVar[type[DecodeSettings]] = DecodeSettings
+    schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
 
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
-        check_used(self.settings, attends=self.attends)
+        if isinstance(self.settings, DecodeSettings):
+            check_used(self.settings, attends=self.attends)
 
     @classmethod
     def decoding(cls) -> dict[str, Any]:

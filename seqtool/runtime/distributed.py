@@ -256,8 +256,8 @@ class DataParallel:
             self._wrapped = DistributedDataParallel(self.loss)
             self._trained = trained
 
-    def __call__(self, batch: Any) -> Any:
-        return self._wrapped(batch)
+    def __call__(self, *arguments: Any) -> Any:
+        return self._wrapped(*arguments)
 
     def exchanging(self, *, last: bool) -> AbstractContextManager[None]:
         """Around a batch's pass forward and back: gradients are added up, and exchanged after the last."""

@@ -26,8 +26,8 @@ def config_directory() -> Path:
     return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
 
 
-def read_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[str]:
-    r"""The lines of a UTF-8 file without their ends: \n or \r\n, and nothing else, ends a line.
+def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = False) -> Iterator[str]:
+    r"""The lines of a UTF-8 file, by default without their ends: \n or \r\n, and nothing else, ends a line.
 
     Raises InputError where the file is missing, no file, empty (unless it `may_be_empty`), not UTF-8, or a .gz that is
     damaged, and where a line is longer than any text has.
@@ -40,7 +40,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[str]:
                     raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
                 if number == 1:
                     line = line.removeprefix(BOM)
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                yield line.decode() if with_ends else line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{path} line {number:,} is not valid UTF-8 (byte {error.start + 1} of the line): "

@@ -12,18 +12,19 @@ from seqtool.tasks.task import Task, said
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS = {"text": "translation", "images": "captioning"}  # what data hold and models read, and the module of the task
+TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by what the data hold
+EARLIER = {"text": "translation", "images": "captioning"}  # by what a model reads, where a checkpoint does not say
 
 
 def of(config: DictConfig) -> Task:
     """The task that the data are for: they tell it without torch, which models import (`Task.check_model`)."""
-    return _named(TASKS[said(located(config.data, trusted=True), "holds", "data")])
+    return _named(TASKS[said(located(config.data, trusted=True), "holds", TASKS, "data")])
 
 
 def of_checkpoint(found: "Checkpoint") -> Task:
     """The task that a checkpoint was trained for: the one that it records, or else what its model reads."""
     if found.task is None:
-        return _named(TASKS[found.reads])
+        return _named(EARLIER[found.reads])
     if found.task not in TASKS.values():
         raise InputError(f"{found.path} is for the task '{found.task}', which this version of seqtool does not know.")
     return _named(found.task)

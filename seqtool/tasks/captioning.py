@@ -7,19 +7,20 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from seqtool.data.cache import Cache, Split
+from seqtool.data.cache import Cache
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.decoding.batching import Images, Sources
+from seqtool.decoding.batching import Images
 from seqtool.errors import InputError
 from seqtool.metrics.captions import CaptionScorer
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.predict.captioner import Captioner
-from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
+from seqtool.runtime.devices import Machine, MachineSettings, choose_device, set_threads
 from seqtool.settings import build, typed
-from seqtool.tasks.task import Scorer, Task, with_vocabulary_found
+from seqtool.tasks.task import Task, with_vocabulary_found
 from seqtool.training import checkpoint
-from seqtool.training.validation import ValidationSettings
+from seqtool.training.train_settings import TrainSettings
+from seqtool.training.validation import ValidationSettings, Validator
 
 
 class Captioning(Task):
@@ -49,10 +50,6 @@ class Captioning(Task):
         super().check(config, pretrained=pretrained)
         if pretrained:
             check_default_weights(typed(EncoderSettings, config.model.encoder))
-        if config.train.gradient_flow:
-            raise InputError("train.gradient_flow=true is for translation models: an image is not read step by step.")
-        if config.embeddings.source is not None:
-            raise InputError("embeddings.source means nothing where the source is an image: use embeddings.target.")
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> ImageCaptioner[Any]:
         words = len(cache.target_vocabulary)
@@ -85,7 +82,10 @@ class Captioning(Task):
             f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."
         )
 
-    def examination(self, split: Split, settings: ValidationSettings) -> tuple[Sources, Scorer]:
+    def validator(
+        self, cache: Cache, settings: ValidationSettings, train: TrainSettings, machine: Machine
+    ) -> Validator:
+        split = cache.split("valid")
         references = split.references()[: settings.sentences]
         scorer = CaptionScorer(references, tokenize="ptb", rouge=False)
 
@@ -93,7 +93,8 @@ class Captioning(Task):
             scores = scorer.scores(scorer.statistics(texts))
             return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"]}
 
-        return Images(split, range(len(references))), score
+        sources = Images(split, range(len(references)))
+        return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:
         return Captioner.load(checkpoints, **settings)

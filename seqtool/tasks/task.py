@@ -1,35 +1,39 @@
 """What a task is: everything that differs between them when data are prepared, and models trained and used.
 
-A task is told by what its data hold and its models read, `text` or `images`. Nothing here and in `translation.py`
-imports torch before it is needed: preparing text does without.
+A task is told by what its data hold, and its models must be those that read that. Nothing here, in `translation.py`
+and in `language_modelling.py` imports torch before it is needed: preparing text does without.
 """
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from seqtool.data.configuration import HOLDS
 from seqtool.errors import InputError
+from seqtool.runtime.defaults import defaults
 from seqtool.settings import check_settings, escape, located
 
 if TYPE_CHECKING:
-    from seqtool.data.cache import Cache, Split
-    from seqtool.decoding.batching import Sources
+    from seqtool.data.cache import Cache
+    from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
-    from seqtool.training.validation import ValidationSettings
+    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.validation import Validating, ValidationSettings
 
 PARTS = ("source_vocabulary", "target_vocabulary", "pretrained")  # what a model is given besides its settings
-WORDS = {  # what its models do, what its data hold, and an example of each
-    "text": ("translates sentences", "sentence pairs", "model=bahdanau", "data=toy"),
-    "images": ("describes images", "images with captions", "model=show_tell", "data=scenes"),
+READERS = {  # by what models read: what they do, the data that they are for, and an example of them
+    "text": ("translates sentences", "pairs", "model=bahdanau"),
+    "images": ("describes images", "captions", "model=show_tell"),
+    "nothing": ("continues text", "text", "model=language_model"),
 }
 
 
 class Task(ABC):
-    """One task. name: as checkpoints record it and `task=` says it; reads: what its models read and its data hold.
+    """One task. name: as checkpoints record it and `task=` says it; reads: what its models read.
 
     scores: of a validation, besides the loss (`metrics.scores`); the first says which is the best where train.best_by
     does not. unit: what a training split is counted in.
@@ -58,20 +62,27 @@ class Task(ABC):
             raise InputError(
                 f"train.best_by={config.train.best_by} is not a score of {self.name}; choose from {', '.join(choices)}."
             )
+        if self.reads != "text":
+            if config.train.gradient_flow:
+                raise InputError(f"train.gradient_flow=true is for translation, not for {self.name}.")
+            if config.embeddings.source is not None:
+                raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
+        if self.reads != "nothing" and config.train.bptt != defaults("train")["train"]["bptt"]:
+            raise InputError(f"train.bptt is for language models, not for {self.name}: leave it out.")
         check_settings(config.model, parts=PARTS)
 
     def check_model(self, config: DictConfig) -> None:
         """Raise InputError unless the model reads what the data hold."""
         model, corpus = located(config.model, trusted=True), located(config.data, trusted=True)
-        reads = said(model, "reads", "model")
+        reads = said(model, "reads", READERS, "model")
         if reads == self.reads:
             return
-        does, _, _, other_data = WORDS[reads]
-        _, holds, other_model, _ = WORDS[self.reads]
+        does, data, _ = READERS[reads]
+        *_, other_model = READERS[self.reads]
         name = model.__module__.rpartition(".")[2]
         raise InputError(
-            f"model={name} {does}, but data={corpus.name} holds {holds}: choose another model, such as {other_model}, "
-            f"or other data, such as {other_data}."
+            f"model={name} {does}, but data={corpus.name} holds {HOLDS[corpus.holds][0]}: choose another model, such "
+            f"as {other_model}, or other data, such as {HOLDS[data][1]}."
         )
 
     @abstractmethod
@@ -91,9 +102,15 @@ class Task(ABC):
         `going_on`: with a run, which began with that cache.
         """
 
+    def examples(self, cache: "Cache", settings: "TrainSettings") -> Any:
+        """What is trained on: `labels`, `collate` and `epoch`, as a split has them."""
+        return cache.split("train")
+
     @abstractmethod
-    def examination(self, split: "Split", settings: "ValidationSettings") -> "tuple[Sources, Scorer]":
-        """What a validation decodes, and how it scores the texts that come of it, in the same order."""
+    def validator(
+        self, cache: "Cache", settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
+    ) -> "Validating":
+        """What scores the model on the cache's validation set."""
 
     @abstractmethod
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Any:
@@ -104,15 +121,12 @@ class Task(ABC):
         """The command line that uses a trained model."""
 
 
-Scorer = Callable[[Sequence[str]], dict[str, float]]
-
-
-def said(named: Any, attribute: str, setting: str) -> str:
-    """What a class says that its models `reads` or its data `holds`. InputError where that is nothing there is."""
+def said(named: Any, attribute: str, known: Collection[str], setting: str) -> str:
+    """What a class says that its models `reads` or its data `holds`. InputError where that is none of the known."""
     answer = getattr(named, attribute, None)
-    if answer not in WORDS:
+    if answer not in known:
         raise InputError(
-            f"{setting}._target_ names {named.__name__}, which does not say what it {attribute}: {' or '.join(WORDS)}."
+            f"{setting}._target_ names {named.__name__}, which does not say what it {attribute}: {' or '.join(known)}."
         )
     return str(answer)
 

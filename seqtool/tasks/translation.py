@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from seqtool.data.cache import Cache, Split
+from seqtool.data.cache import Cache
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.pair_preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.metrics.translation import Bleu
 from seqtool.settings import build
-from seqtool.tasks.task import Scorer, Task, with_vocabulary_found
+from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
-    from seqtool.decoding.batching import Sources
     from seqtool.models.contract import EncoderDecoder
     from seqtool.predict.translator import Translator
+    from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
-    from seqtool.training.validation import ValidationSettings
+    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.validation import ValidationSettings, Validator
 
 log = logging.getLogger("seqtool")
 
@@ -61,10 +62,14 @@ class Translation(Task):
         )
         return model
 
-    def examination(self, split: Split, settings: "ValidationSettings") -> "tuple[Sources, Scorer]":
+    def validator(
+        self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
+    ) -> "Validator":
         """Empty sources have empty translations."""
         from seqtool.decoding.batching import Sentences  # imports torch
+        from seqtool.training.validation import Validator
 
+        split = cache.split("valid")
         references = split.texts("target")[: settings.sentences]
         ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
@@ -74,7 +79,8 @@ class Translation(Task):
             written = dict(zip(full, texts, strict=True))
             return bleu.scores(bleu.statistics([written.get(i, "") for i in range(len(references))]))
 
-        return Sentences([ids[i] for i in full]), score
+        sources = Sentences([ids[i] for i in full])
+        return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Translator":
         from seqtool.predict.translator import Translator  # imports torch

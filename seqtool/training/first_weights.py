@@ -17,7 +17,7 @@ from seqtool.models.initialisation import initialise
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")
-READ = {"text": "sentences", "images": "images"}
+READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
 
 
 def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:

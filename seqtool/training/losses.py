@@ -6,12 +6,13 @@ where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic penalty
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch
+from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.hard_attention import Sampled
 from seqtool.models.tokens import PAD
@@ -21,12 +22,14 @@ class Loss(NamedTuple):
     """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
 
     `reward` is what the moving average of hard attention takes in, Σ_t log p(y_t), a mean over the rows that drew their
-    attention; NaN where none did, None without hard attention.
+    attention; NaN where none did, None without hard attention. `state` is what the next batch of the same streams
+    starts from, None where examples stand by themselves; no gradient goes back through it.
     """
 
     total: Tensor
     nll: Tensor
     reward: Tensor | None = None
+    state: Any = None
 
 
 class TrainingLoss(nn.Module):
@@ -44,11 +47,13 @@ class TrainingLoss(nn.Module):
         self.smoothing = smoothing
         self.register_buffer("baseline", torch.tensor(math.nan))
 
-    def forward(self, batch: Batch) -> Loss:
-        output = self.model(batch.source, batch.inputs)
+    def forward(self, batch: Batch, state: Any = None) -> Loss:
+        """Of streams that go on, `state` is what the batch before left."""
+        output = self.model(batch.source, batch.inputs, state)
         if output.sampled is not None:
             return self._of_samples(output, output.sampled, batch.labels)
-        return self._of_expected(output.features, output.attention, batch.labels)
+        loss = self._of_expected(output.features, output.attention, batch.labels)
+        return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:

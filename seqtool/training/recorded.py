@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache, Split
 from seqtool.data.columns import OFFSET
 from seqtool.data.configuration import corpus_settings
-from seqtool.data.corpora.corpus import Corpus
-from seqtool.data.corpora.parallel import FileCorpus
+from seqtool.data.corpora.corpus import Corpus, FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
@@ -33,7 +32,7 @@ log = logging.getLogger("seqtool")
 def digests(cache: Cache) -> dict[str, Any]:
     """What a checkpoint records of the data that it was trained with."""
     inputs = cache.summary["inputs"]
-    if cache.holds == "text":
+    if cache.holds != "captions":
         return dict(inputs["text"])
     content, images = hashlib.sha256(), (cache.store.directory / DIGESTS).read_text().split()
     for split in cache.splits:

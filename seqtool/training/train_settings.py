@@ -13,6 +13,7 @@ CHOICES = {
 POSITIVE = {
     "batch_size",
     "pool",
+    "bptt",
     "accumulate",
     "clip_norm",
     "validate_every",
@@ -30,6 +31,7 @@ class TrainSettings:
     batch_size: int
     batch_by: str
     pool: int
+    bptt: int
     accumulate: int
     normalise: str
     clip_norm: float | None

@@ -3,7 +3,7 @@
 import math
 import time
 
-from seqtool.data.batches import Batch, Epoch
+from seqtool.data.batches import Batch, Epochs
 from seqtool.errors import InputError
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
@@ -16,7 +16,7 @@ from seqtool.training.saving import Checkpoints
 from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.updates import Updates
-from seqtool.training.validation import Validator, is_better
+from seqtool.training.validation import Validating, is_better
 
 HOPELESS = 20  # steps in a row that are skipped; fp16 needs some to find its loss scale
 
@@ -30,7 +30,7 @@ class Trainer:
     def __init__(
         self,
         updates: Updates,
-        validator: Validator,
+        validator: Validating,
         checkpoints: Checkpoints,
         reporter: Reporter,
         *,
@@ -92,18 +92,18 @@ class Trainer:
                 self._average()
         return not stopped
 
-    def _epoch(self) -> Epoch:
+    def _epoch(self) -> Epochs:
         settings = self.settings
-        return Epoch(
-            self.updates.split,
+        batches: Epochs = self.updates.split.epoch(
             size=settings.batch_size,
             unit=settings.batch_by,
+            pool=settings.pool,
             seed=self.seed,
             epoch=self.progress.epoch,
-            pool=settings.pool,
         )
+        return batches
 
-    def _expected_steps(self, batches: Epoch) -> int | None:
+    def _expected_steps(self, batches: Epochs) -> int | None:
         """At most, of the whole run; None where no limit counts steps."""
         updates = math.ceil(len(batches) / self.settings.accumulate)
         limits = [self.settings.steps, self.settings.epochs and self.settings.epochs * updates]
@@ -114,7 +114,7 @@ class Trainer:
         asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
         return bool(asked)
 
-    def _update(self, batches: Epoch) -> None:
+    def _update(self, batches: Epochs) -> None:
         """One step over the next batches, skipped where the loss or its gradient is not finite."""
         progress, optimisation = self.progress, self.updates.optimisation
         group = batches.batches(progress.position, self.settings.accumulate)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, Indices
+from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine, autocast, out_of_memory
@@ -16,7 +17,7 @@ from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings
 
-OPTIMISER, BASELINE = "optimiser.", "loss.baseline"  # in a checkpoint's names
+OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."  # in a checkpoint's names
 
 
 class Update(NamedTuple):
@@ -44,6 +45,7 @@ class Updates:
         self.optimisation = optimisation
         self.settings = settings
         self.machine = machine
+        self._carried: Any = None  # the state that the next batch of the same streams starts from
         self.loss = TrainingLoss(model, settings.label_smoothing).to(machine.device)
         self._parallel = distributed.DataParallel(self.loss)
         self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
@@ -54,7 +56,7 @@ class Updates:
         `too_large` is the end of the sentence about a batch that does not fit into memory.
         """
         sentences = sum(len(indices) for indices in group)
-        tokens = sentences + sum(int(self.split.lengths(indices)[1].sum()) for indices in group)
+        tokens = sum(self.split.labels(indices) for indices in group)
         divisor = tokens if self.settings.normalise == "tokens" else sentences
         optimiser, clip_norm = self.optimisation.optimiser, self.settings.clip_norm
         self.loss.train()
@@ -73,6 +75,8 @@ class Updates:
                 nn.utils.clip_grads_with_norm_(self.model.parameters(), clip_norm, norm)
             self._scaler.step(optimiser)
             self.loss.observe(reward / rewards)
+        else:
+            self._carried = None
         self._scaler.update()  # which lowers its scale after an infinite gradient
         return Update(nll, tokens, norm) if done else None
 
@@ -84,7 +88,8 @@ class Updates:
         weight = distributed.size() if len(mine) else 0  # the exchange is a mean
         with self._parallel.exchanging(last=last), out_of_memory(device, partial(too_large, batch)):
             with autocast(device, self.machine.precision):
-                loss = self._parallel(batch.to(device))
+                loss = self._parallel(batch.to(device), self._carried if batch.continues else None)
+            self._carried = loss.state
             self._scaler.scale(loss.total * weight / divisor).backward()
         if not len(mine):
             return torch.zeros(3, device=device)
@@ -94,7 +99,7 @@ class Updates:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What the next update depends on besides the parameters and random numbers: tensors by name, and the rest."""
-        tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
+        tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline, **self._streams()}
         scalars: dict[str, Any] = {}
         for index, state in self.optimisation.optimiser.state_dict()["state"].items():
             for key, value in state.items():
@@ -117,3 +122,18 @@ class Updates:
         if scalars["scaler"]:
             self._scaler.load_state_dict(dict(scalars["scaler"]))
         self.loss.baseline.copy_(tensors[BASELINE])
+        carried = [tensors[name] for name in sorted(name for name in tensors if name.startswith(CARRIED))]
+        if carried:
+            mine = (tensor[distributed.rank() :: distributed.size()].to(self.machine.device) for tensor in carried)
+            self._carried = tree.rebuilt(self.model.encode(None)[1], mine)
+
+    def _streams(self) -> dict[str, Tensor]:
+        """The state that is carried over to the next batch, a row for each stream of all processes."""
+        found = {}
+        for i, mine in enumerate(tree.leaves(self._carried)):
+            parts = distributed.gathered(mine.cpu())
+            whole = torch.cat(parts)
+            for process, part in enumerate(parts):
+                whole[process :: len(parts)] = part
+            found[f"{CARRIED}{i:03d}"] = whole
+        return found

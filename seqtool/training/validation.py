@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from seqtool.data.cache import Split
+from seqtool.data.streams import Streams
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.settings import MOST, DecodeSettings
@@ -70,6 +72,12 @@ def told(scores: Mapping[str, Any]) -> list[str]:
     return [SCORES[name].text(scores[name]) for name in (*names, "loss")]
 
 
+class Validating(Protocol):
+    """What scores a model while it trains."""
+
+    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores: ...
+
+
 class Validator:
     """Scores a model on one split, each sentence or image decoded once.
 
@@ -118,3 +126,35 @@ class Validator:
         device = self.machine.device
         hypotheses = decode(model, self.sources, self.settings, device=device, keep_attention=False)
         return [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
+
+
+class StreamValidator:
+    """The loss on a text, in streams side by side whose state is carried from chunk to chunk: nats a token, and bits a
+    character of the text's `characters`. Every stream but the first begins without what stands before it.
+    """
+
+    def __init__(self, streams: Streams, *, characters: int, machine: Machine) -> None:
+        self.streams = streams
+        self.characters = characters
+        self.machine = machine
+
+    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
+        loss.eval()
+        with (
+            out_of_memory(self.machine.device, lambda: "while validating: lower train.batch_size or train.bptt."),
+            torch.inference_mode(),
+            autocast(self.machine.device, self.machine.precision),
+        ):
+            nats = float(distributed.total(self._nats(loss)))
+        loss.train()
+        return {"loss": nats / len(self.streams), "bits": nats / math.log(2) / self.characters}
+
+    def _nats(self, loss: TrainingLoss) -> Tensor:
+        """Of this process's streams."""
+        nats, state = torch.zeros((), dtype=torch.float64), None
+        for number in range(self.streams.chunks):
+            mine = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
+            if len(mine):
+                found = loss(self.streams.collate(mine).to(self.machine.device), state)
+                nats, state = nats + found.nll.cpu(), found.state
+        return nats

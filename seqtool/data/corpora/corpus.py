@@ -1,4 +1,4 @@
-"""What a corpus is: sentence pairs, or images with captions, in splits."""
+"""What a corpus is: sentence pairs, images with captions, or plain text, in splits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 Digest = Callable[[Path], str]
-Holds = Literal["text", "images"]
+Holds = Literal["pairs", "captions", "text"]
+Files = tuple[Path, ...]
 
 
 class Corpus(ABC):
     """Data in splits, of which `train` is one; the others are `valid` and, where there is one, `test`.
 
-    holds: what a model reads of it, sentences ("text") or images. sides: the names of its columns of sentences;
-    captions are targets without sources.
+    holds: sentence pairs, images with captions, or text. sides: the names of its columns of sentences; captions and
+    text are targets without sources.
     """
 
     name: str
@@ -37,10 +38,24 @@ class Corpus(ABC):
         """What the text depends on, files as their digests: equal for equal text. Images' content is not in it."""
 
 
+class FileCorpus(Corpus):
+    """A corpus of files of text."""
+
+    @abstractmethod
+    def files(self) -> dict[str, Files]:
+        """The files of each split."""
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.files())
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        return {split: [digest(path) for path in files] for split, files in self.files().items()}
+
+
 class TextCorpus(Corpus):
     """Sentence pairs. Languages are only names."""
 
-    holds = "text"
+    holds = "pairs"
     sides = ("source", "target")
     source_language: str
     target_language: str
@@ -69,7 +84,7 @@ class Captioned:
 class ImageCorpus(Corpus):
     """Images with captions."""
 
-    holds = "images"
+    holds = "captions"
     sides = ("target",)
 
     @abstractmethod

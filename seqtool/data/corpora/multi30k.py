@@ -5,7 +5,8 @@ import urllib.request
 from pathlib import Path
 from typing import final
 
-from seqtool.data.corpora.parallel import FileCorpus, Files
+from seqtool.data.corpora.corpus import Files
+from seqtool.data.corpora.parallel import PairFiles
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, write_whole
 
@@ -41,7 +42,7 @@ KNOWN = {name: (int(size), sha256) for name, size, sha256 in (line.split() for l
 
 
 @final
-class Multi30k(FileCorpus):
+class Multi30k(PairFiles):
     """The files of the data set in `directory`, as they are published; `download` fetches the missing ones.
 
     test_set is the file that the split `test` is read from: test_2016_flickr, test_2017_flickr and so on.

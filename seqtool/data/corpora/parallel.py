@@ -1,41 +1,28 @@
 """Parallel text: where the sentence pairs of each split come from."""
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora import toy
-from seqtool.data.corpora.corpus import Digest, TextCorpus
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, TextCorpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
-
-Files = tuple[Path, ...]
 
 MOST_TRAIN, MOST_TEST = 10_000_000, 100_000  # pairs of the built-in corpus
 
 
-class FileCorpus(TextCorpus):
-    """A corpus of files: for each split a source and a target file, or one of tab-separated pairs."""
-
-    @abstractmethod
-    def files(self) -> dict[str, Files]:
-        """For each split its two files, or its one."""
-
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.files())
+class PairFiles(FileCorpus, TextCorpus):
+    """Sentence pairs in files: for each split a source and a target file, or one of tab-separated pairs."""
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         files = self.files()[split]
         return read_tsv(files[0]) if len(files) == 1 else read_two_files(files[0], files[1])
 
-    def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {split: [digest(path) for path in files] for split, files in self.files().items()}
-
 
 @final
-class ParallelFiles(FileCorpus):
+class ParallelFiles(PairFiles):
     """Anyone's files, plain or .gz: two files a split, source first, or one TSV."""
 
     name = "parallel"

@@ -25,12 +25,12 @@ Texts = tuple[str, ...]  # of an example: a pair's source and target, or a capti
 class LimitSettings:
     """Which training examples are kept: by the length of each side in tokens, at most `ratio` times the other's.
 
-    null is no limit.
+    null is no limit, and so is what a kind of data has no setting for.
     """
 
-    minimum: int
-    maximum: int | None
-    ratio: float | None
+    minimum: int = 1
+    maximum: int | None = None
+    ratio: float | None = None
 
     def check(self) -> None:
         """Raise InputError on limits that no example can meet."""

@@ -1,11 +1,15 @@
-"""Vocabularies: text to token ids and back, as SentencePiece pieces or as words.
+"""Vocabularies: text to token ids and back, as SentencePiece pieces, words or characters.
 
 Pieces follow one convention: ▁ (U+2581) at the start of a piece is the space before it, so that
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
+
+A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text joined are the text, but
+for unknown ones and for ▁ itself, which is read as a space.
 """
 
 import hashlib
 import json
+import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,11 +33,12 @@ SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabul
 
 
 class Vocabulary(ABC):
-    """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space."""
+    """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
 
-    def __init__(self, *, normalization: str, lowercase: bool) -> None:
+    def __init__(self, *, normalization: str, lowercase: bool, verbatim: bool = False) -> None:
         self.normalization = normalization
         self.lowercase = lowercase
+        self.verbatim = verbatim
 
     @abstractmethod
     def __len__(self) -> int:
@@ -61,10 +66,11 @@ class Vocabulary(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; padding, begin and end are left out."""
         pieces = (self.piece(int(index)) for index in ids if index not in (PAD, BOS, EOS))
-        return "".join(pieces).replace(SPACE, " ").strip()
+        text = "".join(pieces).replace(SPACE, " ")
+        return text if self.verbatim else text.strip()
 
     def normalize(self, text: str) -> str:
-        return normalize(text, normalization=self.normalization, lowercase=self.lowercase)
+        return normalize(text, normalization=self.normalization, lowercase=self.lowercase, verbatim=self.verbatim)
 
     @property
     def kind(self) -> str:
@@ -85,6 +91,7 @@ class Vocabulary(ABC):
             "size": len(self),
             "normalization": self.normalization,
             "lowercase": self.lowercase,
+            **({"verbatim": True} if self.verbatim else {}),
         }
         return json.dumps(header).encode() + b"\n" + self.body()
 
@@ -93,8 +100,8 @@ class Vocabulary(ABC):
 class SentencePieceVocabulary(Vocabulary):
     """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
 
-    def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool) -> None:
-        super().__init__(normalization=normalization, lowercase=lowercase)
+    def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool = False) -> None:
+        super().__init__(normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._kind = kind
         self._model = model
         self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -147,6 +154,36 @@ class WordVocabulary(Vocabulary):
         return "".join(f"{token}\n" for token in self._tokens[len(SPECIALS) :]).encode()
 
 
+@final
+class VerbatimVocabulary(Vocabulary):
+    """Characters, or words and single marks, a word with the ▁ of one space before it; a text is its pieces joined."""
+
+    def __init__(self, tokens: Sequence[str], *, kind: str, normalization: str, lowercase: bool) -> None:
+        super().__init__(normalization=normalization, lowercase=lowercase, verbatim=True)
+        self._kind = kind
+        self._tokens = [*SPECIALS, *tokens]
+        self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    def pieces(self, text: str) -> list[str]:
+        return verbatim_pieces(self.normalize(text), self._kind)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
+
+    def piece(self, index: int) -> str:
+        return UNKNOWN if index == UNK else self._tokens[index]
+
+    def body(self) -> bytes:
+        return json.dumps(self._tokens[len(SPECIALS) :]).encode()
+
+
 def load(path: Path) -> Vocabulary:
     """Read what `Vocabulary.save` wrote. Raises InputError on anything else."""
     try:
@@ -159,10 +196,13 @@ def load(path: Path) -> Vocabulary:
         if kind not in KINDS or form["normalization"] not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
             raise ValueError("not what is written")
         vocabulary: Vocabulary
-        if kind == "word":
+        verbatim = stored.get("verbatim") is True
+        if verbatim and kind in ("char", "word"):
+            vocabulary = VerbatimVocabulary([str(token) for token in parse_json(body)], kind=kind, **form)
+        elif kind == "word":
             vocabulary = WordVocabulary(body.decode().split("\n")[:-1], **form)
         else:
-            vocabulary = SentencePieceVocabulary(body, kind=kind, **form)
+            vocabulary = SentencePieceVocabulary(body, kind=kind, verbatim=verbatim, **form)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a vocabulary file of seqtool.") from error
     if len(vocabulary) != size:
@@ -197,18 +237,21 @@ def load_pair(directory: Path) -> tuple[Vocabulary, Vocabulary]:
 
 
 def load_target(directory: Path) -> Vocabulary:
-    """The one vocabulary of captions."""
+    """The one vocabulary of captions, or of a text."""
     if not (directory / TARGET).exists():
-        raise InputError(f"{directory} has no vocabulary of captions: expected {TARGET}.")
+        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
     return load(directory / TARGET)
 
 
-def normalize(text: str, *, normalization: str, lowercase: bool) -> str:
-    """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent."""
+def normalize(text: str, *, normalization: str, lowercase: bool, verbatim: bool = False) -> str:
+    """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent. Verbatim, white
+    space stays as it is.
+    """
     text = _unicode_form(text, normalization)
     if lowercase:
         text = _unicode_form(text.lower(), normalization)  # a normal text's lower case need not be normal
-    return " ".join(text.replace(SPACE, " ").split())
+    text = text.replace(SPACE, " ")
+    return text if verbatim else " ".join(text.split())
 
 
 def _unicode_form(text: str, normalization: str) -> str:
@@ -218,6 +261,12 @@ def _unicode_form(text: str, normalization: str) -> str:
         case "nfkc":
             return unicodedata.normalize("NFKC", text)
     return text
+
+
+def verbatim_pieces(text: str, kind: str) -> list[str]:
+    """The text cut into characters, or into words, other white space and marks; every space is written ▁."""
+    pieces = list(text) if kind == "char" else re.findall(r" ?\w+| ?[^\w\s]|\s", text)
+    return [piece.replace(" ", SPACE) for piece in pieces]
 
 
 def word_pieces(text: str) -> list[str]:

@@ -3,8 +3,9 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sentencepiece
@@ -14,9 +15,11 @@ from seqtool.data.text.vocabulary import (
     NORMALIZATIONS,
     SPECIALS,
     SentencePieceVocabulary,
+    VerbatimVocabulary,
     Vocabulary,
     WordVocabulary,
     normalize,
+    verbatim_pieces,
     word_pieces,
 )
 from seqtool.errors import InputError
@@ -38,14 +41,14 @@ class VocabularySettings:
 
     kind: str
     size: int
-    source_size: int | None
-    target_size: int | None
-    joint: bool
     minimum_count: int
     sample: int | None
     normalization: str
     lowercase: bool
     reuse: str | None
+    source_size: int | None = None  # only where there are two sides, as joint is
+    target_size: int | None = None
+    joint: bool = False
 
     def check(self) -> None:
         """Raise InputError on a value that no vocabulary can have."""
@@ -72,8 +75,11 @@ class VocabularySettings:
         return (self.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
 
 
-def train(lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None) -> Vocabulary:
-    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together.
+def train(
+    lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None, verbatim: bool = False
+) -> Vocabulary:
+    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together. Verbatim, the
+    lines have their ends.
 
     The same lines and settings give the same vocabulary. Raises InputError when the text has nothing to learn
     from, or when it cannot fill the size asked for or does not fit into it.
@@ -81,41 +87,53 @@ def train(lines: Iterable[str], settings: VocabularySettings, *, side: str | Non
     settings.check()
     size, setting = settings.size_of(side)
     form: dict[str, Any] = {"normalization": settings.normalization, "lowercase": settings.lowercase}
-    normalized = (text for line in lines if (text := normalize(line, **form)))
+    normalized = (text for line in lines if (text := normalize(line, **form, verbatim=verbatim)))
+    if verbatim and settings.kind in ("char", "word"):
+        pieces = partial(verbatim_pieces, kind=settings.kind)
+        tokens = _frequent(normalized, pieces, settings.minimum_count, size, what="symbol")
+        return VerbatimVocabulary(tokens, kind=settings.kind, **form)
     if settings.kind == "word":
-        return WordVocabulary(_frequent_words(normalized, settings.minimum_count, size), **form)
+        tokens = _frequent(normalized, word_pieces, settings.minimum_count, size, what="word")
+        return WordVocabulary(tokens, **form)
     try:
-        model = _learn_pieces(list(normalized), settings.kind, size)
+        model = _learn_pieces(list(normalized), settings.kind, size, verbatim=verbatim)
     except RuntimeError as error:
         problem = _size_problem(str(error))
         if problem is None:
             raise
         text = f"the {side} side of the training text" if side else "the training text"
         raise InputError(f"{setting}={size:,} {problem[0]} {text}: set it to {problem[1]}.") from error
-    return SentencePieceVocabulary(model, kind=settings.kind, **form)
+    return SentencePieceVocabulary(model, kind=settings.kind, verbatim=verbatim, **form)
 
 
-def _frequent_words(lines: Iterable[str], minimum_count: int, size: int) -> list[str]:
-    """The words by falling count, equal ones in the order of the alphabet."""
+def _frequent(
+    lines: Iterable[str], pieces: Callable[[str], list[str]], minimum_count: int, size: int, *, what: str
+) -> list[str]:
+    """The pieces by falling count, equal ones in the order of the alphabet."""
     counts: Counter[str] = Counter()
     for line in lines:
-        counts.update(word_pieces(line))
+        counts.update(pieces(line))
     frequent = [word for word, count in counts.items() if count >= minimum_count]
     if not frequent:
         raise InputError(
-            f"No word occurs data.vocabulary.minimum_count={minimum_count} times in the training text: "
+            f"No {what} occurs data.vocabulary.minimum_count={minimum_count} times in the training text: "
             "nothing can be learnt from it."
         )
     frequent.sort(key=lambda word: (-counts[word], word))
     return frequent[: size - len(SPECIALS)]
 
 
-def _learn_pieces(lines: list[str], kind: str, size: int) -> bytes:
+def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> bytes:
     """SentencePiece's model file; normalisation is ours, so SentencePiece's is the identity."""
     characters = set().union(*lines)
     if not characters:
         raise InputError("The training text has no words: nothing can be learnt from it.")
     model = io.BytesIO()
+    form: dict[str, Any] = {}
+    if verbatim:
+        lines = [line.removesuffix("\n") for line in lines]
+        ends = [end for end in "\n\r" if end == "\n" or end in characters]  # which SentencePiece takes off lines
+        form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
@@ -131,6 +149,7 @@ def _learn_pieces(lines: list[str], kind: str, size: int) -> bytes:
         eos_id=EOS,
         num_threads=THREADS,
         minloglevel=2,  # errors only: they come back as exceptions too
+        **form,
     )
     return model.getvalue()
 

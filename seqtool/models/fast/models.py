@@ -14,6 +14,7 @@ from seqtool.models.fast.attentive_gru import attentive_gru
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
 from seqtool.models.fast.gathering import one_pass
 from seqtool.models.fast.recurrences import QuickGRU
+from seqtool.models.language_model import LanguageModel
 from seqtool.models.luong import Fed, Luong
 from seqtool.models.recurrent_decoder import HasTop, RecurrentDecoder, Unrolled
 from seqtool.models.show_attend_tell import Gaze, ShowAttendTell
@@ -39,7 +40,7 @@ class LayerByLayer(QuickDecoder[Layers]):
 
     decoder: Stack
 
-    def unroll(self, memory: Memory, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Unrolled[Layers]:
+    def unroll(self, memory: Any, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Unrolled[Layers]:
         if stepwise or not len(shares):
             return super().unroll(memory, state, shares, stepwise=stepwise)
         x, layers = shares.transpose(0, 1), []
@@ -68,6 +69,10 @@ class QuickLuong(QuickDecoder[Fed], Luong):
 
 
 class QuickSutskever(LayerByLayer, Sutskever):
+    pass
+
+
+class QuickLanguageModel(LayerByLayer, LanguageModel):
     pass
 
 

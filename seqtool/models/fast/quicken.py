@@ -10,7 +10,14 @@ from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, LSTM, Recurrence
 from seqtool.models.fast.additive import ExponentialAdditive
 from seqtool.models.fast.gathering import GatheredLinear, GatheredSum
-from seqtool.models.fast.models import QuickBahdanau, QuickLuong, QuickShowAttendTell, QuickShowTell, QuickSutskever
+from seqtool.models.fast.models import (
+    QuickBahdanau,
+    QuickLanguageModel,
+    QuickLuong,
+    QuickShowAttendTell,
+    QuickShowTell,
+    QuickSutskever,
+)
 from seqtool.models.fast.packed import Packed
 from seqtool.models.fast.recurrences import (
     GatheredRecurrence,
@@ -19,6 +26,7 @@ from seqtool.models.fast.recurrences import (
     QuickLSTM,
     TorchRecurrence,
 )
+from seqtool.models.language_model import LanguageModel
 from seqtool.models.luong import Luong
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.show_tell import ShowTell
@@ -35,6 +43,7 @@ PARTS: dict[type[nn.Module], type[nn.Module]] = {
     Bahdanau: QuickBahdanau,
     Luong: QuickLuong,
     Sutskever: QuickSutskever,
+    LanguageModel: QuickLanguageModel,
     ShowTell: QuickShowTell,
     ShowAttendTell: QuickShowAttendTell,
 }

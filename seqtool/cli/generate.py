@@ -1,0 +1,96 @@
+"""`seqtool generate`: text that a language model writes."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TextIO
+
+from omegaconf import DictConfig, open_dict
+
+from seqtool.errors import InputError
+from seqtool.predict.generator import Generator
+from seqtool.runtime import distributed
+from seqtool.runtime.files import read_lines
+from seqtool.runtime.outputs import check_outputs, keeping
+from seqtool.settings import typed
+
+BETWEEN = "-" * 20  # on a line of its own between two texts
+FORMATS = ("text", "jsonl")
+
+
+@dataclass
+class GenerateOutput:
+    """The settings of configs/generate.yaml about what is read and written, and where."""
+
+    prompt: str | None
+    input: str | None
+    output: str | None
+    format: str
+
+    def check(self) -> None:
+        """Raise InputError on what cannot be."""
+        if self.format not in FORMATS:
+            raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(FORMATS)}.")
+        if self.prompt is not None and self.input is not None:
+            raise InputError("prompt= and input= both say what the texts begin with: give one of them.")
+        check_outputs({"output": self.output}, [] if self.input is None else [(f"input={self.input}", self.input)])
+
+    def prompts(self) -> Iterator[str]:
+        if self.input is None:
+            yield self.prompt or ""
+        else:
+            yield from read_lines(Path(self.input))
+
+
+def generate(config: DictConfig) -> None:
+    """Continue prompts; nothing but texts on standard output."""
+    with open_dict(config):
+        if isinstance(config.stop, str):
+            config.stop = [config.stop]
+    settings = typed(GenerateOutput, {one.name: config[one.name] for one in fields(GenerateOutput)})
+    settings.check()
+    with distributed.group():
+        if distributed.is_first():
+            TextWriter(settings, Generator.configured(config)).write_all()
+
+
+class TextWriter:
+    """Writes the texts of one prompt after another, each as it comes."""
+
+    def __init__(self, settings: GenerateOutput, generator: Generator) -> None:
+        self.settings = settings
+        self.generator = generator
+        self.count = 0
+
+    def write_all(self) -> None:
+        with ExitStack() as stack:
+            out = sys.stdout
+            if self.settings.output is not None:
+                path = Path(self.settings.output)
+                out = stack.enter_context(keeping(path, lambda: f"{self.count:,} texts"))
+            for prompt in self.settings.prompts():
+                if unknown := self.generator.unknown(prompt):
+                    print(f"The prompt has {unknown:,} symbols that the model does not know.", file=sys.stderr)
+                self._write(prompt, out)
+
+    def _write(self, prompt: str, out: TextIO) -> None:
+        if self.settings.format == "jsonl":
+            samples = [one.record() for one in self.generator.samples([prompt])[0]]
+            out.write(json.dumps({"prompt": prompt, "texts": samples}, ensure_ascii=False) + "\n")
+            self.count += len(samples)
+            return
+
+        def told(text: str) -> None:
+            out.write(text)
+            out.flush()
+
+        for uniforms in self.generator.uniforms():
+            if self.count:
+                told(f"{BETWEEN}\n")
+            told(prompt)
+            found = self.generator.stream(prompt, uniforms, told)
+            told("" if found.text.endswith("\n") else "\n")
+            self.count += 1

@@ -1,0 +1,78 @@
+"""Plain text for language models: files as they stand, of which the end is kept to validate on."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+from seqtool.data.corpora import toy
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Files
+from seqtool.errors import InputError
+from seqtool.runtime.files import read_lines
+from seqtool.settings import names
+
+BUILT_IN = {"seed": 1, "train": 20_000}  # sentences of the built-in grammar, where there is no file
+
+
+@final
+class PlainText(FileCorpus):
+    """Anyone's text, plain or .gz; several files are joined as they come. Without a file, the English sentences of the
+    built-in grammar, one a line.
+
+    Where `valid` names no file, the last `valid_share` of the characters of `train` are validated on, and not trained
+    on.
+    """
+
+    name = "text"
+    holds = "text"
+    sides = ("target",)
+
+    def __init__(
+        self,
+        *,
+        train: str | list[str] | None,
+        valid: str | list[str] | None,
+        test: str | list[str] | None,
+        valid_share: float,
+    ) -> None:
+        if not 0 < valid_share < 1:
+            raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
+        named = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
+        training = tuple(map(Path, names(train)))
+        self._files: dict[str, Files] = {"train": training, "valid": training, **named}
+        self._share = None if valid else valid_share
+
+    def files(self) -> dict[str, Files]:
+        return self._files
+
+    def fingerprint(self, digest: Digest) -> dict[str, Any]:
+        found = {**super().fingerprint(digest), "valid_share": self._share}
+        return found if self._files["train"] else {**found, **BUILT_IN, "grammar": list(toy.GRAMMAR)}
+
+    def lines(self, split: str) -> Iterator[str]:
+        """The text of a split, line by line with their ends, as it stands."""
+        if self._share is None or split == "test":
+            yield from self._lines(split)
+            return
+        before = 0
+        for line in self._lines("train"):
+            inside = min(max(self._end - before, 0), len(line))
+            before += len(line)
+            if part := line[:inside] if split == "train" else line[inside:]:
+                yield part
+
+    @cached_property
+    def _end(self) -> int:
+        """How many characters are trained on."""
+        count = sum(map(len, self._lines("train")))
+        end = int(count * (1 - (self._share or 0)))
+        if end in (0, count):
+            part = "train" if end == 0 else "validate"
+            raise InputError(f"data.valid_share={self._share:g} of {count:,} characters leaves nothing to {part} on.")
+        return end
+
+    def _lines(self, split: str) -> Iterator[str]:
+        for path in self._files[split]:
+            yield from read_lines(path, with_ends=True)
+        if not self._files[split]:
+            yield from (f"{pair.source}\n" for pair in toy.generate(**BUILT_IN, valid=0, test=0)["train"])

@@ -1,0 +1,55 @@
+"""A recurrent language model (Mikolov et al. 2010; Graves 2013; Zaremba et al. 2014).
+
+    p(y_1 … y_T) = Π_t p(y_t | y_<t)
+
+A stack of cells reads a text symbol by symbol; the highest one's output says what comes next. Dropout is on what goes
+up the stack and never on what goes on in time (Zaremba et al. 2014, section 3.1).
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.contract import Output
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+
+
+class LanguageModel(RecurrentDecoder[Layers]):
+    """`layers` × `hidden` cells over a text; there is no source, and so an empty memory."""
+
+    reads = "nothing"
+    attends = False
+
+    def __init__(
+        self, *, target_vocabulary: int, embedding: int, hidden: int, layers: int, cell: str, dropout: float, tie: str
+    ) -> None:
+        super().__init__()
+        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
+        self.target_embedding = nn.Embedding(target_vocabulary, embedding)
+        self.dropout = nn.Dropout(dropout)
+        sizes = [embedding] + [hidden] * (layers - 1)
+        self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
+        self.output = nn.Linear(hidden, target_vocabulary)
+        tie_embeddings(self, tie)
+
+    def read(self, source: Any, *, stepwise: bool = False) -> Reading[Layers]:
+        """The zero state of one row, to be repeated."""
+        return Reading((), self._start(self.target_embedding.weight[:1]))
+
+    def forward(self, source: Any, target: Tensor, state: Layers | None = None, *, stepwise: bool = False) -> Output:
+        first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
+        return self.follow((), first, target, stepwise=stepwise)
+
+    def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
+        x, layers = self.decoder.step(share, state.layers, self.dropout)
+        return Advanced(Layers(layers), (x,))
+
+    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+        (x,) = seen
+        return x
+
+    def _start(self, rows: Tensor) -> Layers:
+        """Zeros for as many rows as these."""
+        return Layers(tuple(recurrence.cell.start(rows) for recurrence in self.decoder))

@@ -1,0 +1,189 @@
+"""A trained language model: a prompt in, its continuations out. For `generate`, `eval` and notebooks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from seqtool.data.text import vocabulary
+from seqtool.data.text.alignment import SPACE
+from seqtool.decoding.forced import read_prefix
+from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.sampling import sample
+from seqtool.decoding.settings import out_of_range
+from seqtool.errors import InputError
+from seqtool.models.contract import EncoderDecoder, Step
+from seqtool.models.tokens import PAD, UNK
+from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime.devices import autocast, onednn
+from seqtool.settings import build
+from seqtool.training.checkpoint import Checkpoint
+
+
+@dataclass
+class GenerateSettings:
+    """configs/generate.yaml says what each is and holds the defaults."""
+
+    n: int
+    max_length: int
+    stop: list[str] | None
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    precision: str
+
+    def __post_init__(self) -> None:
+        if problems := out_of_range(vars(self)):
+            raise InputError("; ".join(problems) + ".")
+        if self.stop is not None and "" in self.stop:
+            raise InputError("stop= names an empty text, which stands everywhere: leave it out.")
+
+
+@dataclass(frozen=True)
+class Continuation(Prediction):
+    """What was drawn after a prompt. ended: before a text of `stop`; log_probability: of all that was drawn."""
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "log_probability": self.log_probability,
+            "ended": self.ended,
+            "tokens": self.pieces,
+        }
+
+
+class Draft:
+    """A text while it is drawn: it ends before the first of the `stops`, and `told` is given what surely belongs to it,
+    as it comes.
+    """
+
+    def __init__(self, stops: Sequence[str], told: Callable[[str], None] | None) -> None:
+        self.text = ""
+        self.ended = False
+        self._stops = stops
+        self._longest = max(map(len, stops), default=1)
+        self._told = told
+        self._given = 0
+
+    def add(self, piece: str) -> bool:
+        """Whether the text has ended; what comes after its end is left out."""
+        if self.ended:
+            return True
+        since = max(0, len(self.text) - self._longest + 1)
+        self.text += piece
+        found = [place for stop in self._stops if (place := self.text.find(stop, since)) >= 0]
+        if found:
+            self.text, self.ended = self.text[: min(found)], True
+        held = 0 if self.ended else max((self._begun(stop) for stop in self._stops), default=0)
+        self._give(len(self.text) - held)
+        return self.ended
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._give(len(self.text))
+
+    def _begun(self, stop: str) -> int:
+        """How much of its end may be the beginning of this stop."""
+        return next((n for n in range(len(stop) - 1, 0, -1) if self.text.endswith(stop[:n])), 0)
+
+    def _give(self, end: int) -> None:
+        if self._told is not None and end > self._given:
+            self._told(self.text[self._given : end])
+            self._given = end
+
+
+@dataclass(eq=False, repr=False)
+class Generator(Predictor):
+    """One language model or an ensemble, ready to write."""
+
+    settings: GenerateSettings
+
+    reads = "nothing"
+    command = "generate"
+    schema = GenerateSettings
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._prompts = 0  # continued so far: the number of a prompt seeds its samples
+
+    @classmethod
+    def read(cls, found: Checkpoint) -> Member:
+        known = vocabulary.load_target(found.path)
+        model: Any = found.load_model(
+            partial(build, found.config["model"], trusted=False, base=EncoderDecoder, target_vocabulary=len(known))
+        )
+        different = "have different vocabularies: an ensemble needs one vocabulary"
+        return Member(model, {"target_vocabulary": known}, {different: known.fingerprint})
+
+    def generate(self, prompts: Sequence[str]) -> list[str]:
+        """One continuation of each prompt, without the prompt; an empty one begins a text."""
+        return [samples[0].text for samples in self.samples(prompts)]
+
+    def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
+        """The `n` continuations of each prompt. They depend on the seed and on how many prompts came before."""
+        if isinstance(prompts, str):
+            raise InputError("generate takes a list of prompts: write [prompt] for a single one.")
+        return [self._continued(prompt, self.uniforms()) for prompt in prompts]
+
+    def stream(self, prompt: str, uniforms: Sequence[Sequence[float]], told: Callable[[str], None]) -> Continuation:
+        """One continuation, drawn by a row of `uniforms`, of which `told` is given every piece as it comes."""
+        return self._continued(prompt, np.asarray(uniforms)[np.newaxis], told)[0]
+
+    def uniforms(self) -> Any:
+        """The random numbers in [0, 1) of the next prompt, n × max_length."""
+        self._prompts += 1
+        generator = np.random.default_rng([self.settings.seed, self._prompts - 1])
+        return generator.random((self.settings.n, self.settings.max_length))
+
+    def unknown(self, text: str) -> int:
+        """How many symbols of a text the model does not know."""
+        return self.target_vocabulary.encode(text).count(UNK)
+
+    def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
+        settings, known = self.settings, self.target_vocabulary
+        drafts = [Draft(settings.stop or [], told) for _ in uniforms]
+
+        def each(tokens: list[int]) -> list[bool]:
+            return [
+                token != PAD and draft.add(known.piece(token).replace(SPACE, " "))
+                for token, draft in zip(tokens, drafts, strict=True)
+            ]
+
+        read = torch.tensor([known.encode(prompt)], dtype=torch.int64, device=self.device)
+        with torch.inference_mode(), autocast(self.device, settings.precision), onednn():
+            memory, state = self.model.encode(None)
+            state, prefix = read_prefix(self.model, memory, state, read)
+            found = sample(
+                self._step,
+                memory,
+                state,
+                uniforms=torch.from_numpy(uniforms[np.newaxis]).float(),
+                maximum=[settings.max_length],
+                minimum=settings.max_length + 1,  # a text has no end of its own
+                temperature=settings.temperature,
+                top_k=settings.top_k,
+                top_p=settings.top_p,
+                keep_attention=False,
+                prefix=prefix,
+                each=each,
+            )[0]
+        for draft in drafts:
+            draft.close()
+        return [self._continuation(one, read.shape[1]) for one in found]
+
+    def _step(self, memory: Any, state: Any, token: torch.Tensor) -> Step[Any]:
+        """A step after which what is unknown is never drawn."""
+        step: Step[Any] = self.model.step(memory, state, token)
+        step.logits[:, UNK] = -torch.inf
+        return step
+
+    def _continuation(self, hypothesis: Hypothesis, begun: int) -> Continuation:
+        draft, pieces = Draft(self.settings.stop or [], None), []
+        for token in hypothesis.tokens[begun:]:
+            pieces.append(self.target_vocabulary.piece(token))
+            draft.add(pieces[-1].replace(SPACE, " "))
+        return Continuation(draft.text, hypothesis.score, hypothesis.log_probability, pieces, None, ended=draft.ended)

@@ -1,0 +1,74 @@
+"""Language modelling: text, continued."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from seqtool.data.cache import Cache
+from seqtool.data.streams import Streams
+from seqtool.data.text.text_preparation import prepare_text
+from seqtool.errors import InputError
+from seqtool.runtime.defaults import defaults
+from seqtool.settings import build
+from seqtool.tasks.task import Task, with_vocabulary_found
+
+if TYPE_CHECKING:
+    from seqtool.models.contract import EncoderDecoder
+    from seqtool.predict.generator import Generator
+    from seqtool.runtime.devices import Machine
+    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.validation import StreamValidator, ValidationSettings
+
+
+class LanguageModelling(Task):
+    """A text, in streams; bits a character of its end, whose tokens are predicted one after another."""
+
+    name = "language_modelling"
+    reads = "nothing"
+    scores = ("bits",)
+    unit = "tokens"
+
+    def prepare(self, config: DictConfig) -> Cache:
+        return prepare_text(with_vocabulary_found(config.data))
+
+    def check(self, config: DictConfig, *, pretrained: bool) -> None:
+        """A text has no sentences to be batched by length, or to be written and scored."""
+        super().check(config, pretrained=pretrained)
+        usual = defaults("train")
+        given = [
+            f"{group}.{name}"
+            for group, names in (("train", ("batch_by", "pool")), ("validation", usual["validation"]))
+            for name in names
+            if config[group][name] != usual[group][name]
+        ]
+        if given:
+            raise InputError(f"{', '.join(f'{name}=' for name in given)} means nothing for {self.name}: leave it out.")
+
+    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
+        model: EncoderDecoder[Any] = build(config.model, trusted=True, target_vocabulary=len(cache.target_vocabulary))
+        return model
+
+    def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:
+        return Streams(cache.split("train").stream, rows=settings.batch_size, steps=settings.bptt)
+
+    def validator(
+        self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
+    ) -> "StreamValidator":
+        """As many streams side by side as are trained on."""
+        from seqtool.training.validation import StreamValidator  # imports torch
+
+        streams = Streams(cache.split("valid").stream, rows=train.batch_size, steps=train.bptt)
+        characters = cache.summary["splits"]["valid"]["characters"]
+        return StreamValidator(streams, characters=characters, machine=machine)
+
+    def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Generator":
+        from seqtool.predict.generator import Generator  # imports torch
+
+        return Generator.load(checkpoints, **settings)
+
+    def use(self, checkpoint: str) -> str:
+        return f"seqtool generate checkpoint={checkpoint}"
+
+
+TASK = LanguageModelling()
