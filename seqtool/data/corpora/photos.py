@@ -22,14 +22,7 @@ class Photos(CaptionFiles):
     name = "photos"
 
     def __init__(
-        self,
-        *,
-        directory: str,
-        train: str,
-        valid: str | None,
-        test: str | None,
-        valid_share: float,
-        test_share: float,
+        self, *, directory: str, train: str, valid: str | None, test: str | None, valid_share: float, test_share: float
     ) -> None:
         self._directory = Path(directory)
         named = {"train": train, "valid": valid, "test": test}
