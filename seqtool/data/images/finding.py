@@ -11,7 +11,8 @@ from seqtool.data.images import urls
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+LISTED = ", ".join(SUFFIXES)
 MOST_KINDS = 5  # of other files, that are named
 
 
@@ -41,7 +42,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         found = sorted(one for one in matches if _is_image(Path(one)))
         if not found:
-            raise InputError(f"{name} matches no image ({_suffixes()}).")
+            raise InputError(f"{name} matches no image ({LISTED}).")
         yield from found
     else:
         yield name
@@ -72,10 +73,10 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
         left.append(f"{others.total():,} of other kinds ({kinds}{more})")
     if not found:
         besides = f"; it has {' and '.join(left)}" if left else ""
-        raise InputError(f"{name} is a folder without images ({_suffixes()}){besides}.")
+        raise InputError(f"{name} is a folder without images ({LISTED}){besides}.")
     if left:
         images = "image" if len(found) == 1 else "images"
-        print(f"{name}: {len(found):,} {images} ({_suffixes()}); left out: {' and '.join(left)}.", file=sys.stderr)
+        print(f"{name}: {len(found):,} {images} ({LISTED}); left out: {' and '.join(left)}.", file=sys.stderr)
     return [str(path) for path in sorted(found)]
 
 
@@ -98,7 +99,3 @@ def _listed(path: Path, *, recursive: bool) -> Iterator[str]:
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.is_file()
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(SUFFIXES))
