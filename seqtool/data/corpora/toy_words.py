@@ -81,7 +81,7 @@ DATIVES = ("me", "te", "le", "nos", "les")
 DETERMINERS = paradigms("""
     a:un-una-unos-unas some:un-una-unos-unas another:otro many:mucho
     the:el-la-los-las this:este-esta-estos-estas
-    my:mi-mi-mis-mis your:tu-tu-tus-tus his:su-su-sus-sus her:su-su-sus-sus our:nuestro their:su-su-sus-sus
+    my:mi your:tu his:su her:su our:nuestro their:su
 """)
 NUMBERS = ("two dos", "three tres", "four cuatro", "five cinco", "six seis", "seven siete", "eight ocho")
 POSSESSIVES = ("my", "my", "your", "his", "her", "our", "their")
@@ -100,7 +100,7 @@ BEFORE = paradigms("""
 """)  # adjectives that precede their noun
 AFTER = choices("""
     person: tall:alto strong:fuerte young:joven/old:viejo intelligent:inteligente famous:famoso
-    person: Spanish:español-española-españoles-españolas
+    person: Spanish:español-española
     animal: big:grande/small:pequeño black:negro/white:blanco young:joven/old:viejo beautiful:hermoso
     text: long:largo interesting:interesante difficult:difícil/easy:fácil important:importante famous:famoso
     thing: big:grande/small:pequeño new:nuevo/old:viejo red:rojo/blue:azul expensive:caro/cheap:barato
