@@ -86,7 +86,7 @@ class Digests:
         return digest
 
     def _save(self) -> None:
-        """Two processes may both write: either's memory is right. Where none can be written it is slower."""
+        """Two processes may both write: what either remembers is right. If nobody can, files are read more often."""
         with contextlib.suppress(OSError):
             write_whole(self._memory, json.dumps(self._known, indent=1).encode())
 

@@ -41,7 +41,7 @@ def read_flickr30k_csv(path: Path) -> Entries:
 
 
 def read_captions(path: Path) -> Entries:
-    """One's own captions: JSONL or CSV, by the suffix; the lines that name an image add up."""
+    """Your own captions: JSONL or CSV, by the suffix. Several lines may name the same image."""
     suffix = path.name.removesuffix(".gz").rpartition(".")[2].lower()
     if suffix not in ("jsonl", "csv"):
         raise InputError(f"{path} must be a .jsonl or .csv file, plain or .gz.")

@@ -36,7 +36,7 @@ class FileCorpus(TextCorpus):
 
 @final
 class ParallelFiles(FileCorpus):
-    """Anyone's files, plain or .gz: two files a split, source first, or one TSV."""
+    """Your own files, plain or .gz: two files a split, source first, or one TSV."""
 
     name = "parallel"
 

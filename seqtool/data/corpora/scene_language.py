@@ -69,10 +69,10 @@ def captions(scene: Scene, draw: Draw) -> list[str]:
 
 
 def _caption(scene: Scene, draw: Draw) -> str:
-    """Kinds in reading order, but for one between two others: so the words before a noun phrase tell which it is.
+    """Names kinds in reading order, but one between two others first: the words before a noun phrase tell which it is.
 
-    (Attention looks for the object of a word before it has read the word in front: were the order a matter of
-    chance, it could not know whether "red" was written, or the other object's "blue".)
+    Attention chooses where to look for a word before the word in front of it is read. With the kinds in a random order
+    it could not know whether that word was "red", or the other object's "blue".
     """
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in scene.items:

@@ -13,7 +13,7 @@ from seqtool.data.corpora.scene_language import captions
 from seqtool.data.corpora.toy_phrases import Draw
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
-from seqtool.runtime.files import read_record
+from seqtool.runtime.files import read_record, write_lines
 from seqtool.runtime.progress import progress_bar
 
 VERSION = 2  # of the pictures and captions: raise it when either changes
@@ -118,21 +118,18 @@ class Scenes(ImageCorpus):
         return {**self._record, "captions": digest(self._directory / CAPTIONS)}
 
     def _draw(self, directory: Path) -> dict[str, Any]:
-        splits = generate(**self._settings)
-        for split in splits:
-            (directory / split).mkdir(parents=True)
-        with (
-            (directory / CAPTIONS).open("w", encoding="utf-8") as written,
-            (directory / SCENES).open("w", encoding="utf-8") as boxes,
-            progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar,
-        ):
-            for split in SPLITS:
-                for number, (scene, lines) in enumerate(splits[split]):
+        written, boxes = [], []
+        with progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar:
+            for split, described in generate(**self._settings).items():
+                (directory / split).mkdir()
+                for number, (scene, lines) in enumerate(described):
                     file = f"{split}/{number:05}.png"
                     render(scene).save(directory / file)
-                    written.write(json.dumps({"file": file, "captions": lines}) + "\n")
-                    boxes.write(json.dumps({"file": file, **asdict(scene)}) + "\n")
+                    written.append(json.dumps({"file": file, "captions": lines}))
+                    boxes.append(json.dumps({"file": file, **asdict(scene)}))
                     bar.update()
+        write_lines(directory / CAPTIONS, written)
+        write_lines(directory / SCENES, boxes)
         return self._record
 
 

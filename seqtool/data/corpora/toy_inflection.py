@@ -12,7 +12,7 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 @dataclass(frozen=True)
 class Noun:
-    english: tuple[str, ...]  # singular and plural; only the singular where there is but one of them
+    english: tuple[str, ...]  # singular and plural; only the singular of what one has one of
     spanish: tuple[str, str]
     gender: int  # masculine, feminine
     kind: str

@@ -19,11 +19,10 @@ MOST_KINDS = 5  # of other files, that are named
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
     """The images that files, folders, globs, http(s) addresses and .txt lists of these name, in their order.
 
-    Folders and globs give the files with an image's suffix, sorted; folders without those inside further folders,
-    unless `recursive`, links to folders never. What a folder has besides is printed to standard error; names that
-    begin with a dot are passed over. The lines of a list are names as those given here are, but no lists. Raises
-    InputError where a folder, glob or list gives no image; a file that is missing is for read_image to refuse, so that
-    the others are read.
+    Folders and globs give the files with an image's suffix, sorted. The folders inside a folder are searched only if
+    `recursive`, and links to folders never. What else a folder has is printed to standard error; names that begin with
+    a dot are ignored. The lines of a list are names like those given here, but not of lists. Raises InputError where a
+    folder, glob or list gives no image. A missing file is left for read_image to refuse, so that the others are read.
     """
     return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
 

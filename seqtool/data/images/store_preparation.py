@@ -43,8 +43,8 @@ def prepare_store(
     A frozen encoder's annotation vectors are stored, rounded to float16; of an encoder that is trained too, the pixels
     that it reads. An image that is named twice, or two files of equal content, share a row. Images that cannot be
     read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
-    where no image can be used, one changes meanwhile, or the disk has no room. What ends it early, but for bad input,
-    leaves what the next call goes on from.
+    where no image can be used, one changes meanwhile, or the disk has no room. Where anything but bad input ends it
+    early, the next call goes on from there.
     """
     encoder.check()
     root.mkdir(parents=True, exist_ok=True)
@@ -52,16 +52,16 @@ def prepare_store(
     name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
     if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
         check_default_weights(encoder)  # which this needs, as no store is there that may have all images already
-    digest = Digests(root / "digests.json")
-    digests = digest.of(files)
+    memory = Digests(root / "digests.json")
+    digests = memory.of(files)
     distinct = {one: file for one, file in zip(digests, files, strict=True) if one is not None}
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
     if frozen:
-        inputs["backbone"] = backbone_fingerprint(encoder, digest)
+        inputs["backbone"] = backbone_fingerprint(encoder, memory)
     directory = place(root, name, inputs)
 
     def fill(unfinished: Path) -> dict[str, Any]:
-        with digest.unchanged():
+        with memory.unchanged():
             summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 

@@ -27,7 +27,7 @@ Watch = Callable[[socket.socket], None]
 
 
 class DownloadError(InputError):
-    """Why an address gave no file: a clause that the address goes before."""
+    """Why an address gave no file: the rest of a sentence that begins with the address."""
 
 
 def has_scheme(name: str) -> bool:
@@ -40,7 +40,7 @@ def is_web_address(name: str) -> bool:
 
 
 def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SECONDS) -> bytes:
-    """What an http or https address holds. Raises DownloadError where it is not had within the limits.
+    """What an http or https address holds. Raises DownloadError where it cannot be fetched within the limits.
 
     The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
     down, which ends it: their own timeouts begin anew with every byte.
@@ -150,7 +150,7 @@ def _quoted(address: str) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Whether the address is this machine's: it is asked without the proxy that the environment may name."""
+    """Whether the address is on this machine, which is asked without the proxy that the environment may name."""
     host = urlsplit(address).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
