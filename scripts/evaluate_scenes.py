@@ -6,7 +6,7 @@
 Further settings are those of `seqtool.load`: beam=5, threads=1, hard_attention=sample and so on.
 
 true        share of captions that can be read and of which every claim holds: shape, colour, size, number, place
-            and relation (seqtool/data/corpora/scene_language.py)
+            and relation (scene_captions.py)
 recall      share of the kinds (shape, colour and number) and relations that a scene's references name which its
             caption names too; mean over scenes
 attention   share of object words whose most attended cell overlaps a box of an object that they name: every noun
@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from scene_captions import is_true, object_words, read_scenes, recall
 
 import seqtool
 from seqtool.data.corpora.scene_drawing import SIDE, Box, Scene
-from seqtool.data.corpora.scene_language import is_true, object_words, recall
-from seqtool.data.corpora.scenes import read_captions, read_scenes
+from seqtool.data.corpora.scenes import read_captions
 from seqtool.data.text.alignment import words
 from seqtool.errors import InputError
 from seqtool.predict.captioner import Caption, Captioner

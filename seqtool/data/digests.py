@@ -1,16 +1,21 @@
-"""Which content a file has, without reading a large file again that has not changed; and whether it has."""
+"""Which content files have, without reading again those that have not changed; and whether any has changed."""
 
 import contextlib
 import hashlib
 import json
+import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, parse_json, write_whole
+from seqtool.runtime.progress import progress_bar
 
 SETTLED = 2.0  # seconds: a file younger than this may change again without a new time stamp
+READERS = 8  # threads: hashing lets go of the interpreter
 
 
 class Digests:
@@ -28,17 +33,32 @@ class Digests:
         }
 
     def __call__(self, path: Path) -> str:
-        name, stat = str(path.resolve()), check_file(path).stat()
+        """Raises InputError where there is no file; `unchanged` watches over this one from here on."""
+        name = str(check_file(path).resolve())
         self._seen.setdefault(path, _state(path))
-        known = self._known.get(name)
-        if known is not None and known[:2] == [stat.st_size, stat.st_mtime_ns]:
-            return str(known[2])
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if is_settled(stat.st_mtime):
-            self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
-            self._save()
+        digest = self._remembered(name)
+        if digest is None:
+            digest = self._remember(name, _read(name))
+            if name in self._known:
+                self._save()
         return digest
+
+    def of(self, files: Sequence[Path]) -> list[str | None]:
+        """The digests of images, of which there may be a hundred thousand; None where one is missing or unreadable."""
+        names = list(map(os.path.abspath, files))
+        found = {name: self._remembered(name) for name in names}
+        unknown = [name for name, digest in found.items() if digest is None]
+        if unknown:
+            with (
+                ThreadPoolExecutor(READERS) as threads,
+                progress_bar(total=len(unknown), unit=" images", description="Reading") as bar,
+            ):
+                for name, read in zip(unknown, threads.map(_read_if_possible, unknown), strict=True):
+                    bar.update()
+                    if read is not None:
+                        found[name] = self._remember(name, read)
+            self._save()
+        return [found[name] for name in names]
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -52,23 +72,49 @@ class Digests:
                 if before != _state(path):
                     raise InputError(f"{path} changed while it was read: prepare again.")
 
+    def _remembered(self, name: str) -> str | None:
+        known, state = self._known.get(name), _state(Path(name))
+        return str(known[2]) if known is not None and state is not None and known[:2] == list(state[:2]) else None
+
+    def _remember(self, name: str, read: tuple[int, int, str]) -> str:
+        """The digest. A file from the future, which a wrong clock or an archive made, is settled too: changed now, it
+        would have another time.
+        """
+        size, modified, digest = read
+        if abs(time.time() - modified / 1e9) > SETTLED:
+            self._known[name] = [size, modified, digest]
+        return digest
+
     def _save(self) -> None:
-        """Two processes may both write: either's memory is right. Where none can be written it is slower."""
+        """Two processes may both write: what either remembers is right. If nobody can, files are read more often."""
         with contextlib.suppress(OSError):
             write_whole(self._memory, json.dumps(self._known, indent=1).encode())
 
 
-def is_settled(modified: float) -> bool:
-    """Whether a file that was modified then, in seconds, would have another time if it were changed now. One from the
-    future, which a wrong clock or an archive made, would.
-    """
-    return abs(time.time() - modified) > SETTLED
+def _read(name: str) -> tuple[int, int, str]:
+    """Size in bytes, time in nanoseconds, and SHA-256 of a file."""
+    with Path(name).open("rb") as file:
+        found = os.fstat(file.fileno())
+        return found.st_size, found.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_if_possible(name: str) -> tuple[int, int, str] | None:
+    if _state(Path(name)) is None:
+        return None
+    try:
+        return _read(name)
+    except OSError:
+        return None
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What is another after a change; None where there is no file."""
+    """Size in bytes, times in nanoseconds and number of a file, of which a change alters at least one; None where there
+    is no file. A pipe, which might never end, counts as none.
+    """
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null character
+        return None
+    if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -37,10 +37,9 @@ def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
 def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]], *, resumes: bool = False) -> bool:
     """Make the directory unless it is there; returns whether it was made here.
 
-    `fill` writes the files into the directory it is given and returns what the summary says besides their
-    sizes. A process that finds another one at it waits. Nothing unfinished stays, and what a killed process left goes,
-    unless `fill` `resumes` from it: then only bad input, an InputError, takes it away. A signal, a full disk or a
-    machine that fails does not.
+    `fill` writes the files into the directory it is given and returns what the summary says besides their sizes. A
+    process that finds another one making it waits. Unfinished work is removed, unless `fill` `resumes` from it: then
+    only bad input (an InputError) removes it, not a signal, a full disk or a machine that fails.
     """
     if directory.exists():
         return False
@@ -79,7 +78,7 @@ def versions(**others: str) -> dict[str, str]:
 
 
 def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: bool) -> None:
-    """Under the lock whatever is there is a leftover."""
+    """Runs under the lock, so that whatever is there was left by a process that has ended."""
     unfinished = directory.with_name(directory.name + ".partial")
     if not resumes:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -107,7 +106,7 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: b
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Alone in making the directory. However the process ends, its lock goes; the file is removed after use."""
+    """While only this process makes the directory. The lock ends with the process, however that ends."""
     path = directory.with_name(directory.name + ".lock")
     while True:
         with path.open("ab") as file:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from seqtool.data.images import image_digests, image_loading, store_preparation
-from seqtool.data.images.image_digests import ImageDigests
+from seqtool.data import digests
+from seqtool.data.digests import Digests
+from seqtool.data.images import image_loading, store_preparation
 from seqtool.data.images.image_store import ImageStore, is_store, weights_digest
 from seqtool.data.images.images import fit, open_image
 from seqtool.data.images.store_preparation import prepare_store
@@ -235,7 +236,7 @@ def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> Non
 class Loud(nn.Module):
     """A backbone with vectors of one value."""
 
-    locations, dimension = (2, 3), 4
+    locations, dimension, mean = (2, 3), 4, torch.zeros(3, 1, 1)
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -391,16 +392,16 @@ def test_digests_are_remembered_until_size_or_time_change(
     for file in files[1:]:
         os.utime(file, ns=(old, old))
     memory = tmp_path / "digests.json"
-    first = ImageDigests(memory).of([*files, tmp_path / "missing"])
+    first = Digests(memory).of([*files, tmp_path / "missing"])
     assert first[7] is None and len(set(first)) == 8
     read: list[str] = []
-    digest = image_digests._digest
-    monkeypatch.setattr(image_digests, "_digest", lambda name: read.append(name) or digest(name))
-    again = ImageDigests(memory)
+    digest = digests._read
+    monkeypatch.setattr(digests, "_read", lambda name: read.append(name) or digest(name))
+    again = Digests(memory)
     assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
     assert again(files[3]) == first[3]  # the same memory as any file's
     draw(files[3], 50)
-    assert ImageDigests(memory).of(files[3:4]) != first[3:4]
+    assert Digests(memory).of(files[3:4]) != first[3:4]
 
 
 def test_a_worker_that_dies_is_a_sentence() -> None:

@@ -17,10 +17,10 @@ import pytest
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
+from scene_captions import Kind, is_true, named, object_words, parse, read_scenes, recall
 
 from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
-from seqtool.data.corpora.scene_language import Kind, is_true, named, object_words, parse, recall
-from seqtool.data.corpora.scenes import SPLITS, Scenes, generate, read_scenes
+from seqtool.data.corpora.scenes import SPLITS, Scenes, generate
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once
 from seqtool.data.text.alignment import words

@@ -14,6 +14,7 @@ from seqtool.runtime.files import BOM, check_file, parse_json, read_lines
 
 T = TypeVar("T")
 KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
+TOKENS_LINE = re.compile(r"([^\t]+)#(\d+)\t(.*)")
 FLICKR30K_LINE = re.compile(r"([^|]+?)\s*\|\s*(\d+)\s*\|?(.*)")  # one published line lacks its second |
 
 
@@ -31,30 +32,16 @@ Entries = dict[str, list[Entry]]  # by image, in the order of the file
 
 def read_tokens(path: Path) -> Entries:
     """Flickr8k's and Flickr30k's form: FILE#NUMBER, a tab, the caption on each line."""
-    numbered = []
-    for number, line in enumerate(read_lines(path), start=1):
-        key, tab, caption = line.partition("\t")
-        image, _, digits = key.rpartition("#")
-        if not (image and digits.isdecimal() and tab):
-            raise InputError(f"{path} line {number:,} must be a file name, # and a number, one tab, a caption.")
-        numbered.append((digits, Entry(image, caption, f"{path} line {number:,}")))
-    return _by_image_once(numbered)
+    return _read_numbered(path, TOKENS_LINE, "a file name, # and a number, one tab, a caption", header=False)
 
 
 def read_flickr30k_csv(path: Path) -> Entries:
     """Flickr30k's results.csv: image_name| comment_number| comment, which is not quoted."""
-    numbered = []
-    for number, line in enumerate(read_lines(path), start=1):
-        match = FLICKR30K_LINE.fullmatch(line)
-        if match is not None:
-            numbered.append((match[2], Entry(match[1], match[3], f"{path} line {number:,}")))
-        elif number > 1:
-            raise InputError(f"{path} line {number:,} must be a file name | a number | a caption.")
-    return _by_image_once(numbered)
+    return _read_numbered(path, FLICKR30K_LINE, "a file name | a number | a caption", header=True)
 
 
 def read_captions(path: Path) -> Entries:
-    """One's own captions: JSONL or CSV, by the suffix; the lines that name an image add up."""
+    """Your own captions: JSONL or CSV, by the suffix. Several lines may name the same image."""
     suffix = path.name.removesuffix(".gz").rpartition(".")[2].lower()
     if suffix not in ("jsonl", "csv"):
         raise InputError(f"{path} must be a .jsonl or .csv file, plain or .gz.")
@@ -98,17 +85,14 @@ def field(record: Any, key: str, kind: type[T], place: str) -> T:
 
 
 def captioned(directory: Path, name: str, entries: list[Entry], *, identifier: str | None = None) -> Captioned:
-    """The image called `name` in the directory, its captions checked and their white space normalised."""
+    """The image called `name` in the directory, out of which no name leads; its captions checked, and their white space
+    normalised.
+    """
     captions = tuple(_caption(entry) for entry in entries)
-    return Captioned(inside(directory, name, entries[0].place), identifier or name, captions)
-
-
-def inside(directory: Path, name: str, place: str) -> Path:
-    """The file of that name in the directory: names do not lead out of it."""
-    path = PurePosixPath(name)
+    path, place = PurePosixPath(name), entries[0].place
     if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or not _is_text(name):
         raise InputError(f"{place} names the image {name!r}: it must be the name of a file in {directory}.")
-    return directory / path
+    return Captioned(directory / path, identifier or name, captions)
 
 
 def _caption(entry: Entry) -> str:
@@ -120,14 +104,22 @@ def _caption(entry: Entry) -> str:
     return caption
 
 
-def _by_image_once(numbered: list[tuple[str, Entry]]) -> Entries:
+def _read_numbered(path: Path, form: re.Pattern[str], described: str, *, header: bool) -> Entries:
+    """Lines of this form: image, number of the caption, caption. With `header` the first may have another one."""
     entries: Entries = {}
     seen = set()
-    for number, entry in numbered:
-        if (entry.image, number) in seen:
-            raise InputError(f"{entry.place} has caption {number} of {entry.image} again.")
-        seen.add((entry.image, number))
-        entries.setdefault(entry.image, []).append(entry)
+    for number, line in enumerate(read_lines(path), start=1):
+        match = form.fullmatch(line)
+        if match is None and header and number == 1:
+            continue
+        if match is None:
+            raise InputError(f"{path} line {number:,} must be {described}.")
+        image, digits, caption = match.groups()
+        entry = Entry(image, caption, f"{path} line {number:,}")
+        if (image, digits) in seen:
+            raise InputError(f"{entry.place} has caption {digits} of {image} again.")
+        seen.add((image, digits))
+        entries.setdefault(image, []).append(entry)
     return entries
 
 

@@ -24,21 +24,27 @@ COCO_YEARS = (2014, 2017)
 
 
 class CaptionFiles(ImageCorpus):
-    """A corpus of image files in one directory and annotation files."""
+    """A corpus of image files in one directory and annotation files.
+
+    folders: those of the directory that must be there, each by its possible names.
+    """
 
     _directory: Path
+    _folders: tuple[tuple[str, ...], ...] = ()
 
     @abstractmethod
     def files(self) -> dict[str, Path]:
         """The annotation files, by what they are."""
 
     def check(self) -> None:
-        """Raise InputError where the directory or an annotation file is missing."""
+        """Raise InputError where the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
         for path in self.files().values():
             if not path.is_file():
                 raise InputError(f"{path} does not exist: {self._advice(path)}")
+        for names in self._folders:
+            self._folder(*names)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {name: digest(path) for name, path in self.files().items()}
@@ -55,11 +61,32 @@ class CaptionFiles(ImageCorpus):
         raise InputError(f"{self._directory} has no folder {' or '.join(names)}: put the images there.")
 
 
+class _Flickr(CaptionFiles):
+    """A corpus whose images are in one folder, with captions in one file and the splits in others."""
+
+    def images(self, split: str) -> list[Captioned]:
+        directory, names, path = self._folder(*self._folders[0]), self._names(split), self.files()["captions"]
+        for name, place in names.items():
+            if name not in self._captions:
+                raise InputError(f"{place} names {name}, which has no caption in {path}.")
+        return [captioned(directory, name, self._captions[name]) for name in names]
+
+    @abstractmethod
+    def _names(self, split: str) -> dict[str, str]:
+        """The names of the split's images, each with the place that names it."""
+
+    @cached_property
+    def _captions(self) -> Entries:
+        path = self.files()["captions"]
+        return read_flickr30k_csv(path) if path.suffix == ".csv" else read_tokens(path)
+
+
 @final
-class Flickr8k(CaptionFiles):
+class Flickr8k(_Flickr):
     """Flickr8k (Hodosh et al. 2013) with its official splits; without Flickr_8k.testImages.txt there is no `test`."""
 
     name = "flickr8k"
+    _folders = (("Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),)
 
     def __init__(self, *, directory: str) -> None:
         self._directory = Path(directory)
@@ -71,22 +98,11 @@ class Flickr8k(CaptionFiles):
             del named["test"]
         return {"captions": self._directory / "Flickr8k.token.txt", **named}
 
-    def check(self) -> None:
-        super().check()
-        self._images()
-
     def splits(self) -> tuple[str, ...]:
         return tuple(self.files())[1:]
 
-    def images(self, split: str) -> list[Captioned]:
-        return _chosen(self._images(), read_list(self.files()[split]), self._captions, self.files()["captions"])
-
-    @cached_property
-    def _captions(self) -> Entries:
-        return read_tokens(self.files()["captions"])
-
-    def _images(self) -> Path:
-        return self._folder("Images", "Flicker8k_Dataset", "Flickr8k_Dataset")
+    def _names(self, split: str) -> dict[str, str]:
+        return read_list(self.files()[split])
 
     def _advice(self, path: Path) -> str:
         return "Flickr8k_text.zip has it; set data.directory to where its files are."
@@ -148,46 +164,29 @@ class Karpathy(CaptionFiles):
 
 
 @final
-class Flickr30k(CaptionFiles):
+class Flickr30k(_Flickr):
     """Flickr30k (Young et al. 2014), which is published without splits: split_file is dataset_flickr30k.json.
 
     Only the splits are read from that; captions are those of results_20130124.token or results.csv.
     """
 
     name = "flickr30k"
+    _folders = (("flickr30k_images", "flickr30k-images"),)
 
     def __init__(self, *, directory: str, split_file: str) -> None:
         self._directory = Path(directory)
         self._split_file = Path(split_file)
+        self._source = Karpathy(directory=directory, annotations=split_file)
 
     def files(self) -> dict[str, Path]:
         csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
         return {"captions": csv if csv.exists() and not tokens.exists() else tokens, "splits": self._split_file}
 
-    def check(self) -> None:
-        super().check()
-        self._images()
-
     def splits(self) -> tuple[str, ...]:
-        return tuple(self._names)
+        return self._source.splits()
 
-    def images(self, split: str) -> list[Captioned]:
-        return _chosen(self._images(), self._names[split], self._captions, self.files()["captions"])
-
-    @cached_property
-    def _names(self) -> dict[str, dict[str, str]]:
-        """For each split the names of its images, each with the file that names it."""
-        source = Karpathy(directory=str(self._directory), annotations=str(self._split_file))
-        place = str(self._split_file)
-        return {split: {image.identifier: place for image in source.images(split)} for split in source.splits()}
-
-    @cached_property
-    def _captions(self) -> Entries:
-        path = self.files()["captions"]
-        return read_flickr30k_csv(path) if path.suffix == ".csv" else read_tokens(path)
-
-    def _images(self) -> Path:
-        return self._folder("flickr30k_images", "flickr30k-images")
+    def _names(self, split: str) -> dict[str, str]:
+        return {image.identifier: str(self._split_file) for image in self._source.images(split)}
 
     def _advice(self, path: Path) -> str:
         if path == self._split_file:
@@ -206,15 +205,11 @@ class Coco(CaptionFiles):
             raise InputError(f"data.year is {year}; choose from {', '.join(map(str, COCO_YEARS))}.")
         self._directory = Path(directory)
         self._stems = {"train": f"train{year}", "valid": f"val{year}"}
+        self._folders = tuple((stem,) for stem in self._stems.values())
 
     def files(self) -> dict[str, Path]:
         folder = self._directory / "annotations"
         return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
-
-    def check(self) -> None:
-        super().check()
-        for stem in self._stems.values():
-            self._folder(stem)
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._stems)
@@ -232,11 +227,3 @@ class Coco(CaptionFiles):
     def _advice(self, path: Path) -> str:
         archive = f"annotations_trainval{self._stems['train'].removeprefix('train')}.zip"
         return f"{archive} of cocodataset.org has it; set data.directory to where annotations/ is."
-
-
-def _chosen(directory: Path, names: dict[str, str], captions: Entries, path: Path) -> list[Captioned]:
-    """The images of these names, each with the place that names it, with their captions, which are from `path`."""
-    for name, place in names.items():
-        if name not in captions:
-            raise InputError(f"{place} names {name}, which has no caption in {path}.")
-    return [captioned(directory, name, captions[name]) for name in names]

@@ -24,34 +24,31 @@ def read_annotations(path: Path) -> Any:
     """
     from pycocotools.coco import COCO  # takes a moment, and only COCO's own corpus needs it
 
-    found = COCO()  # type: ignore[no-untyped-call]
-    found.dataset = _checked(read_json(path), str(path))
-    with contextlib.redirect_stdout(None):  # on which it says what it does
-        found.createIndex()  # type: ignore[no-untyped-call]
-    for identifier, image in found.imgs.items():
-        if identifier not in found.imgToAnns:
-            raise InputError(f"{path} has no caption of image {identifier}, {image['file_name']}.")
-    return found
-
-
-def _checked(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The file's content, each annotation with its place, and with an id where it has none."""
+    content = read_json(path)
+    images = field(content, "images", list, str(path))
     known = set()
-    for number, record in enumerate(field(content, "images", list, name)):
-        place = f"{name} images[{number}]"
+    for number, record in enumerate(images):
+        place = f"{path} images[{number}]"
         identifier = field(record, "id", int, place)
         if identifier in known:
             raise InputError(f"{place} has the id {identifier} again.")
         known.add(identifier)
         field(record, "file_name", str, place)
     if not known:
-        raise InputError(f"{name} has no images.")
-    annotations = field(content, "annotations", list, name)
+        raise InputError(f"{path} has no images.")
+    annotations = field(content, "annotations", list, str(path))
     for number, record in enumerate(annotations):
-        place = f"{name} annotations[{number}]"
+        place = f"{path} annotations[{number}]"
         identifier = field(record, "image_id", int, place)
         if identifier not in known:
             raise InputError(f"{place} is a caption of image {identifier}, which is not among the images.")
         field(record, "caption", str, place)
         record |= {"id": number, "place": place}
-    return {"images": content["images"], "annotations": annotations}
+    found = COCO()  # type: ignore[no-untyped-call]
+    found.dataset = {"images": images, "annotations": annotations}
+    with contextlib.redirect_stdout(None):  # on which it says what it does
+        found.createIndex()  # type: ignore[no-untyped-call]
+    for identifier, image in found.imgs.items():
+        if identifier not in found.imgToAnns:
+            raise InputError(f"{path} has no caption of image {identifier}, {image['file_name']}.")
+    return found

@@ -77,7 +77,7 @@ class Captioned:
     """
 
     file: Path
-    identifier: str  # COCO's image id, elsewhere the file name; one of its kind within a split
+    identifier: str  # COCO's image id, elsewhere the file name; unique within a split
     captions: tuple[str, ...]
 
 

@@ -23,7 +23,7 @@ class PairFiles(FileCorpus, TextCorpus):
 
 @final
 class ParallelFiles(PairFiles):
-    """Anyone's files, plain or .gz: two files a split, source first, or one TSV."""
+    """Your own files, plain or .gz: two files a split, source first, or one TSV."""
 
     name = "parallel"
 

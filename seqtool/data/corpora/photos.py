@@ -1,4 +1,4 @@
-"""One's own photos with one's own captions."""
+"""Your own photos with your own captions."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from seqtool.errors import InputError
 
 @final
 class Photos(CaptionFiles):
-    """Anyone's photos: a folder, and captions in JSONL or CSV.
+    """Your own photos: a folder, and captions in JSONL or CSV.
 
     `valid` and `test` are files of their own, or, where neither is given, shares of the images of `train`. Which
     images those are depends on the file names alone, not on their order.
@@ -22,14 +22,7 @@ class Photos(CaptionFiles):
     name = "photos"
 
     def __init__(
-        self,
-        *,
-        directory: str,
-        train: str,
-        valid: str | None,
-        test: str | None,
-        valid_share: float,
-        test_share: float,
+        self, *, directory: str, train: str, valid: str | None, test: str | None, valid_share: float, test_share: float
     ) -> None:
         self._directory = Path(directory)
         named = {"train": train, "valid": valid, "test": test}

@@ -36,6 +36,8 @@ COLOURS = {
 BACKGROUNDS = ((236, 239, 243), (243, 239, 230), (231, 240, 233), (241, 233, 238), (226, 232, 240), (238, 238, 234))
 
 Point = tuple[float, float]
+Look = tuple[str, str, str]  # shape, colour, size
+Range = tuple[int, int]  # pixels, without the last
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first outside
 
 
@@ -126,7 +128,7 @@ def _single(draw: Draw) -> list[Item] | None:
 
 def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
     """Kinds of different colours one after the other along one axis, clearly, and side by side along the other."""
-    looks: list[tuple[str, str, str]] = []
+    looks: list[Look] = []
     while len(looks) < len(counts):
         look = _look(draw)
         if all(look[1] != other[1] for other in looks):
@@ -162,13 +164,11 @@ def _beside(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
     return aside <= apart / 2 and min(stops[0][1], stops[1][1]) - max(starts[0][1], starts[1][1]) >= GAP
 
 
-def _look(draw: Draw) -> tuple[str, str, str]:
+def _look(draw: Draw) -> Look:
     return draw.pick(tuple(SHAPES)), draw.pick(tuple(COLOURS)), draw.pick(tuple(SIDES))
 
 
-def _apart(
-    draw: Draw, look: tuple[str, str, str], count: int, across: tuple[int, int], down: tuple[int, int]
-) -> list[Item] | None:
+def _apart(draw: Draw, look: Look, count: int, across: Range, down: Range) -> list[Item] | None:
     """`count` alike objects that do not touch; None where there is no room after some attempts."""
     items: list[Item] = []
     for _ in range(8 * count):
@@ -180,7 +180,7 @@ def _apart(
     return None
 
 
-def _item(draw: Draw, look: tuple[str, str, str], across: tuple[int, int], down: tuple[int, int]) -> Item | None:
+def _item(draw: Draw, look: Look, across: Range, down: Range) -> Item | None:
     shape, colour, size = look
     turned = 0 if shape == "circle" else int((2 * draw.random() - 1) * (MOST_TURNED + 1))
     shortest, longest = SIDES[size]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
-from seqtool.data.corpora.scene_drawing import Item, Scene, invent, render
+from seqtool.data.corpora.scene_drawing import Scene, invent, render
 from seqtool.data.corpora.scene_language import captions
 from seqtool.data.corpora.toy_phrases import Draw
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
+from seqtool.runtime.files import read_record, write_lines
 from seqtool.runtime.progress import progress_bar
 
 VERSION = 2  # of the pictures and captions: raise it when either changes
@@ -45,17 +46,8 @@ def read_captions(directory: Path, split: str) -> list[Captioned]:
     """The pictures of a split and their captions. Raises InputError where there are none."""
     return [
         Captioned(directory / record["file"], Path(record["file"]).name, tuple(record["captions"]))
-        for record in _read(directory / CAPTIONS, split)
+        for record in read_records(directory / CAPTIONS, split)
     ]
-
-
-def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
-    """What is on the pictures of a split, by file name. Raises InputError where there are none."""
-    scenes = {}
-    for record in _read(directory / SCENES, split):
-        items = tuple(Item(**{**item, "box": tuple(item["box"])}) for item in record["items"])
-        scenes[Path(record["file"]).name] = Scene(items, record["clutter"])
-    return scenes
 
 
 @final
@@ -75,8 +67,8 @@ class Scenes(ImageCorpus):
                 raise InputError(f"data.{split} is {size}: a split needs at least 1 scene.")
             if size > MOST:
                 raise InputError(f"data.{split} is {size:,}: a split of the built-in images has at most {MOST:,}.")
-        self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, "seed": seed, **self._sizes}
-        self._seed = seed
+        self._settings = {"seed": seed, **self._sizes}
+        self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, **self._settings}
 
     def splits(self) -> tuple[str, ...]:
         return SPLITS
@@ -94,7 +86,7 @@ class Scenes(ImageCorpus):
     def check(self) -> None:
         """Raise InputError unless the pictures are there, drawn with these settings."""
         if not self._directory.exists():
-            settings = {"directory": self._directory, "seed": self._seed, **self._sizes}
+            settings = {"directory": self._directory, **self._settings}
             given = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
             raise InputError(f"{self._directory} does not exist: {COMMAND} {given} draws the built-in images.")
         if not self._directory.is_dir():
@@ -126,25 +118,23 @@ class Scenes(ImageCorpus):
         return {**self._record, "captions": digest(self._directory / CAPTIONS)}
 
     def _draw(self, directory: Path) -> dict[str, Any]:
-        splits = generate(seed=self._seed, **self._sizes)
-        for split in splits:
-            (directory / split).mkdir(parents=True)
-        with (
-            (directory / CAPTIONS).open("w", encoding="utf-8") as written,
-            (directory / SCENES).open("w", encoding="utf-8") as boxes,
-            progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar,
-        ):
-            for split in SPLITS:
-                for number, (scene, lines) in enumerate(splits[split]):
+        written, boxes = [], []
+        with progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar:
+            for split, described in generate(**self._settings).items():
+                (directory / split).mkdir()
+                for number, (scene, lines) in enumerate(described):
                     file = f"{split}/{number:05}.png"
                     render(scene).save(directory / file)
-                    written.write(json.dumps({"file": file, "captions": lines}) + "\n")
-                    boxes.write(json.dumps({"file": file, **asdict(scene)}) + "\n")
+                    written.append(json.dumps({"file": file, "captions": lines}))
+                    boxes.append(json.dumps({"file": file, **asdict(scene)}))
                     bar.update()
+        write_lines(directory / CAPTIONS, written)
+        write_lines(directory / SCENES, boxes)
         return self._record
 
 
-def _read(path: Path, split: str) -> list[dict[str, Any]]:
+def read_records(path: Path, split: str) -> list[dict[str, Any]]:
+    """What a file of the directory says of each picture of a split. Raises InputError where it says nothing."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -160,7 +150,6 @@ def _read(path: Path, split: str) -> list[dict[str, Any]]:
 def _summary(directory: Path) -> dict[str, Any]:
     """What the directory was made with; empty where nothing says so."""
     try:
-        found = json.loads((directory / SUMMARY).read_bytes())
+        return read_record(directory / SUMMARY)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}

@@ -189,7 +189,8 @@ def assemble(
     if modal is not None:  # wants to buy: quiere comprar
         finite, to = modal
         chain = phrase(f"to {verb.base}", f"{to} {verb.infinitive}:1")
-    auxiliary, main = english_verb(finite, who.person, tense, helped=negated or asked)
+    verbs = english_verb(finite, who.person, tense, helped=negated or asked)
+    auxiliary, main = (phrase(english, "").source for english in verbs)
     particles = (phrase("not", "no:0") if negated else NOTHING) + (adverb or NOTHING)
     source = particles.source + main + chain.source + clitic.source + rest.source
     head = Spanish(finite.spanish[tense][who.person], (auxiliary + main)[-1])
@@ -201,19 +202,15 @@ def assemble(
     return Phrase(who.source + auxiliary + source, who.target + target + chain.target + rest.target)
 
 
-def english_verb(
-    verb: Verb, person: int, tense: str, *, helped: bool
-) -> tuple[tuple[English, ...], tuple[English, ...]]:
+def english_verb(verb: Verb, person: int, tense: str, *, helped: bool) -> tuple[str, str]:
     """The auxiliary, if any, and the rest: will buy, did … buy, is … going."""
     if tense == "future":
-        auxiliary, main = "will", verb.base
-    elif verb.base == "be":
-        auxiliary, main = verb.english[tense][person], verb.participle
-    elif helped:
-        auxiliary, main = "did" if tense == "past" else "does" if person == 2 else "do", verb.base
-    else:
-        auxiliary, main = "", verb.english[tense][person]
-    return phrase(auxiliary, "").source, phrase(main, "").source
+        return "will", verb.base
+    if verb.base == "be":
+        return verb.english[tense][person], verb.participle
+    if helped:
+        return "did" if tense == "past" else "does" if person == 2 else "do", verb.base
+    return "", verb.english[tense][person]
 
 
 def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:

@@ -12,7 +12,7 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 @dataclass(frozen=True)
 class Noun:
-    english: tuple[str, ...]  # singular and plural; only the singular where there is but one of them
+    english: tuple[str, ...]  # singular and plural; only the singular of what one has one of
     spanish: tuple[str, str]
     gender: int  # masculine, feminine
     kind: str
@@ -54,15 +54,36 @@ def paradigm(adjective: str) -> tuple[str, ...]:
     return written if len(written) == 4 else (*written, plural(written[0]), plural(written[1]))
 
 
-def nouns(kind: str, rows: str) -> list[Noun]:
-    """From rows of `english[/plural] spanish gender [preposition]`; the plural "-" stands for none."""
-    made = []
-    for row in rows.split(","):
-        english, spanish, gender, *preposition = row.split()
-        singular, _, written = english.partition("/")
-        both = (singular,) if written == "-" else (singular, written or english_plural(singular))
-        made.append(Noun(both, (spanish, plural(spanish)), "mf".index(gender), kind, "".join(preposition)))
-    return made
+def paradigms(entries: str) -> dict[str, tuple[str, ...]]:
+    """By English word the Spanish forms, from entries of `english:paradigm`."""
+    pairs = (entry.split(":") for entry in entries.split())
+    return {english: paradigm(spanish) for english, spanish in pairs}
+
+
+def choices(table: str) -> dict[str, list[list[Adjective]]]:
+    """By kind of noun groups of adjectives, of which a thing can be but one: big or small, red or blue."""
+    found: dict[str, list[list[Adjective]]] = {}
+    for kind, row in _rows(table):
+        found.setdefault(kind, []).extend(list(paradigms(group.replace("/", " ")).items()) for group in row.split())
+    return found
+
+
+def nouns(table: str) -> dict[str, list[Noun]]:
+    """By kind, from entries of `english[/plural] spanish gender [preposition]`; the plural "-" stands for none."""
+    found: dict[str, list[Noun]] = {}
+    for kind, row in _rows(table):
+        for entry in row.split(","):
+            english, spanish, gender, *preposition = entry.split()
+            singular, _, written = english.partition("/")
+            both = (singular,) if written == "-" else (singular, written or english_plural(singular))
+            made = Noun(both, (spanish, plural(spanish)), "mf".index(gender), kind, "".join(preposition))
+            found.setdefault(kind, []).append(made)
+    return found
+
+
+def _rows(table: str) -> list[list[str]]:
+    """The kind and the entries of each line; a kind may have several lines."""
+    return [line.strip().split(": ", 1) for line in table.strip().splitlines()]
 
 
 def verb(english: str, infinitive: str, objects: str = "", *, participle: str = "", stative: bool = False) -> Verb:

@@ -1,6 +1,6 @@
 """The words of the built-in corpus, English and Spanish. Persons are counted as in `toy_inflection.py`."""
 
-from seqtool.data.corpora.toy_inflection import Adjective, nouns, paradigm, verb
+from seqtool.data.corpora.toy_inflection import choices, nouns, paradigms, verb
 
 BE = "be is was"
 SER, ESTAR, HABER = (verb(BE, infinitive, stative=True) for infinitive in ("ser", "estar", "haber"))
@@ -57,73 +57,33 @@ SAYING = [
     verb("say says said", "decir"),
 ]
 
-NOUNS = {
-    kind: nouns(kind, rows)
-    for kind, rows in {
-        "person": "man/men hombre m, woman/women mujer f, boy niño m, girl niña f, student estudiante m",
-        "kin": "brother hermano m, sister hermana f, friend amigo m, son hijo m, daughter hija f,"
-        "cousin primo m,"
-        "neighbor vecino m, mother/- madre f, father/- padre m, grandmother/- abuela f",
-        "animal": "cat gato m, dog perro m, horse caballo m, cow vaca f, bird pájaro m",
-        "text": "book libro m, letter carta f, song canción f, poem poema m, story historia f",
-        "thing": "car coche m, bicycle bicicleta f, lamp lámpara f, flower flor f, clock reloj m, map mapa m",
-        "clothes": "shirt camisa f, hat sombrero m, shoe zapato m, coat abrigo m, dress vestido m",
-        "food": "apple manzana f, orange naranja f, egg huevo m, tomato tomate m, cake pastel m",
-        "furniture": "table mesa f on, chair silla f on, bed cama f on, box caja f in",
-        "home": "house casa f in, garden jardín m in, kitchen cocina f in, room habitación f in",
-        "place": "school escuela f at, church iglesia f in, city ciudad f in, beach playa f on,"
-        "market mercado m at, park parque m in, hotel hotel m in, station estación f at, street calle f on,"
-        "town pueblo m in",
-        "part": "door puerta f, window ventana f",
-    }.items()
-}
+NOUNS = nouns("""
+    person: man/men hombre m, woman/women mujer f, boy niño m, girl niña f, student estudiante m
+    kin: brother hermano m, sister hermana f, friend amigo m, son hijo m, daughter hija f, cousin primo m
+    kin: neighbor vecino m, mother/- madre f, father/- padre m, grandmother/- abuela f
+    animal: cat gato m, dog perro m, horse caballo m, cow vaca f, bird pájaro m
+    text: book libro m, letter carta f, song canción f, poem poema m, story historia f
+    thing: car coche m, bicycle bicicleta f, lamp lámpara f, flower flor f, clock reloj m, map mapa m
+    clothes: shirt camisa f, hat sombrero m, shoe zapato m, coat abrigo m, dress vestido m
+    food: apple manzana f, orange naranja f, egg huevo m, tomato tomate m, cake pastel m
+    furniture: table mesa f on, chair silla f on, bed cama f on, box caja f in
+    home: house casa f in, garden jardín m in, kitchen cocina f in, room habitación f in
+    place: school escuela f at, church iglesia f in, city ciudad f in, beach playa f on, market mercado m at
+    place: park parque m in, hotel hotel m in, station estación f at, street calle f on, town pueblo m in
+    part: door puerta f, window ventana f
+""")
 NAMES = (("Ana", 1), ("Carmen", 1), ("Luis", 0), ("Pablo", 0), ("Hugo", 0), ("Isabel", 1))
-PROFESSIONS = {
-    english: paradigm(spanish)
-    for english, spanish in {
-        "teacher": "profesor-profesora",
-        "doctor": "médico",
-        "nurse": "enfermero",
-        "lawyer": "abogado",
-    }.items()
-}
+PROFESSIONS = paradigms("teacher:profesor-profesora doctor:médico nurse:enfermero lawyer:abogado")
 PRONOUNS = (("I", 0, 0), ("you", 1, 0), ("he", 2, 0), ("she", 2, 1), ("we", 3, 0), ("they", 4, 0))
-CLITICS = (
-    ("me", "me", 0),
-    ("you", "te", 1),
-    ("him", "lo", 2),
-    ("her", "la", 2),
-    ("us", "nos", 3),
-    ("them", "los", 4),
-)
+CLITICS = (("me", "me", 0), ("you", "te", 1), ("him", "lo", 2), ("her", "la", 2), ("us", "nos", 3), ("them", "los", 4))
 DATIVES = ("me", "te", "le", "nos", "les")
 
-DETERMINERS = {
-    word: paradigm(spanish)
-    for word, spanish in {
-        "a": "un-una-unos-unas",
-        "some": "un-una-unos-unas",
-        "another": "otro",
-        "many": "mucho",
-        "the": "el-la-los-las",
-        "this": "este-esta-estos-estas",
-        "my": "mi-mi-mis-mis",
-        "your": "tu-tu-tus-tus",
-        "his": "su-su-sus-sus",
-        "her": "su-su-sus-sus",
-        "our": "nuestro",
-        "their": "su-su-sus-sus",
-    }.items()
-}
-NUMBERS = (
-    ("two", "dos"),
-    ("three", "tres"),
-    ("four", "cuatro"),
-    ("five", "cinco"),
-    ("six", "seis"),
-    ("seven", "siete"),
-    ("eight", "ocho"),
-)
+DETERMINERS = paradigms("""
+    a:un-una-unos-unas some:un-una-unos-unas another:otro many:mucho
+    the:el-la-los-las this:este-esta-estos-estas
+    my:mi your:tu his:su her:su our:nuestro their:su
+""")
+NUMBERS = ("two dos", "three tres", "four cuatro", "five cinco", "six seis", "seven siete", "eight ocho")
 POSSESSIVES = ("my", "my", "your", "his", "her", "our", "their")
 DEFINITE = ("the", "the", "the", "the", "this", *POSSESSIVES)
 INDEFINITE = ("a", "a", "a", "a", "a", "a", "some", "many", "another", "number")
@@ -134,69 +94,37 @@ SUBJECT = (*DEFINITE, *DEFINITE, "a", "some", "many", "number")
 LOCAL = ("the", "the", "the", "the", "my", "our", "this", "a")
 SINGULAR, PLURAL = ("a", "another"), ("some", "many", "number", "bare")
 
-BEFORE = {  # adjectives that precede their noun
-    word: paradigm(spanish)
-    for word, spanish in {
-        "good": "buen-buena-buenos-buenas",
-        "bad": "mal-mala-malos-malas",
-        "great": "gran-gran-grandes-grandes",
-        "first": "primer-primera-primeros-primeras",
-        "last": "último",
-        "best": "mejor",
-        "other": "otro",
-    }.items()
-}
-
-
-def choices(rows: str) -> list[list[Adjective]]:
-    """Groups of adjectives, of which a thing can be but one: big or small, red or blue."""
-    pairs = [[entry.split(":") for entry in group.split("/")] for group in rows.split()]
-    return [[(english, paradigm(spanish)) for english, spanish in group] for group in pairs]
-
-
-AFTER = {  # adjectives that follow their noun, or stand with ser
-    kind: choices(rows)
-    for kind, rows in {
-        "person": "tall:alto strong:fuerte young:joven/old:viejo intelligent:inteligente famous:famoso"
-        " Spanish:español-española-españoles-españolas",
-        "animal": "big:grande/small:pequeño black:negro/white:blanco young:joven/old:viejo beautiful:hermoso",
-        "text": "long:largo interesting:interesante difficult:difícil/easy:fácil important:importante famous:famoso",
-        "thing": "big:grande/small:pequeño new:nuevo/old:viejo red:rojo/blue:azul expensive:caro/cheap:barato",
-        "clothes": "new:nuevo/old:viejo red:rojo/black:negro/white:blanco/green:verde beautiful:hermoso cheap:barato",
-        "food": "big:grande/small:pequeño sweet:dulce delicious:delicioso fresh:fresco cheap:barato",
-        "furniture": "big:grande/small:pequeño new:nuevo/old:viejo white:blanco/green:verde expensive:caro",
-        "home": "big:grande/small:pequeño old:viejo/modern:moderno beautiful:hermoso expensive:caro",
-        "place": "big:grande/small:pequeño old:viejo/modern:moderno beautiful:hermoso famous:famoso",
-        "part": "big:grande/small:pequeño new:nuevo/old:viejo white:blanco/green:verde",
-    }.items()
-}
-STATE = {  # adjectives that stand with estar
-    kind: choices(rows)
-    for kind, rows in {
-        "person": "tired:cansado happy:contento/sad:triste sick:enfermo busy:ocupado worried:preocupado",
-        "animal": "tired:cansado happy:contento sick:enfermo dirty:sucio",
-        "thing": "dirty:sucio/clean:limpio broken:roto",
-        "clothes": "dirty:sucio/clean:limpio",
-        "food": "hot:caliente/cold:frío",
-        "home": "dirty:sucio/clean:limpio empty:vacío",
-        "place": "closed:cerrado/open:abierto empty:vacío",
-        "part": "closed:cerrado/open:abierto dirty:sucio/clean:limpio",
-    }.items()
-}
+BEFORE = paradigms("""
+    good:buen-buena-buenos-buenas bad:mal-mala-malos-malas great:gran-gran-grandes-grandes
+    first:primer-primera-primeros-primeras last:último best:mejor other:otro
+""")  # adjectives that precede their noun
+AFTER = choices("""
+    person: tall:alto strong:fuerte young:joven/old:viejo intelligent:inteligente famous:famoso
+    person: Spanish:español-española
+    animal: big:grande/small:pequeño black:negro/white:blanco young:joven/old:viejo beautiful:hermoso
+    text: long:largo interesting:interesante difficult:difícil/easy:fácil important:importante famous:famoso
+    thing: big:grande/small:pequeño new:nuevo/old:viejo red:rojo/blue:azul expensive:caro/cheap:barato
+    clothes: new:nuevo/old:viejo red:rojo/black:negro/white:blanco/green:verde beautiful:hermoso cheap:barato
+    food: big:grande/small:pequeño sweet:dulce delicious:delicioso fresh:fresco cheap:barato
+    furniture: big:grande/small:pequeño new:nuevo/old:viejo white:blanco/green:verde expensive:caro
+    home: big:grande/small:pequeño old:viejo/modern:moderno beautiful:hermoso expensive:caro
+    place: big:grande/small:pequeño old:viejo/modern:moderno beautiful:hermoso famous:famoso
+    part: big:grande/small:pequeño new:nuevo/old:viejo white:blanco/green:verde
+""")  # adjectives that follow their noun, or stand with ser
+STATE = choices("""
+    person: tired:cansado happy:contento/sad:triste sick:enfermo busy:ocupado worried:preocupado
+    animal: tired:cansado happy:contento sick:enfermo dirty:sucio
+    thing: dirty:sucio/clean:limpio broken:roto
+    clothes: dirty:sucio/clean:limpio
+    food: hot:caliente/cold:frío
+    home: dirty:sucio/clean:limpio empty:vacío
+    place: closed:cerrado/open:abierto empty:vacío
+    part: closed:cerrado/open:abierto dirty:sucio/clean:limpio
+""")  # adjectives that stand with estar
 HUMAN = ("person", "kin")
 AFTER["kin"], STATE["kin"], STATE["furniture"] = AFTER["person"], STATE["person"], STATE["thing"]
-ABSOLUTE = (
-    "black",
-    "white",
-    "red",
-    "blue",
-    "green",
-    "Spanish",
-    "delicious",
-    "broken",
-    "open",
-    "closed",
-)  # not "very"
+# Not "very" black:
+ABSOLUTE = ("black", "white", "red", "blue", "green", "Spanish", "delicious", "broken", "open", "closed")
 
 # A Spanish word comes surely from the English word after ":" and possibly from that after "~", by position.
 DAYS = (("on Monday", "el:0 lunes:1"), ("on Friday", "el:0 viernes:1"), ("on Sunday", "el:0 domingo:1"))

@@ -6,7 +6,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -56,19 +55,6 @@ def _check_one_sided(settings: CacheSettings) -> None:
             raise InputError(f"{setting} is for translation: captions have one vocabulary and one side; leave it out.")
 
 
-@dataclass(frozen=True)
-class UsedImages:
-    """Of a split the images that are used, with their rows in the image store, and why the others are not.
-
-    lost: how many captions the others have.
-    """
-
-    used: list[Captioned]
-    rows: list[int]
-    refused: list[str]
-    lost: int
-
-
 @final
 class CaptionSteps(Steps):
     """The captions of images that are in a store; their references are kept as they came."""
@@ -86,67 +72,63 @@ class CaptionSteps(Steps):
         files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
         root = Path(settings.cache)
         self.store = store = prepare_store(files, encoder, root=root, processes=settings.processes, device=device)
-        rows = dict(zip(files, store.rows.tolist(), strict=True))
-        reasons = {files[i]: reason for i, reason in store.refused.items()}
-        self.images = {split: _used(split, found, rows, reasons) for split, found in splits.items()}
-        content = _content(self.images, dict(zip(files, store.digests, strict=True)))
+        self._rows = dict(zip(files, store.rows.tolist(), strict=True))
+        self._reasons = {files[i]: reason for i, reason in store.refused.items()}
+        self._used: dict[str, list[Captioned]] = {}
+        self._refused: dict[str, list[Captioned]] = {}
+        for split, images in splits.items():
+            self._used[split] = [image for image in images if image.file not in self._reasons]
+            self._refused[split] = [image for image in images if image.file in self._reasons]
+            if not self._used[split]:
+                first = f"; {self._reasons[images[0].file]}" if images else "."
+                raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
+        content = self._content(dict(zip(files, store.digests, strict=True)))
         super().__init__(corpus, corpus.name, {"images": content})
 
     def texts(self, split: str) -> Iterator[Texts]:
         """The captions without their final full stop."""
-        return ((STOP.sub("", caption),) for image in self.images[split].used for caption in image.captions)
+        return ((STOP.sub("", caption),) for image in self._used[split] for caption in image.captions)
 
     def image_of(self, split: str) -> NDArray[np.int64]:
-        counts = [len(image.captions) for image in self.images[split].used]
+        counts = [len(image.captions) for image in self._used[split]]
         return np.repeat(np.arange(len(counts)), counts)
 
     def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
-        found = self.images[split]
-        (directory / f"{split}.rows.bin").write_bytes(np.array(found.rows, OFFSET).tobytes())
-        records = (
-            {"identifier": one.identifier, "file": str(one.file), "captions": one.captions} for one in found.used
-        )
+        used = self._used[split]
+        rows = [self._rows[image.file] for image in used]
+        (directory / f"{split}.rows.bin").write_bytes(np.array(rows, OFFSET).tobytes())
+        records = ({"identifier": one.identifier, "file": str(one.file), "captions": one.captions} for one in used)
         write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
         return texts
 
     def dropped(self, split: str) -> Counter[str]:
-        return Counter({"of refused images": self.images[split].lost})
+        return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})
 
     def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-        refused = ((split, why) for split, found in self.images.items() for why in found.refused)
+        refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
         known = vocabularies["target"]
         return {"vocabulary": {"kind": known.kind, "size": len(known)}, "token_type": token_type(known).str}
 
     def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-        found, target = self.images[split], counts["target"]
+        target = counts["target"]
         return {
-            "images": len(found.used),
+            "images": len(self._used[split]),
             "captions": target["sentences"],
             "tokens": target["tokens"],
             "unknown": target["unknown"],
-            "refused": len(found.refused),
+            "refused": len(self._refused[split]),
         }
 
     def made(self, cache: Path) -> None:
         if self.store.refused:
             log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", cache / REFUSED)
 
-
-def _used(split: str, images: list[Captioned], rows: dict[Path, int], reasons: dict[Path, str]) -> UsedImages:
-    used = [image for image in images if image.file not in reasons]
-    refused = [reasons[image.file] for image in images if image.file in reasons]
-    if not used:
-        first = f"; {refused[0]}" if refused else "."
-        raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
-    lost = sum(len(image.captions) for image in images if image.file in reasons)
-    return UsedImages(used, [rows[image.file] for image in used], refused, lost)
-
-
-def _content(images: Mapping[str, UsedImages], digests: Mapping[Path, str | None]) -> str:
-    """A hash of the images' content, and of their names, which the cache holds too."""
-    content = hashlib.sha256()
-    for split, one in images.items():
-        used = [[str(image.file), image.identifier, digests[image.file]] for image in one.used]
-        content.update(json.dumps([split, used, one.refused]).encode())
-    return content.hexdigest()
+    def _content(self, digests: Mapping[Path, str | None]) -> str:
+        """A hash of the images' content, and of their names, which the cache holds too."""
+        content = hashlib.sha256()
+        for split, images in self._used.items():
+            used = [[str(image.file), image.identifier, digests[image.file]] for image in images]
+            refused = [self._reasons[image.file] for image in self._refused[split]]
+            content.update(json.dumps([split, used, refused]).encode())
+        return content.hexdigest()

@@ -11,18 +11,18 @@ from seqtool.data.images import urls
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+LISTED = ", ".join(SUFFIXES)
 MOST_KINDS = 5  # of other files, that are named
 
 
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
     """The images that files, folders, globs, http(s) addresses and .txt lists of these name, in their order.
 
-    Folders and globs give the files with an image's suffix, sorted; folders without those inside further folders,
-    unless `recursive`, links to folders never. What a folder has besides is printed to standard error; names that
-    begin with a dot are passed over. The lines of a list are names as those given here are, but no lists. Raises
-    InputError where a folder, glob or list gives no image; a file that is missing is for read_image to refuse, so that
-    the others are read.
+    Folders and globs give the files with an image's suffix, sorted. The folders inside a folder are searched only if
+    `recursive`, and links to folders never. What else a folder has is printed to standard error; names that begin with
+    a dot are ignored. The lines of a list are names like those given here, but not of lists. Raises InputError where a
+    folder, glob or list gives no image. A missing file is left for read_image to refuse, so that the others are read.
     """
     return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
 
@@ -41,7 +41,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         found = sorted(one for one in matches if _is_image(Path(one)))
         if not found:
-            raise InputError(f"{name} matches no image ({_suffixes()}).")
+            raise InputError(f"{name} matches no image ({LISTED}).")
         yield from found
     else:
         yield name
@@ -72,10 +72,10 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
         left.append(f"{others.total():,} of other kinds ({kinds}{more})")
     if not found:
         besides = f"; it has {' and '.join(left)}" if left else ""
-        raise InputError(f"{name} is a folder without images ({_suffixes()}){besides}.")
+        raise InputError(f"{name} is a folder without images ({LISTED}){besides}.")
     if left:
         images = "image" if len(found) == 1 else "images"
-        print(f"{name}: {len(found):,} {images} ({_suffixes()}); left out: {' and '.join(left)}.", file=sys.stderr)
+        print(f"{name}: {len(found):,} {images} ({LISTED}); left out: {' and '.join(left)}.", file=sys.stderr)
     return [str(path) for path in sorted(found)]
 
 
@@ -98,7 +98,3 @@ def _listed(path: Path, *, recursive: bool) -> Iterator[str]:
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.is_file()
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(SUFFIXES))

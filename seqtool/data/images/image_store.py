@@ -81,9 +81,7 @@ class ImageStore:
 
     def _reason(self, file: Path, digest: str | None) -> str:
         reason = self.summary["refused"].get(digest)
-        if reason is not None:
-            return f"{file} {reason}"
-        return unreadable(file)
+        return unreadable(file) if reason is None else f"{file} {reason}"
 
 
 def weights_digest(module: nn.Module) -> str:

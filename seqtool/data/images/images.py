@@ -49,7 +49,7 @@ DAMAGE = (  # what Pillow raises on damaged files
 
 
 class ImageError(InputError):
-    """An image that cannot be used: its name and a clause that says why. Survives the way between processes."""
+    """An image that cannot be used: its name and a clause that says why. It can be pickled."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -206,7 +206,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:
-    """`rgb` turned as the EXIF data of the file it is from say; those that cannot be read say nothing."""
+    """`rgb` turned as the EXIF data of the file it is from say; EXIF data that cannot be read are ignored."""
     try:
         orientation = image.getexif().get(ORIENTATION)
     except DAMAGE:

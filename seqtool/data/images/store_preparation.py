@@ -3,9 +3,8 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ import PIL
 import torch
 from numpy.typing import NDArray
 
+from seqtool.data.digests import Digests
 from seqtool.data.directories import SUMMARY, make_once, place, versions
-from seqtool.data.images.image_digests import ImageDigests
-from seqtool.data.images.image_loading import Chunk, load
-from seqtool.data.images.image_store import (
-    DIGESTS,
-    FORMAT,
-    VALUES,
-    ImageStore,
-    size_text,
-    unreadable,
-    weights_digest,
-)
+from seqtool.data.images.image_loading import load
+from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
 from seqtool.errors import InputError
 from seqtool.models.backbone import (
     Backbone,
@@ -37,43 +28,41 @@ from seqtool.models.backbone import (
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.unfinished import Unfinished, UnfinishedError, keep
 
+Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
+
 MOST = torch.finfo(torch.float16).max  # 65,504
 NOTED = 10.0  # seconds after which progress is noted
 log = logging.getLogger("seqtool")
 
 
 def prepare_store(
-    files: Sequence[Path],
-    encoder: EncoderSettings,
-    *,
-    root: Path,
-    processes: int | None,
-    device: torch.device,
+    files: Sequence[Path], encoder: EncoderSettings, *, root: Path, processes: int | None, device: torch.device
 ) -> ImageStore:
     """The store of these images, made in the directory `root` if it is not there.
 
     A frozen encoder's annotation vectors are stored, rounded to float16; of an encoder that is trained too, the pixels
     that it reads. An image that is named twice, or two files of equal content, share a row. Images that cannot be
     read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
-    where no image can be used, one changes meanwhile, or the disk has no room. What ends it early, but for bad input,
-    leaves what the next call goes on from.
+    where no image can be used, one changes meanwhile, or the disk has no room. Where anything but bad input ends it
+    early, the next call goes on from there.
     """
     encoder.check()
     root.mkdir(parents=True, exist_ok=True)
-    name = "images-pixels" if encoder.fine_tune_from is not None else f"images-{encoder.backbone.rpartition('/')[2]}"
-    if encoder.fine_tune_from is None and not any(root.glob(f"{name}-*/{SUMMARY}")):
+    frozen = encoder.fine_tune_from is None
+    name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
+    if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
         check_default_weights(encoder)  # which this needs, as no store is there that may have all images already
-    digest = ImageDigests(root / "digests.json")
-    digests = digest.of(files)
+    memory = Digests(root / "digests.json")
+    digests = memory.of(files)
     distinct = {one: file for one, file in zip(digests, files, strict=True) if one is not None}
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
-    if encoder.fine_tune_from is None:
-        inputs["backbone"] = backbone_fingerprint(encoder, digest)
+    if frozen:
+        inputs["backbone"] = backbone_fingerprint(encoder, memory)
     directory = place(root, name, inputs)
 
     def fill(unfinished: Path) -> dict[str, Any]:
-        with digest.unchanged():
-            summary = _fill(unfinished, distinct, encoder, processes=processes, device=device)
+        with memory.unchanged():
+            summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
@@ -83,34 +72,22 @@ def prepare_store(
 
 
 def _fill(
-    directory: Path,
-    distinct: dict[str, Path],
-    encoder: EncoderSettings,
-    *,
-    processes: int | None,
-    device: torch.device,
+    directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Everything in the store but its summary, which is returned."""
-    digests = sorted(distinct)
+    """Everything in the store of these images but its summary, which is returned."""
     backbone = make_backbone(encoder, pretrained=True).to(device).eval() if encoder.fine_tune_from is None else None
     weights = None if backbone is None else weights_digest(backbone)
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
     kind: np.dtype[Any] = np.dtype("u1")
     if backbone is not None:
         shape, kind = (backbone.locations[0] * backbone.locations[1], backbone.dimension), np.dtype("<f2")
-    chunks = partial(load, size=encoder.size, mode=encoder.fit, processes=processes)
-    refused = _write_values(
-        directory,
-        [(digest, distinct[digest]) for digest in digests],
-        chunks,
-        lambda pixels: _encoded(pixels, backbone, encoder, device),
-        row=int(np.prod(shape)) * kind.itemsize,
-        by=[weights, torch.__version__, PIL.__version__],
-    )
-    kept = [one for one in digests if one not in refused]
+    row = int(np.prod(shape)) * kind.itemsize
+    by = [weights, torch.__version__, PIL.__version__]
+    refused = _write_values(directory, images, encoder, backbone, row=row, processes=processes, by=by)
+    kept = [digest for digest, _ in images if digest not in refused]
     if not kept:
-        one, reason = next(iter(refused.items()))
-        raise InputError(f"None of the {len(digests):,} images can be used; {distinct[one]} {reason}")
+        digest, file = images[0]
+        raise InputError(f"None of the {len(images):,} images can be used; {file} {refused[digest]}")
     (directory / DIGESTS).write_text("".join(f"{one}\n" for one in kept))
     return {
         "format": FORMAT,
@@ -129,17 +106,18 @@ def _fill(
 
 def _write_values(
     directory: Path,
-    images: Sequence[tuple[str, Path]],
-    chunks: Callable[[Sequence[tuple[str, Path]]], Generator[Chunk, None, None]],
-    encoded: Callable[[NDArray[np.uint8]], NDArray[Any]],
+    images: Images,
+    encoder: EncoderSettings,
+    backbone: Backbone | None,
     *,
     row: int,
+    processes: int | None,
     by: list[str | None],
 ) -> Mapping[str, str]:
-    """Write what is stored of the images, each a digest and a file; returns by digest why some of them are refused.
+    """Write what is stored of the images, `row` bytes of each; returns by digest why some of them are refused.
 
     It goes on with what a preparation that was ended early has left, if that was made `by` the same weights and
-    versions. row: bytes an image.
+    versions.
     """
     unfinished = Unfinished(directory)
     begun = unfinished.images if unfinished.images["by"] == by else {}
@@ -149,8 +127,9 @@ def _write_values(
         log.info("Going on after %s images, which a preparation that was ended early has left.", f"{done:,}")
     written = (done - len(refused)) * row  # bytes
     _check_room(directory, len(images) * row, len(images), written=written)
+    chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
     with (
-        closing(chunks(images[done:])) as found,
+        closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
         unfinished.noting("images", lambda at: keep(file, (at["done"] - len(at["refused"])) * row)) as progress,
@@ -158,9 +137,9 @@ def _write_values(
         keep(file, written)
         bar.update(done)
         noted = time.monotonic()
-        for chunk in found:
+        for chunk in chunks:
             if len(chunk.pixels):
-                file.write(encoded(chunk.pixels).tobytes())
+                file.write(_encoded(chunk.pixels, backbone, encoder).tobytes())
                 file.flush()
             refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
             read = len(chunk.pixels) + len(chunk.refused)
@@ -173,14 +152,12 @@ def _write_values(
     return refused
 
 
-def _encoded(
-    pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings, device: torch.device
-) -> NDArray[Any]:
+def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings) -> NDArray[Any]:
     """The rows of these images."""
     if backbone is None:
         return pixels
     with torch.inference_mode():
-        annotations = backbone(torch.from_numpy(pixels).to(device))
+        annotations = backbone(torch.from_numpy(pixels).to(backbone.mean.device))
         largest = float(annotations.abs().max())
         if not largest <= MOST:  # nor where it is NaN
             layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"

@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 import urllib.request
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
-from io import BufferedReader, RawIOBase
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
@@ -22,9 +23,11 @@ REDIRECTS = 5
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
 RESERVED = "!#$%&'()*+,/:;=?@[]~"  # what may stand in an address as it is; % because it may be quoted already
 
+Watch = Callable[[socket.socket], None]
+
 
 class DownloadError(InputError):
-    """Why an address gave no file: a clause that the address goes before."""
+    """Why an address gave no file: the rest of a sentence that begins with the address."""
 
 
 def has_scheme(name: str) -> bool:
@@ -37,16 +40,22 @@ def is_web_address(name: str) -> bool:
 
 
 def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SECONDS) -> bytes:
-    """What an http or https address holds. Raises DownloadError where it is not had within the limits.
+    """What an http or https address holds. Raises DownloadError where it cannot be fetched within the limits.
 
-    The work is done in a thread, since looking up a name cannot be interrupted; it ends by itself soon after the time.
+    The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
+    down, which ends it: their own timeouts begin anew with every byte.
     """
     answer: queue.SimpleQueue[bytes | DownloadError] = queue.SimpleQueue()
     deadline = time.monotonic() + seconds
+    sockets: list[socket.socket] = []
+
+    def watch(connected: socket.socket) -> None:
+        sockets.append(connected)
+        _remaining(deadline)
 
     def work() -> None:
         try:
-            answer.put(_follow(address, maximum, deadline))
+            answer.put(_follow(address, maximum, deadline, watch))
         except DownloadError as error:
             answer.put(error)
         except TimeoutError:
@@ -62,16 +71,19 @@ def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SEC
         found = answer.get(timeout=seconds)
     except queue.Empty:
         found = _late(seconds)
+        for one in sockets:
+            with suppress(OSError):  # it is closed
+                one.shutdown(socket.SHUT_RDWR)
     if isinstance(found, DownloadError):
         raise found
     return found
 
 
-def _follow(address: str, maximum: int, deadline: float) -> bytes:
+def _follow(address: str, maximum: int, deadline: float, watch: Watch) -> bytes:
     for _ in range(REDIRECTS + 1):
         request = urllib.request.Request(_quoted(address), headers={"User-Agent": f"seqtool/{__version__}"})
         try:
-            with _opener(address, deadline).open(request, timeout=_remaining(deadline)) as response:
+            with _opener(address, watch).open(request, timeout=_remaining(deadline)) as response:
                 return _content(response, maximum)
         except HTTPError as error:
             with error:
@@ -94,60 +106,33 @@ def _content(response: HTTPResponse, maximum: int) -> bytes:
     raise DownloadError(f"has more than {maximum / 1e6:g} MB.")
 
 
-def _opener(address: str, deadline: float) -> urllib.request.OpenerDirector:
-    """It opens http and https only: no files, and redirects are not followed here."""
-
-    class Response(HTTPResponse):
-        def __init__(self, sock: socket.socket, *arguments: Any, **keywords: Any) -> None:
-            super().__init__(sock, *arguments, **keywords)
-            self.fp.close()
-            self.fp = BufferedReader(_Stream(sock, deadline))
+def _opener(address: str, watch: Watch) -> urllib.request.OpenerDirector:
+    """What opens an address, every status but 2xx an HTTPError; redirects are not followed here."""
 
     class Http(urllib.request.HTTPHandler):
         def http_open(self, request: urllib.request.Request) -> HTTPResponse:
-            return self.do_open(_with(HTTPConnection), request)
+            return self.do_open(_watched(HTTPConnection, watch), request)
 
     class Https(urllib.request.HTTPSHandler):
         def https_open(self, request: urllib.request.Request) -> HTTPResponse:
-            return self.do_open(_with(HTTPSConnection), request)
+            return self.do_open(_watched(HTTPSConnection, watch), request)
 
-    def _with(kind: type[HTTPConnection]) -> Any:
-        return type(kind.__name__, (kind,), {"response_class": Response})
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
 
-    opener = urllib.request.OpenerDirector()
-    opener.addheaders = []
     proxies = urllib.request.ProxyHandler({} if _is_local(address) else None)
-    for handler in (proxies, Http(), Https(), urllib.request.HTTPErrorProcessor(), _Failure()):
-        opener.add_handler(handler)
-    return opener
+    return urllib.request.build_opener(proxies, Http(), Https(), NoRedirects())
 
 
-class _Failure(urllib.request.HTTPDefaultErrorHandler):
-    """Every status but 2xx is an HTTPError, redirects too."""
+def _watched(kind: type[HTTPConnection], watch: Watch) -> Any:
+    """The kind of connection, whose sockets `watch` sees once they are connected."""
 
-    def http_error_default(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, hdrs: HTTPMessage
-    ) -> HTTPError:
-        raise HTTPError(req.full_url, code, msg, hdrs, fp)
+    def connect(connection: HTTPConnection) -> None:
+        kind.connect(connection)
+        watch(connection.sock)
 
-
-class _Stream(RawIOBase):
-    """The bytes of a socket until the deadline: a timeout of the socket begins anew with every byte."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._socket, self._deadline = sock, deadline
-        self._raw = sock.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(_remaining(self._deadline))
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+    return type(kind.__name__, (kind,), {"connect": connect})
 
 
 def _remaining(deadline: float) -> float:
@@ -165,7 +150,7 @@ def _quoted(address: str) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Whether the address is this machine's: it is asked without the proxy that the environment may name."""
+    """Whether the address is on this machine, which is asked without the proxy that the environment may name."""
     host = urlsplit(address).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,0 +1,195 @@
+"""What captions of the built-in images say, read by the grammar that they are written from, and whether it is true.
+
+The boxes of a scene's objects decide:
+    - a kind (shape, colour, and size where it is named) is there exactly as often as the number says;
+    - places and relations hold as seqtool/data/corpora/scene_language.py says.
+What the grammar does not have is not true: "a orange circle", "two star", the same kind twice.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, Box, Item, Scene
+from seqtool.data.corpora.scene_language import (
+    BETWEEN,
+    DETERMINERS,
+    INVERSE,
+    PLACED,
+    PLACES,
+    PLAIN,
+    PLURALS,
+    RELATIONS,
+    SIZES,
+    determiner,
+    is_at,
+    is_or_are,
+    related,
+)
+from seqtool.data.corpora.scenes import SCENES, read_records
+from seqtool.data.text.alignment import words
+
+NOUNS = {shape: (shape, False) for shape in SHAPES} | {plural: (shape, True) for shape, plural in PLURALS.items()}
+PHRASE = "<>"  # stands for a noun phrase
+
+Place = tuple[int, int]  # column and row of the nine
+Fact = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A noun phrase: size None where it is not named; word: the index of its noun in the caption's words."""
+
+    shape: str
+    colour: str
+    size: str | None
+    count: int
+    word: int
+
+    @property
+    def named(self) -> Fact:
+        return self.shape, self.colour, self.count
+
+    def items(self, scene: Scene) -> list[Item]:
+        """The objects that it speaks of, whatever their number and size."""
+        return [item for item in scene.items if (item.shape, item.colour) == (self.shape, self.colour)]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a caption says: its kinds, the subject first; where the subject is, or how it lies to the others."""
+
+    kinds: tuple[Kind, ...]
+    place: Place | None
+    relation: str | None  # left, right, above, below: of the second kind; between the second and third
+
+
+# Reading
+
+
+def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
+    """What is on the pictures of a split, by file name. Raises InputError where there are none."""
+    scenes = {}
+    for record in read_records(directory / SCENES, split):
+        items = tuple(Item(**{**item, "box": tuple(item["box"])}) for item in record["items"])
+        scenes[Path(record["file"]).name] = Scene(items, record["clutter"])
+    return scenes
+
+
+def parse(caption: str) -> Description | None:
+    """What the caption says; None where the grammar does not have it."""
+    tokens = words(caption)
+    kinds: list[Kind] = []
+    rest: list[str] = []
+    i = 0
+    while i < len(tokens):
+        kind = _read_kind(tokens, i)
+        if kind is None:
+            rest.append(tokens[i])
+            i += 1
+        else:
+            kinds.append(kind)
+            rest.append(PHRASE)
+            i = kind.word + 1
+    found = _patterns().get(" ".join(rest))
+    if found is None or len({(kind.shape, kind.colour) for kind in kinds}) < len(kinds):
+        return None
+    if found.subject_last:
+        kinds = [kinds[-1], *kinds[:-1]]
+    if found.be not in (None, is_or_are(kinds[0].count > 1)):
+        return None
+    return Description(tuple(kinds), found.place, found.relation)
+
+
+def _read_kind(tokens: Sequence[str], start: int) -> Kind | None:
+    """The noun phrase that begins at `start`, if it is one and agrees in number."""
+    count = DETERMINERS.get(tokens[start])
+    i = start + 1
+    size = SIZES.get(tokens[i]) if i < len(tokens) else None
+    i += size is not None
+    if count is None or i + 1 >= len(tokens) or tokens[i] not in COLOURS or tokens[i + 1] not in NOUNS:
+        return None
+    shape, plural = NOUNS[tokens[i + 1]]
+    if plural != (count > 1) or tokens[start] != determiner(count, tokens[start + 1]):
+        return None
+    return Kind(shape, tokens[i], size, count, word=i + 1)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """A frame with its noun phrases left open; the subject may be the last of them."""
+
+    place: Place | None
+    relation: str | None
+    be: str | None
+    subject_last: bool
+
+
+@cache
+def _patterns() -> dict[str, _Pattern]:
+    """Every frame with every place and relation, by its text."""
+    wheres: dict[str, tuple[Place | None, str | None]] = {text: (place, None) for text, place in PLACES.items()}
+    wheres |= {f"{text} {PHRASE}": (None, name) for text, name in RELATIONS.items()}
+    wheres[f"{BETWEEN} {PHRASE} and {PHRASE}"] = (None, BETWEEN)
+    patterns = {}
+    for frame in (*PLAIN, *PLACED):
+        for where, (place, relation) in wheres.items() if frame in PLACED else [("", (None, None))]:
+            for be in ("is", "are"):
+                text = frame.format(PHRASE, be=be, where=where)
+                last = frame.startswith("{where}")
+                patterns[text] = _Pattern(place, relation, be if "{be}" in frame else None, last)
+    return patterns
+
+
+# Checking
+
+
+def is_true(caption: str, scene: Scene) -> bool:
+    """Whether the caption can be read and all that it says holds of the scene; it need not name every object."""
+    said = parse(caption)
+    if said is None:
+        return False
+    items = [kind.items(scene) for kind in said.kinds]
+    for kind, found in zip(said.kinds, items, strict=True):
+        if len(found) != kind.count or any(kind.size not in (None, item.size) for item in found):
+            return False
+    if said.place is not None and not is_at(said.place, items[0]):
+        return False
+    return said.relation is None or related(said.relation, items)
+
+
+def named(caption: str) -> set[Fact]:
+    """What a caption names: kinds as (shape, colour, number), and how they lie, whichever is the subject.
+
+    Sizes and places are left out, which references may leave out too. Empty where the caption cannot be read.
+    """
+    said = parse(caption)
+    if said is None:
+        return set()
+    first, *others = (kind.named for kind in said.kinds)
+    facts: set[Fact] = {first, *others}
+    if said.relation == BETWEEN:
+        facts.add((BETWEEN, first, frozenset(others)))
+    elif said.relation in ("right", "below"):
+        facts.add((INVERSE[said.relation], others[0], first))
+    elif said.relation is not None:
+        facts.add((said.relation, first, others[0]))
+    return facts
+
+
+def recall(caption: str, references: Iterable[str]) -> float:
+    """The share of all that the references name that the caption names."""
+    expected = set().union(*map(named, references))
+    return len(expected & named(caption)) / len(expected)
+
+
+def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:
+    """For each noun of a noun phrase its index in `alignment.words(caption)` and the boxes of its objects.
+
+    Nouns of kinds that the scene does not have are left out; the rest of the caption need not be readable.
+    """
+    tokens = words(caption)
+    kinds = [kind for i in range(len(tokens)) if (kind := _read_kind(tokens, i)) is not None]
+    found = [(kind.word, [item.box for item in kind.items(scene)]) for kind in kinds]
+    return [(word, boxes) for word, boxes in found if boxes]
