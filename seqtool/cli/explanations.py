@@ -4,7 +4,14 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
@@ -14,14 +21,29 @@ from seqtool.settings import plain, sentence, unknown
 
 
 def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """What the settings that are given make of a command's, and the choice of each group; of a sweep its first job."""
+    """What a command's settings come to, as `_compose` gives it, with those that are given; of a sweep its first job.
+    Raises InputError on settings that Hydra cannot compose.
+    """
     settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
     try:
-        return arguments.composed(command, [_first(setting) for setting in settings], configs)
+        return _compose(command, [_first(setting) for setting in settings], configs)
     except Exception as error:
         if (reason := explained(error, settings, configs, command)) is None:
             raise
         raise InputError(reason) from error
+
+
+def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
+    """What a command's settings come to, interpolations as they are written, and the choice of each group."""
+    package, *own = configs
+    search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(package), version_base="1.3"):
+        found = compose(command, [*search, *overrides], return_hydra_config=True)
+    chosen = dict(found.hydra.runtime.choices)
+    values = cast(Group, OmegaConf.to_container(found))
+    del values["hydra"]
+    return values, chosen
 
 
 def explained(
@@ -31,10 +53,6 @@ def explained(
 
     None where the error is not about settings.
     """
-    from hydra.errors import HydraException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     # Hydra has no errors of its own for a group that is null or a number, or a list of such.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError)
     if not isinstance(error, of_settings):
@@ -82,15 +100,20 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
 
 def check_name(config: DictConfig) -> None:
     """Raise InputError where the name of the run refers to a group of settings, which is no text."""
-    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
-    for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written):
+    for key in references(config):
         group = OmegaConf.select(config, key)
-        if len(backslashes) % 2 == 0 and isinstance(group, DictConfig):
+        if isinstance(group, DictConfig):
             inner = [
                 name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
             ]
             example = f", such as ${{{key}.{inner[0]}}}" if inner else ""
             raise InputError(f"Setting 'run' refers to '{key}', which is a group of settings: name one in it{example}.")
+
+
+def references(config: DictConfig) -> list[str]:
+    """The settings that the name of the run refers to."""
+    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
+    return [key for slashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written) if len(slashes) % 2 == 0]
 
 
 def _wants_files(data: str, configs: Folders) -> bool:
@@ -115,7 +138,7 @@ def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[st
             keys.append(key)
     if clauses or not keys:
         return clauses
-    values, choices = arguments.composed(command, chosen, configs)
+    values, choices = _compose(command, chosen, configs)
     known = {*config_files.keys(values), *taken}
     return [_unknown(key, known, choices, configs, command) for key in keys if key not in known]
 
@@ -158,7 +181,7 @@ def _takers(key: str, configs: Folders) -> list[str]:
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
     """The clauses about several values where there is one job."""
-    values = [setting.partition("=")[::2] for setting in settings if _is_sweep(setting)]
+    values = [setting.partition("=")[::2] for setting in settings if _sweep(setting) is not None]
     return [
         f"setting {key}={value} has several values: add -m to run a job with each of them"
         + ("" if key in groups or "(" in value else f" (a list is written {key}=[{value}])")
@@ -166,24 +189,19 @@ def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
     ]
 
 
-def _is_sweep(setting: str) -> bool:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
+def _sweep(setting: str) -> Override | None:
+    """A setting with several values as Hydra reads it; None of any other."""
     try:
-        return bool(OverridesParser.create().parse_override(setting).is_sweep_override())
+        override = OverridesParser.create().parse_override(setting)
     except HydraException:
-        return False
+        return None
+    return override if override.is_sweep_override() else None
 
 
 def _first(setting: str) -> str:
     """Of several values the first."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    if not _is_sweep(setting):
-        return setting
-    override = OverridesParser.create().parse_override(setting)
-    return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+    sweep = _sweep(setting)
+    return setting if sweep is None else f"{sweep.get_key_element()}={next(iter(sweep.sweep_string_iterator()))}"
 
 
 def _series(names: Sequence[str], word: str) -> str:

@@ -85,8 +85,12 @@ def _say(error: InputError | OSError) -> None:
     if os.environ.get("SEQTOOL_DEBUG") == "1":
         traceback.print_exception(error)
     sentence = printable(_sentence(error))
-    if not _is_said(error, sentence):
-        print(f"seqtool: {sentence}", file=sys.stderr)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from seqtool.runtime.failures import is_said  # imports torch
+
+        if is_said(error, sentence):  # by another one of the processes that torchrun started
+            return
+    print(f"seqtool: {sentence}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str], configs: Path) -> int:
@@ -163,7 +167,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
                 overrides.append(f"hydra.sweep.dir={ours.quote(scratch)}")
-            overrides += map(ours.numbered, added(settings, command, places))
+            overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
             hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
@@ -180,10 +184,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         from seqtool.cli.inspect import compare  # imports torch, which the runs have needed already
 
         compare(sweep.runs)
-    failures = None if sweep is None else sweep.failures()
-    if failures:
-        print(f"seqtool: {printable(failures)}", file=sys.stderr)
-    return 0 if failures is None else 2
+    return 0 if sweep is None else sweep.status()
 
 
 def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
@@ -223,15 +224,6 @@ def _log_to_stderr() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     for package in ("seqtool", "hydra"):
         logging.getLogger(package).setLevel(logging.INFO)
-
-
-def _is_said(error: Exception, sentence: str) -> bool:
-    """Whether another one of the processes that torchrun started has said it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    from seqtool.runtime.failures import is_said  # imports torch
-
-    return is_said(error, sentence)
 
 
 def _sentence(error: InputError | OSError) -> str:
