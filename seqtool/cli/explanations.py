@@ -80,18 +80,17 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
     """Raise InputError on what Hydra composes all the same: settings of other commands that are added with +, and files
     as the data of a corpus that has numbers there.
     """
-    files, taken = config_files.parts(command, configs)
-    known = {key for file in files for key in config_files.keys(config_files.load(file))} | taken.keys()
+    known = config_files.outside_groups(command, configs)
     if strange := [str(key) for key in config if key not in known]:
         raise InputError(sentence([_unknown(key, known, {}, configs, command) for key in strange]))
     file = config_files.find(f"data/{data}", configs)
-    own = config_files.load(file) if "data" in taken and file.exists() else {}
+    own = config_files.load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
         value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
-        if isinstance(own.get(split), int) and (
-            isinstance(value, list) or not re.match(r"[-+.\d]|\Z", str(value or ""))
-        ):
-            of_files = [one for one in config_files.choices(configs, "data") if _wants_files(one, configs)]
+        is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
+        if isinstance(own.get(split), int) and not is_number:
+            corpora = {one: config_files.find(f"data/{one}", configs) for one in config_files.choices(configs, "data")}
+            of_files = [one for one, file in corpora.items() if config_files.load(file).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
                 f"for files of your own add data={_series(of_files, 'or')}."
@@ -114,10 +113,6 @@ def references(config: DictConfig) -> list[str]:
     """The settings that the name of the run refers to."""
     written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
     return [key for slashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written) if len(slashes) % 2 == 0]
-
-
-def _wants_files(data: str, configs: Folders) -> bool:
-    return bool(config_files.load(config_files.find(f"data/{data}", configs)).get("train") == "???")
 
 
 def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:

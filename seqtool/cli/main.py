@@ -1,7 +1,4 @@
-"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra.
-
-Nothing here imports torch, and Hydra is imported only when a command runs, so that help is instant.
-"""
+"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra, which is imported only when a command runs."""
 
 import gc
 import importlib
@@ -41,7 +38,7 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
-    gc.disable()  # until all is imported: to look through that for garbage is a third of a short run
+    gc.disable()  # until everything is imported: collecting garbage meanwhile takes a third of a short run
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -57,7 +54,7 @@ def main() -> None:
 def run(arguments: Sequence[str], configs: Path) -> int:
     """Run one command line with the configurations in `configs` and return the exit status."""
     try:
-        with naming("standard output"):  # every file says its own
+        with naming("standard output"):  # the errors of files have their names already
             status = _dispatch(list(arguments), configs)
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -132,7 +129,7 @@ class _Carried(BaseException):
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
-    """Compose the configuration of `command` and call its function: once or, with -m, once a job; the exit status."""
+    """Compose the configuration and call the command's function: once or, with -m, once a job; the exit status."""
     import hydra
 
     from seqtool.cli import arguments as ours
@@ -146,8 +143,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         settings = [f"++{setting}" if setting.startswith("data.") else setting for setting in settings]
     sweep = Sweep(_say) if "--multirun" in options else None
 
-    def task(config: "DictConfig") -> None:
-        _log_to_stderr()  # in the job's process too, where a launcher of Hydra's starts others
+    def job(config: "DictConfig") -> None:
+        _log_to_stderr()  # again, because launchers of Hydra may start other processes
         try:
             if sweep is None:
                 _call(command, config, places, settings)
@@ -170,7 +167,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
-            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
         except _Carried as carried:
             raise carried.error from None
         except Exception as error:
@@ -188,7 +185,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
 
 
 def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
-    """Call the command's function with its configuration; whether it did all that it was to do."""
+    """Call the command's function; False where it was stopped early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

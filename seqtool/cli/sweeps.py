@@ -25,8 +25,8 @@ BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # the one t
 class Sweep:
     """Jobs one after another: one that fails with bad input says so by `say`, and the others go on.
 
-    Under another launcher of Hydra's than its basic one each job has a copy of this, which knows of no other job, and
-    what goes wrong is raised, so that the scheduler and Hydra learn of it.
+    Under another launcher than Hydra's basic one each job has a copy of this, which knows of no other job, and errors
+    are raised, so that the scheduler and Hydra learn of them.
     """
 
     def __init__(self, say: Callable[[InputError | OSError], None]) -> None:
@@ -37,7 +37,7 @@ class Sweep:
         self.runs: list[Path] = []  # the directories of those that were begun
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
-        """Run one job, which says whether it was finished: one that was told to stop ends the sweep, as Ctrl-C does."""
+        """Run a job, which returns whether it was finished: one that was told to stop ends the sweep, like Ctrl-C."""
         overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} too
         self._jobs.append(tuple(overrides))
         try:

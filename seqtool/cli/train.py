@@ -169,7 +169,7 @@ def _model(job: Job, cache: Cache, where: place.Place) -> Any:
 
 
 def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recorder | None:
-    """In the first process, which also writes the run's settings down."""
+    """None but in the first process, which also writes down the run's settings."""
     if not distributed.is_first():
         return None
     recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=job.train.tensorboard)
@@ -181,7 +181,7 @@ def _run(trainer: Trainer, stop: signals.Stop, *, unit: str) -> bool:
     """Say what is trained, and train it."""
     device, size = trainer.updates.machine.device, sum(one.numel() for one in trainer.model.parameters())
     with onednn() as chosen:
-        on = f"{distributed.place(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
+        on = f"{distributed.described(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
         count = f"{len(trainer.updates.split):,} {unit}"
         log.info("%s: %s parameters on %s, %s", trainer.run, f"{size:,}", on, count)
         return trainer.train(stop)

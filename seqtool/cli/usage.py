@@ -67,11 +67,6 @@ compdef _seqtool seqtool""",
     "fish": "complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'",
 }
 
-INSTALL = """Load it with:
-  bash   eval "$(seqtool --completion bash)"      in ~/.bashrc
-  zsh    eval "$(seqtool --completion zsh)"       in ~/.zshrc, after compinit
-  fish   seqtool --completion fish | source       in ~/.config/fish/config.fish"""
-
 
 def overview() -> str:
     """The text of `seqtool --help`."""
@@ -112,7 +107,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     shown: set[str] = set()
     sections = [f"seqtool {name}: {SUMMARIES[name]}", f"Usage: seqtool {name} [key=value …]"]
     sections += [f"Examples\n{examples}", "Settings and their defaults"]
-    sections += filter(None, (_body(file, "", values, shown) for file in files))
+    sections += [_body(file, "", values, shown) for file in files]
     for group in groups:
         choice = chosen.get(group)
         heading = f"  {group}={choice or '…'}  # choose from {', '.join(config_files.choices(places, group))}"
@@ -124,9 +119,8 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
             lines += filter(None, [place and f"    {place[:-1]}:", body])
         sections.append("\n".join(lines))
     others = [f"  {key}: {_written(value)}" for key, value in _leaves(values) if key not in shown]
-    sections += ["\n".join(others)] if others else []
-    sections.append(f"`seqtool {name} --cfg job [key=value …]` prints what they come to.")
-    return "\n\n".join(sections)
+    sections += ["\n".join(others), f"`seqtool {name} --cfg job [key=value …]` prints what they come to."]
+    return "\n\n".join(filter(None, sections))
 
 
 def completion(shell: str) -> str:
@@ -151,13 +145,13 @@ def complete(line: str, configs: Path) -> list[str]:
     from seqtool.cli.arguments import folders
 
     places = folders(before, configs)
-    files, groups = config_files.parts(before[0], places)
+    groups = config_files.parts(before[0], places)[1]
     if equals and key in groups:
         return [f"{key}={choice} " for choice in config_files.choices(places, key) if choice.startswith(value)]
     if equals:
         return [f"{key}={name}" for name in _files(value)]
     given = dict(argument.split("=", 1) for argument in before if "=" in argument)
-    known = {key for file in files for key in config_files.keys(config_files.load(file))}
+    known = config_files.outside_groups(before[0], places) - groups.keys()
     for group, choice in groups.items():
         known |= config_files.of_choice(group, given.get(group, choice), places)
     branches = {name.rpartition(".")[0] for name in known}
@@ -189,11 +183,10 @@ def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], in
                 outer.pop()
             outer.append((len(match["indent"]), match["key"]))
             name = ".".join(key for _, key in outer)
-            own, found = _find(defaults, name), _find(values, start + name)
+            own = _find(defaults, name)
+            found = _like(own, _find(values, start + name))
             if match["value"]:
                 shown |= {f"{start}{key}" for key, _ in _leaves({name: own})}
-                if isinstance(own, Mapping) and isinstance(found, Mapping):
-                    found = {key: found[key] for key in own if key in found}
                 if found != own or type(found) is not type(own):
                     line = f"{match['start']} {_written(found)}{match['comment'] or ''}"
         lines.append(f"{indent}{line}".rstrip())
@@ -205,6 +198,13 @@ def _find(values: Any, name: str) -> Any:
     for key in name.split("."):
         values = values.get(key) if isinstance(values, Mapping) else None
     return values
+
+
+def _like(own: Any, value: Any) -> Any:
+    """The value, but of a group only those settings that `own` has."""
+    if not isinstance(own, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {key: _like(inner, value[key]) for key, inner in own.items() if key in value}
 
 
 def _written(value: Any) -> str:

@@ -96,8 +96,8 @@ def check_file(path: Path) -> Path:
 
 
 def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What the JSON says; `pairs` makes the objects. Raises ValueError on whatever is wrong with it, and a number of
-    thousands of digits or thousands of brackets are.
+    """What the JSON says; `pairs` makes its objects. Raises ValueError on whatever is wrong with it, including numbers
+    of thousands of digits and thousands of brackets.
     """
     text = content if isinstance(content, str) else content.decode("utf-8-sig")
     try:

@@ -1,12 +1,11 @@
 """Figures that are drawn without a window system, written whole or not at all, with words in fonts that have them.
-
 matplotlib is imported when a figure is made, without its global state.
 """
 
 import logging
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seqtool.runtime.files import beside
 
@@ -19,7 +18,7 @@ NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own
 
 
 def make_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches, drawn without a window system or words about fonts and cache folders."""
+    """An empty figure, in inches; matplotlib's messages about fonts and cache folders are kept quiet."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.figure import Figure
 
@@ -69,7 +68,6 @@ def characters(file: str) -> frozenset[int]:
     from matplotlib.ft2font import FT2Font
 
     try:
-        charmap: dict[int, Any] = FT2Font(file).get_charmap()
+        return frozenset(FT2Font(file).get_charmap())
     except (OSError, RuntimeError):
         return frozenset()
-    return frozenset(charmap)
