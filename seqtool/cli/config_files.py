@@ -9,7 +9,6 @@ from seqtool.errors import InputError
 
 Group = dict[str, Any]
 Folders = Sequence[Path]  # the package's configurations and then the user's own: the first that has a file counts
-COMPOSED = ("prepare", "train", "translate", "caption", "eval")  # the commands that have settings
 
 
 def find(name: str, configs: Folders) -> Path:

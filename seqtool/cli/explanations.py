@@ -16,6 +16,7 @@ from yaml import YAMLError
 from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
+from seqtool.cli.usage import SUMMARIES
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 
@@ -170,7 +171,7 @@ def _elsewhere(key: str, configs: Folders, command: str) -> str:
 
 def _takers(key: str, configs: Folders) -> list[str]:
     """The commands that take a setting or group."""
-    there = [command for command in config_files.COMPOSED if config_files.find(command, configs).exists()]
+    there = [command for command in SUMMARIES if config_files.find(command, configs).exists()]
     return [command for command in there if key in config_files.of_command(command, configs)]
 
 

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqtool.cli import usage
 from seqtool.errors import InputError, full_disk, naming, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.version import __version__
@@ -21,8 +22,8 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption")} | {"eval": "evaluate"}
-COMMANDS = (*FUNCTIONS, "inspect")
+COMMANDS = tuple(usage.SUMMARIES)
+FUNCTIONS = {"eval": "evaluate"}  # those of another name than their command
 
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended
 
@@ -91,8 +92,6 @@ def _say(error: InputError | OSError) -> None:
 
 
 def _dispatch(arguments: list[str], configs: Path) -> int:
-    from seqtool.cli import usage
-
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
         print(usage.overview())
@@ -202,7 +201,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     check_name(config)
     stored = has_stored_data(command, settings, values.get("run"))
     check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
-    function = FUNCTIONS[command]
+    function = FUNCTIONS.get(command, command)
     module = importlib.import_module(f"seqtool.cli.{function}")
     if not gc.isenabled():
         gc.freeze()
@@ -224,8 +223,10 @@ def _log_to_stderr() -> None:
 
 
 def _sentence(error: InputError | OSError) -> str:
-    if isinstance(error, InputError) or error.filename is None or error.strerror is None:
-        return str(error) if isinstance(error, InputError) or error.strerror is None else f"{error.strerror}."
+    if isinstance(error, InputError) or error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return f"{error.strerror}."
     if (full := full_disk(error)) is not None:
         return f"{full[:-1]}; make room and try again."
     others = "" if error.filename2 is None else f" or '{error.filename2}'"

@@ -151,7 +151,7 @@ def complete(line: str, configs: Path) -> list[str]:
     if equals:
         return [f"{key}={name}" for name in _files(value)]
     given = dict(argument.split("=", 1) for argument in before if "=" in argument)
-    known = config_files.outside_groups(before[0], places) - groups.keys()
+    known = config_files.outside_groups(before[0], places)
     for group, choice in groups.items():
         known |= config_files.of_choice(group, given.get(group, choice), places)
     branches = {name.rpartition(".")[0] for name in known}

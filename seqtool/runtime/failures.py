@@ -71,26 +71,24 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
 
     patience: how long it was waited for; None before all have come together.
     """
+    reason = _first_line(error)
+    is_late = re.search("timed? ?out", reason, re.IGNORECASE) is not None
     if (word := _word()) is not None:
         said, text = word
         if said:
             return InputError(text)
-        return LostConnectionError(f"Lost the connection to another process, which stopped with {text}.")
-    reason = _first_line(error)
-    if re.search("timed? ?out", reason, re.IGNORECASE):
-        if patience is None:
-            return LostConnectionError(
-                f"Not all processes came together ({reason}): start torchrun on all --nnodes machines, with the same "
-                "address."
-            )
-        return LostConnectionError(
-            f"Another process did not answer within {_in_words(patience)} ({reason}): it hangs or is much slower."
-        )
-    if "NCCL" in reason:
-        return LostConnectionError(f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more.")
-    return LostConnectionError(
-        f"Lost the connection to another process ({reason}): torchrun says which one stopped, and how."
-    )
+        sentence = f"Lost the connection to another process, which stopped with {text}."
+    elif is_late and patience is None:
+        advice = "start torchrun on all --nnodes machines, with the same address"
+        sentence = f"Not all processes came together ({reason}): {advice}."
+    elif is_late and patience is not None:
+        time = _in_words(patience)
+        sentence = f"Another process did not answer within {time} ({reason}): it hangs or is much slower."
+    elif "NCCL" in reason:
+        sentence = f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more."
+    else:
+        sentence = f"Lost the connection to another process ({reason}): torchrun says which one stopped, and how."
+    return LostConnectionError(sentence)
 
 
 def _word() -> tuple[bool, str] | None:

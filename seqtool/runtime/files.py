@@ -125,9 +125,7 @@ def _check_plain(value: Any, depth: int) -> None:
     if isinstance(value, str):
         value.encode()  # JSON may hold half of a surrogate pair
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            key.encode()
-            _check_plain(inner, depth + 1)
+        _check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
         for inner in value:
             _check_plain(inner, depth + 1)
