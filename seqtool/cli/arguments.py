@@ -9,10 +9,10 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from seqtool.cli import config_files
-from seqtool.cli.config_files import Folders, Group
+from seqtool.cli.config_files import Folders
 from seqtool.errors import InputError
 from seqtool.settings import escape
 from seqtool.training.runs import RUNS
@@ -20,20 +20,9 @@ from seqtool.training.runs import RUNS
 # The settings that hold the name of a file, directory or run, or any text, and those of them that hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test"})
 NAMES = LISTS | {"prompt", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
-NAMES |= {
-    "alignments",
-    "plot",
-    "data.directory",
-    "data.cache",
-    "data.vocabulary.reuse",
-    "data.annotations",
-    "data.split_file",
-    "document_frequencies",
-    "embeddings.source",
-    "embeddings.target",
-    "save_document_frequencies",
-    "model.encoder.weights",
-}
+NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
+NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
+NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
@@ -146,35 +135,6 @@ def has_stored_data(command: str, settings: Sequence[str], run: object = None) -
         return command == "eval"
     resume = given.get("train.resume", "").strip(" '\"").lower()
     return resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
-
-
-def numbered(setting: str) -> str:
-    """A quoted run name with the number of the job in a sweep appended, unless it refers to settings."""
-    if re.match(r"\+{0,2}run='", setting) and not has_references(setting):
-        return f"{setting[:-1]}-${{hydra:job.num}}'"
-    return setting
-
-
-def has_references(setting: str) -> bool:
-    """Whether a quoted run name refers to settings."""
-    return any(len(text) % 2 == 0 for text in re.findall(r"(\\*)\$\{", setting))
-
-
-def composed(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """What a command's settings come to, interpolations as they are written, and the choice of each group."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
-
-    package, *own = configs
-    search = [f"hydra.searchpath=[{','.join(quote(f'file://{folder}') for folder in own)}]"] if own else []
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(package), version_base="1.3"):
-        found = compose(command, [*search, *overrides], return_hydra_config=True)
-    chosen = dict(found.hydra.runtime.choices)
-    values = cast(Group, OmegaConf.to_container(found))
-    del values["hydra"]
-    return values, chosen
 
 
 def _elements(text: str) -> Iterator[str]:

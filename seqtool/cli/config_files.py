@@ -9,7 +9,6 @@ from seqtool.errors import InputError
 
 Group = dict[str, Any]
 Folders = Sequence[Path]  # the package's configurations and then the user's own: the first that has a file counts
-COMPOSED = ("prepare", "train", "translate", "caption", "eval")  # the commands that have settings
 
 
 def find(name: str, configs: Folders) -> Path:
@@ -72,11 +71,17 @@ def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
     return {key for file, place in files for key in keys(load(file), f"{group}.{place}")}
 
 
+def outside_groups(command: str, configs: Folders) -> set[str]:
+    """The full names of the settings that a command takes whatever is chosen, and of its groups."""
+    files, groups = parts(command, configs)
+    return {key for file in files for key in keys(load(file))} | groups.keys()
+
+
 def of_command(command: str, configs: Folders) -> set[str]:
-    """The full names of the settings that a command takes, whatever is chosen, its groups among them."""
-    files, chosen = parts(command, configs)
-    found = {key for file in files for key in keys(load(file))} | chosen.keys()
-    return found.union(*(of_choice(group, one, configs) for group in chosen for one in choices(configs, group)))
+    """The full names of the settings that a command takes with any choices, and of its groups."""
+    groups = parts(command, configs)[1]
+    brought = [of_choice(group, one, configs) for group in groups for one in choices(configs, group)]
+    return outside_groups(command, configs).union(*brought)
 
 
 def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -116,13 +116,8 @@ def _of_checkpoint(
 def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
     """What made the hypotheses, for people: the settings that have a say, as they are written on a command line."""
     unused = SEARCHING if decoding["sample"] else SAMPLING
-    settings = {name: value for name, value in decoding.items() if name not in unused}
-    return "\n".join(
-        [
-            f"Checkpoint: {', '.join(checkpoints)}",
-            f"Decoding: {' '.join(f'{name}={str(value).lower()}' for name, value in settings.items())}",
-        ]
-    )
+    settings = [f"{name}={str(value).lower()}" for name, value in decoding.items() if name not in unused]
+    return f"Checkpoint: {', '.join(checkpoints)}\nDecoding: {' '.join(settings)}"
 
 
 def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictConfig | None, "Checkpoint | None"]:

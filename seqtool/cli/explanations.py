@@ -4,24 +4,47 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
+from seqtool.cli.usage import SUMMARIES
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 
 
 def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """What the settings that are given make of a command's, and the choice of each group; of a sweep its first job."""
+    """What a command's settings come to, as `_compose` gives it, with those that are given; of a sweep its first job.
+    Raises InputError on settings that Hydra cannot compose.
+    """
     settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
     try:
-        return arguments.composed(command, [_first(setting) for setting in settings], configs)
+        return _compose(command, [_first(setting) for setting in settings], configs)
     except Exception as error:
         if (reason := explained(error, settings, configs, command)) is None:
             raise
         raise InputError(reason) from error
+
+
+def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
+    """What a command's settings come to, interpolations as they are written, and the choice of each group."""
+    package, *own = configs
+    search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(package), version_base="1.3"):
+        found = compose(command, [*search, *overrides], return_hydra_config=True)
+    chosen = dict(found.hydra.runtime.choices)
+    values = cast(Group, OmegaConf.to_container(found))
+    del values["hydra"]
+    return values, chosen
 
 
 def explained(
@@ -31,10 +54,6 @@ def explained(
 
     None where the error is not about settings.
     """
-    from hydra.errors import HydraException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     # Hydra has no errors of its own for a group that is null or a number, or a list of such.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError)
     if not isinstance(error, of_settings):
@@ -62,18 +81,17 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
     """Raise InputError on what Hydra composes all the same: settings of other commands that are added with +, and files
     as the data of a corpus that has numbers there.
     """
-    files, taken = config_files.parts(command, configs)
-    known = {key for file in files for key in config_files.keys(config_files.load(file))} | taken.keys()
+    known = config_files.outside_groups(command, configs)
     if strange := [str(key) for key in config if key not in known]:
         raise InputError(sentence([_unknown(key, known, {}, configs, command) for key in strange]))
     file = config_files.find(f"data/{data}", configs)
-    own = config_files.load(file) if "data" in taken and file.exists() else {}
+    own = config_files.load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
         value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
-        if isinstance(own.get(split), int) and (
-            isinstance(value, list) or not re.match(r"[-+.\d]|\Z", str(value or ""))
-        ):
-            of_files = [one for one in config_files.choices(configs, "data") if _wants_files(one, configs)]
+        is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
+        if isinstance(own.get(split), int) and not is_number:
+            corpora = {one: config_files.find(f"data/{one}", configs) for one in config_files.choices(configs, "data")}
+            of_files = [one for one, file in corpora.items() if config_files.load(file).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
                 f"for files of your own add data={_series(of_files, 'or')}."
@@ -82,10 +100,9 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
 
 def check_name(config: DictConfig) -> None:
     """Raise InputError where the name of the run refers to a group of settings, which is no text."""
-    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
-    for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written):
+    for key in references(config):
         group = OmegaConf.select(config, key)
-        if len(backslashes) % 2 == 0 and isinstance(group, DictConfig):
+        if isinstance(group, DictConfig):
             inner = [
                 name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
             ]
@@ -93,8 +110,10 @@ def check_name(config: DictConfig) -> None:
             raise InputError(f"Setting 'run' refers to '{key}', which is a group of settings: name one in it{example}.")
 
 
-def _wants_files(data: str, configs: Folders) -> bool:
-    return bool(config_files.load(config_files.find(f"data/{data}", configs)).get("train") == "???")
+def references(config: DictConfig) -> list[str]:
+    """The settings that the name of the run refers to."""
+    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
+    return [key for slashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written) if len(slashes) % 2 == 0]
 
 
 def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
@@ -115,7 +134,7 @@ def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[st
             keys.append(key)
     if clauses or not keys:
         return clauses
-    values, choices = arguments.composed(command, chosen, configs)
+    values, choices = _compose(command, chosen, configs)
     known = {*config_files.keys(values), *taken}
     return [_unknown(key, known, choices, configs, command) for key in keys if key not in known]
 
@@ -152,13 +171,13 @@ def _elsewhere(key: str, configs: Folders, command: str) -> str:
 
 def _takers(key: str, configs: Folders) -> list[str]:
     """The commands that take a setting or group."""
-    there = [command for command in config_files.COMPOSED if config_files.find(command, configs).exists()]
+    there = [command for command in SUMMARIES if config_files.find(command, configs).exists()]
     return [command for command in there if key in config_files.of_command(command, configs)]
 
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
     """The clauses about several values where there is one job."""
-    values = [setting.partition("=")[::2] for setting in settings if _is_sweep(setting)]
+    values = [setting.partition("=")[::2] for setting in settings if _sweep(setting) is not None]
     return [
         f"setting {key}={value} has several values: add -m to run a job with each of them"
         + ("" if key in groups or "(" in value else f" (a list is written {key}=[{value}])")
@@ -166,24 +185,19 @@ def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
     ]
 
 
-def _is_sweep(setting: str) -> bool:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
+def _sweep(setting: str) -> Override | None:
+    """A setting with several values as Hydra reads it; None of any other."""
     try:
-        return bool(OverridesParser.create().parse_override(setting).is_sweep_override())
+        override = OverridesParser.create().parse_override(setting)
     except HydraException:
-        return False
+        return None
+    return override if override.is_sweep_override() else None
 
 
 def _first(setting: str) -> str:
     """Of several values the first."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    if not _is_sweep(setting):
-        return setting
-    override = OverridesParser.create().parse_override(setting)
-    return f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+    sweep = _sweep(setting)
+    return setting if sweep is None else f"{sweep.get_key_element()}={next(iter(sweep.sweep_string_iterator()))}"
 
 
 def _series(names: Sequence[str], word: str) -> str:

@@ -1,20 +1,116 @@
-"""`seqtool inspect PATH`."""
+"""`seqtool inspect PATH`: what a run, a checkpoint or a cache is, or how the runs of a directory compare."""
 
-from collections.abc import Iterable
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from seqtool.cli.inspection import describe
-from seqtool.cli.run_table import table_of, trained
+from seqtool import tasks
+from seqtool.data.cache import Cache, is_cache
+from seqtool.data.directories import SUMMARY
+from seqtool.data.images.image_store import ImageStore, is_store
+from seqtool.data.text import vocabulary
+from seqtool.errors import InputError, printable
+from seqtool.metrics.scores import SCORES
+from seqtool.metrics.tables import table
+from seqtool.training import checkpoint
+from seqtool.training.validation import told
+
+log = logging.getLogger("seqtool")
 
 
 def inspect(path: str) -> None:
-    """Say what a run, checkpoint or cache is, or of a directory of runs how they compare."""
     place = Path(path)
-    runs = trained(sorted(place.iterdir())) if place.is_dir() else []
-    print(table_of(runs) if runs else describe(place))
+    runs = _trained(sorted(place.iterdir())) if place.is_dir() else []
+    print(_table(runs) if runs else _description(place))
 
 
 def compare(runs: Iterable[Path]) -> None:
     """The runs of a sweep as a table, if there are several."""
-    if len(made := trained(runs)) > 1:
-        print(table_of(made))
+    if len(trained := _trained(runs)) > 1:
+        print(_table(trained))
+
+
+def _trained(runs: Iterable[Path]) -> list[Path]:
+    """Those that have a checkpoint."""
+    return [run for run in runs if checkpoint.list_checkpoints(run)]
+
+
+def _table(runs: Sequence[Path]) -> str:
+    """A line a run, with the best scores of its validation; a damaged one is warned of and left out."""
+    found = {}
+    for run in runs:
+        try:
+            found[run.name] = checkpoint.find(run)
+        except InputError as damaged:
+            log.warning("%s", damaged)
+    bests = [one.progress.get("best", {}) for one in found.values()]
+    scores = [score for score in SCORES.values() if any(score.name in best for best in bests)]
+    rows = []
+    for (name, one), best in zip(found.items(), bests, strict=True):
+        model, data = (_name(one.config.get(part, {})) for part in ("model", "data"))
+        values = [f"{best[score.name]:.{score.digits}f}" if score.name in best else "-" for score in scores]
+        row = (name, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
+        rows.append([printable(cell) for cell in row])
+    return "\n".join(table(("run", "model", "data", *(score.label for score in scores), "steps", "time"), rows))
+
+
+def _description(path: Path) -> str:
+    """A few lines for a person, without control characters; InputError where the path is none of them."""
+    for kind, is_one in ((ImageStore, is_store), (Cache, is_cache)):
+        if is_one(path):
+            return "\n".join(map(printable, _prepared(kind, path).split("\n")))
+    found = checkpoint.find(path)
+    config, progress = found.config, found.progress
+    lines = {
+        "checkpoint": str(found.path),
+        "model": _settings(config["model"]),
+        "parameters": f"{sum(map(math.prod, found.shapes().values())):,}",
+        "vocabularies": _vocabularies(found),
+        "data": _settings(config.get("data", {})),
+        "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs, {_minutes(progress)}",
+        "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
+        "this one": _scores(progress.get("last", {})),
+        "best of run": _scores(progress.get("best", {})),
+        "versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
+    }
+    return "\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items())
+
+
+def _prepared(kind: Any, path: Path) -> str:
+    try:
+        return str(kind(path).describe())
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # of another kind than we write
+        raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
+
+
+def _vocabularies(found: checkpoint.Checkpoint) -> str:
+    if tasks.of_checkpoint(found).reads != "text":
+        target = vocabulary.load(found.path / vocabulary.TARGET)
+        return f"{target.kind} {len(target):,}"
+    source, target = vocabulary.load_pair(found.path)
+    return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in settings.items() if key not in ("_target_", "name")}
+    written = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in rest.items())
+    return f"{_name(settings)} {written}"
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("_target_", settings.get("name", ""))).rpartition(".")[2]
+
+
+def _minutes(progress: Mapping[str, Any]) -> str:
+    return f"{progress.get('seconds', 0) / 60:.1f} min"
+
+
+def _scores(scores: Mapping[str, Any]) -> str:
+    if not {"loss", "step"} <= scores.keys():
+        return "not validated"
+    return f"{', '.join(told(scores))} (validation, step {scores['step']:,})"

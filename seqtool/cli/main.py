@@ -1,7 +1,4 @@
-"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra.
-
-Nothing here imports torch, and Hydra is imported only when a command runs, so that help is instant.
-"""
+"""The command line: `seqtool COMMAND [key=value …]`, in front of Hydra, which is imported only when a command runs."""
 
 import gc
 import importlib
@@ -17,6 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqtool.cli import usage
 from seqtool.errors import InputError, full_disk, naming, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.version import __version__
@@ -24,8 +22,8 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FUNCTIONS = {name: name for name in ("prepare", "train", "translate", "caption", "generate")} | {"eval": "evaluate"}
-COMMANDS = (*FUNCTIONS, "inspect")
+COMMANDS = tuple(usage.SUMMARIES)
+FUNCTIONS = {"eval": "evaluate"}  # those of another name than their command
 
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended
 
@@ -41,7 +39,7 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
-    gc.disable()  # until all is imported: to look through that for garbage is a third of a short run
+    gc.disable()  # until everything is imported: collecting garbage meanwhile takes a third of a short run
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -57,7 +55,7 @@ def main() -> None:
 def run(arguments: Sequence[str], configs: Path) -> int:
     """Run one command line with the configurations in `configs` and return the exit status."""
     try:
-        with naming("standard output"):  # every file says its own
+        with naming("standard output"):  # the errors of files have their names already
             status = _dispatch(list(arguments), configs)
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -85,13 +83,15 @@ def _say(error: InputError | OSError) -> None:
     if os.environ.get("SEQTOOL_DEBUG") == "1":
         traceback.print_exception(error)
     sentence = printable(_sentence(error))
-    if not _is_said(error, sentence):
-        print(f"seqtool: {sentence}", file=sys.stderr)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from seqtool.runtime.failures import is_said  # imports torch
+
+        if is_said(error, sentence):  # by another one of the processes that torchrun started
+            return
+    print(f"seqtool: {sentence}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str], configs: Path) -> int:
-    from seqtool.cli import usage
-
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
         print(usage.overview())
@@ -128,7 +128,7 @@ class _Carried(BaseException):
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
-    """Compose the configuration of `command` and call its function: once or, with -m, once a job; the exit status."""
+    """Compose the configuration and call the command's function: once or, with -m, once a job; the exit status."""
     import hydra
 
     from seqtool.cli import arguments as ours
@@ -142,8 +142,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         settings = [f"++{setting}" if setting.startswith("data.") else setting for setting in settings]
     sweep = Sweep(_say) if "--multirun" in options else None
 
-    def task(config: "DictConfig") -> None:
-        _log_to_stderr()  # in the job's process too, where a launcher of Hydra's starts others
+    def job(config: "DictConfig") -> None:
+        _log_to_stderr()  # again, because launchers of Hydra may start other processes
         try:
             if sweep is None:
                 _call(command, config, places, settings)
@@ -163,10 +163,10 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
                 overrides.append(f"hydra.sweep.dir={ours.quote(scratch)}")
-            overrides += map(ours.numbered, added(settings, command, places))
+            overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
-            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(task)()
+            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
         except _Carried as carried:
             raise carried.error from None
         except Exception as error:
@@ -180,14 +180,11 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         from seqtool.cli.inspect import compare  # imports torch, which the runs have needed already
 
         compare(sweep.runs)
-    failures = None if sweep is None else sweep.failures()
-    if failures:
-        print(f"seqtool: {printable(failures)}", file=sys.stderr)
-    return 0 if failures is None else 2
+    return 0 if sweep is None else sweep.status()
 
 
 def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
-    """Call the command's function with its configuration; whether it did all that it was to do."""
+    """Call the command's function; False where it was stopped early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -204,7 +201,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     check_name(config)
     stored = has_stored_data(command, settings, values.get("run"))
     check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
-    function = FUNCTIONS[command]
+    function = FUNCTIONS.get(command, command)
     module = importlib.import_module(f"seqtool.cli.{function}")
     if not gc.isenabled():
         gc.freeze()
@@ -225,18 +222,11 @@ def _log_to_stderr() -> None:
         logging.getLogger(package).setLevel(logging.INFO)
 
 
-def _is_said(error: Exception, sentence: str) -> bool:
-    """Whether another one of the processes that torchrun started has said it."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    from seqtool.runtime.failures import is_said  # imports torch
-
-    return is_said(error, sentence)
-
-
 def _sentence(error: InputError | OSError) -> str:
-    if isinstance(error, InputError) or error.filename is None or error.strerror is None:
-        return str(error) if isinstance(error, InputError) or error.strerror is None else f"{error.strerror}."
+    if isinstance(error, InputError) or error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return f"{error.strerror}."
     if (full := full_disk(error)) is not None:
         return f"{full[:-1]}; make room and try again."
     others = "" if error.filename2 is None else f" or '{error.filename2}'"

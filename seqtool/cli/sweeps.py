@@ -1,6 +1,8 @@
 """The jobs of one command line with -m."""
 
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool.cli import config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders
-from seqtool.cli.explanations import check_name
-from seqtool.errors import InputError
+from seqtool.cli.explanations import check_name, references
+from seqtool.errors import InputError, printable
 from seqtool.settings import escape, plain
 from seqtool.training.runs import RUNS
 
@@ -23,8 +25,8 @@ BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # the one t
 class Sweep:
     """Jobs one after another: one that fails with bad input says so by `say`, and the others go on.
 
-    Under another launcher of Hydra's than its basic one each job has a copy of this, which knows of no other job, and
-    what goes wrong is raised, so that the scheduler and Hydra learn of it.
+    Under another launcher than Hydra's basic one each job has a copy of this, which knows of no other job, and errors
+    are raised, so that the scheduler and Hydra learn of them.
     """
 
     def __init__(self, say: Callable[[InputError | OSError], None]) -> None:
@@ -35,7 +37,7 @@ class Sweep:
         self.runs: list[Path] = []  # the directories of those that were begun
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
-        """Run one job, which says whether it was finished: one that was told to stop ends the sweep, as Ctrl-C does."""
+        """Run a job, which returns whether it was finished: one that was told to stop ends the sweep, like Ctrl-C."""
         overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} too
         self._jobs.append(tuple(overrides))
         try:
@@ -53,16 +55,16 @@ class Sweep:
             if not finished:
                 raise KeyboardInterrupt
 
-    def failures(self) -> str | None:
-        """The sentence that says which of the jobs failed; None if none did, and nothing to add where one is all."""
+    def status(self) -> int:
+        """The exit status; of several jobs it is said which failed."""
         if not self._failed:
-            return None
-        if len(self._jobs) == 1:
-            return ""
-        shared = set(self._jobs[0]).intersection(*self._jobs)
-        own = {number: " ".join(one for one in self._jobs[number] if one not in shared) for number in self._failed}
-        which = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in own.items())
-        return f"{len(own)} of {len(self._jobs)} jobs failed: {which}."
+            return 0
+        if len(self._jobs) > 1:
+            shared = set(self._jobs[0]).intersection(*self._jobs)
+            own = {number: " ".join(one for one in self._jobs[number] if one not in shared) for number in self._failed}
+            which = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in own.items())
+            print(f"seqtool: {printable(f'{len(own)} of {len(self._jobs)} jobs failed: {which}.')}", file=sys.stderr)
+        return 2
 
     @contextmanager
     def _noting(self, config: DictConfig) -> Iterator[None]:
@@ -76,16 +78,19 @@ class Sweep:
                 self.runs += sorted(now - before if name is None else now & {RUNS / str(name)})
 
     def _name_run(self, config: DictConfig) -> None:
-        """A run whose name refers to settings gets the job's number too where another job has or may have that name."""
+        """A name that is given and refers to no settings gets the number of the job; another one gets it where another
+        job has that name or, under another launcher, may have it.
+        """
         name = plain(config).get("run")  # ${seed} is a number
         check_name(config)
-        if name is not None:
-            name = str(name)
-            number = f"-{HydraConfig.get().job.num}"
-            if name in self._names or (_is_alone() and not name.endswith(number)):
-                name += number
-                config.run = escape(name)
-            self._names.add(name)
+        if name is None:
+            return
+        name, number = str(name), f"-{HydraConfig.get().job.num}"
+        is_one_for_all = any(re.match(r"\+{0,2}run=", one) for one in self._jobs[-1]) and not references(config)
+        if is_one_for_all or name in self._names or (_is_alone() and not name.endswith(number)):
+            name += number
+            config.run = escape(name)
+        self._names.add(name)
 
 
 def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:

@@ -1,7 +1,6 @@
 """`seqtool train`: a new run, or going on with one."""
 
 import logging
-import platform
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
 from seqtool.data.cache import Cache
+from seqtool.data.directories import versions
 from seqtool.errors import InputError
 from seqtool.models.fast.quicken import quicken
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine, check_precision, choose_device, keep_memory, onednn, set_threads
 from seqtool.runtime.files import write_whole
-from seqtool.runtime.version import __version__
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, place, recorded, resuming, signals
@@ -109,8 +108,14 @@ def _train(job: Job, where: place.Place) -> bool:
         run = where.make(
             job.run.run, suggestion=f"{cache.name}-{str(job.config.model._target_).rpartition('.')[2].lower()}"
         )
-        origin = {"task": job.task.name, "config": plain(job.config), "versions": versions(), "data": data}
-        checkpoints = Checkpoints(run, updates, {**origin, "vocabularies": cache.vocabulary_files})
+        origin = {
+            "task": job.task.name,
+            "config": plain(job.config),
+            "versions": versions(torch=torch.__version__),
+            "data": data,
+            "vocabularies": cache.vocabulary_files,
+        }
+        checkpoints = Checkpoints(run, updates, origin)
         reporter = Reporter(run, _recorder(run, job, where.found), job.train)
         best_by = job.train.best_by or job.task.scores[0]
         trainer = Trainer(
@@ -162,7 +167,7 @@ def _model(job: Job, cache: Cache, where: place.Place) -> Any:
 
 
 def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recorder | None:
-    """In the first process, which also writes the run's settings down."""
+    """None but in the first process, which also writes down the run's settings."""
     if not distributed.is_first():
         return None
     recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=job.train.tensorboard)
@@ -174,12 +179,7 @@ def _run(trainer: Trainer, stop: signals.Stop, *, unit: str) -> bool:
     """Say what is trained, and train it."""
     device, size = trainer.updates.machine.device, sum(one.numel() for one in trainer.model.parameters())
     with onednn() as chosen:
-        on = f"{distributed.place(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
+        on = f"{distributed.described(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
         count = f"{len(trainer.updates.split):,} {unit}"
         log.info("%s: %s parameters on %s, %s", trainer.run, f"{size:,}", on, count)
         return trainer.train(stop)
-
-
-def versions() -> dict[str, str]:
-    """What a checkpoint was made with."""
-    return {"seqtool": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -62,10 +62,9 @@ class TranslationWriter(Writer[Translation]):
             self.links = self.file(self.settings.alignments, stack)
 
     def shows_progress(self) -> bool:
-        """Nor where lines are typed; and the log of a pipe, which may be open for days, is not filled."""
-        if not super().shows_progress() or (self.settings.input is None and is_typed()):
-            return False
-        return is_file(self.settings.input) or sys.stderr.isatty()
+        """Nor where lines are typed, nor in a log where they come from a pipe, which may be open for days."""
+        typed = self.settings.input is None and is_typed()
+        return super().shows_progress() and not typed and (is_file(self.settings.input) or sys.stderr.isatty())
 
     def write_all(self) -> None:
         file, size = self.settings.input, 32 * self.translator.settings.at_once

@@ -73,11 +73,6 @@ compdef _seqtool seqtool""",
     "fish": "complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'",
 }
 
-INSTALL = """Load it with:
-  bash   eval "$(seqtool --completion bash)"      in ~/.bashrc
-  zsh    eval "$(seqtool --completion zsh)"       in ~/.zshrc, after compinit
-  fish   seqtool --completion fish | source       in ~/.config/fish/config.fish"""
-
 
 def overview() -> str:
     """The text of `seqtool --help`."""
@@ -118,18 +113,20 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     shown: set[str] = set()
     sections = [f"seqtool {name}: {SUMMARIES[name]}", f"Usage: seqtool {name} [key=value …]"]
     sections += [f"Examples\n{examples}", "Settings and their defaults"]
-    sections += filter(None, (_body(file, "", values, shown) for file in files))
+    sections += [_body(file, "", values, shown) for file in files]
     for group in groups:
         choice = chosen.get(group)
         heading = f"  {group}={choice or '…'}  # choose from {', '.join(config_files.choices(places, group))}"
         included = config_files.included(group, choice, places)
         start = "" if included and config_files.is_preset(included[0][0]) else f"{group}."
-        bodies = [_included(file, start, place, values, shown) for file, place in included]
-        sections.append("\n".join([heading, *filter(None, bodies)]))
+        lines = [heading]
+        for file, place in included:
+            body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
+            lines += filter(None, [place and f"    {place[:-1]}:", body])
+        sections.append("\n".join(lines))
     others = [f"  {key}: {_written(value)}" for key, value in _leaves(values) if key not in shown]
-    sections += ["\n".join(others)] if others else []
-    sections.append(f"`seqtool {name} --cfg job [key=value …]` prints what they come to.")
-    return "\n\n".join(sections)
+    sections += ["\n".join(others), f"`seqtool {name} --cfg job [key=value …]` prints what they come to."]
+    return "\n\n".join(filter(None, sections))
 
 
 def completion(shell: str) -> str:
@@ -154,21 +151,18 @@ def complete(line: str, configs: Path) -> list[str]:
     from seqtool.cli.arguments import folders
 
     places = folders(before, configs)
-    files, groups = config_files.parts(before[0], places)
+    groups = config_files.parts(before[0], places)[1]
     if equals and key in groups:
         return [f"{key}={choice} " for choice in config_files.choices(places, key) if choice.startswith(value)]
     if equals:
         return [f"{key}={name}" for name in _files(value)]
     given = dict(argument.split("=", 1) for argument in before if "=" in argument)
-    known = {key for file in files for key in config_files.keys(config_files.load(file))}
+    known = config_files.outside_groups(before[0], places)
     for group, choice in groups.items():
         known |= config_files.of_choice(group, given.get(group, choice), places)
     branches = {name.rpartition(".")[0] for name in known}
-    return sorted(f"{name}=" for name in (known - branches) | groups.keys() if _completes(name, word))
-
-
-def _completes(name: str, word: str) -> bool:
-    return name.startswith(word) and not name.endswith("_target_")
+    names = {name for name in known - branches if not name.endswith("_target_")} | groups.keys()
+    return sorted(f"{name}=" for name in names if name.startswith(word))
 
 
 def _files(start: str) -> list[str]:
@@ -177,12 +171,6 @@ def _files(start: str) -> list[str]:
     found = sorted(path for path in place.glob("*") if path.name.startswith(beginning))
     prefix = start[: len(start) - len(beginning)]
     return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
-
-
-def _included(file: Path, start: str, place: str, values: Mapping[str, Any], shown: set[str]) -> str:
-    """The settings of a choice's file, or of one that it takes in under a name of its own."""
-    body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
-    return f"    {place[:-1]}:\n{body}" if place else body
 
 
 def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ") -> str:
@@ -201,11 +189,10 @@ def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], in
                 outer.pop()
             outer.append((len(match["indent"]), match["key"]))
             name = ".".join(key for _, key in outer)
-            own, found = _find(defaults, name), _find(values, start + name)
+            own = _find(defaults, name)
+            found = _like(own, _find(values, start + name))
             if match["value"]:
                 shown |= {f"{start}{key}" for key, _ in _leaves({name: own})}
-                if isinstance(own, Mapping) and isinstance(found, Mapping):
-                    found = _like(found, own)
                 if found != own or type(found) is not type(own):
                     line = f"{match['start']} {_written(found)}{match['comment'] or ''}"
         lines.append(f"{indent}{line}".rstrip())
@@ -219,24 +206,19 @@ def _find(values: Any, name: str) -> Any:
     return values
 
 
-def _like(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of those settings that `own` has."""
-    return {
-        key: _like(values[key], inner)
-        if isinstance(inner, Mapping) and isinstance(values[key], Mapping)
-        else values[key]
-        for key, inner in own.items()
-        if key in values
-    }
+def _like(own: Any, value: Any) -> Any:
+    """The value, but of a group only those settings that `own` has."""
+    if not isinstance(own, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {key: _like(inner, value[key]) for key, inner in own.items() if key in value}
 
 
 def _written(value: Any) -> str:
     """A value as YAML, on one line."""
     import yaml
 
-    text: str = yaml.safe_dump(  # type: ignore[no-untyped-call]
-        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=float("inf")
-    )
+    form = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": float("inf")}
+    text: str = yaml.safe_dump(value, **form)  # type: ignore[no-untyped-call]
     return text.removesuffix("...\n").rstrip("\n")
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from seqtool.errors import InputError, naming
 from seqtool.runtime.files import read_record, sync
-from seqtool.runtime.unfinished import PROGRESS, UnfinishedError, is_begun
+from seqtool.runtime.unfinished import PROGRESS, UnfinishedError
 from seqtool.runtime.version import __version__
 
 SUMMARY = "summary.json"
@@ -97,7 +97,7 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: b
         (directory / PROGRESS).unlink(missing_ok=True)
     except BaseException as error:
         is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
-        if resumes and not is_bad_input and is_begun(unfinished):
+        if resumes and not is_bad_input and (unfinished / PROGRESS).is_file():
             log.info("What is prepared so far is kept: the same command goes on with it.")
         else:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -120,7 +120,7 @@ def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], St
 def _fill(directory: Path, steps: Steps, settings: CacheSettings) -> dict[str, Any]:
     """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    counts = unfinished.counts
+    counts = unfinished.known.get("counts")
     if counts is None:
         counts = {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits()}
         save_all(directory, _vocabularies(steps, settings.vocabulary, counts["train"]))
@@ -172,7 +172,8 @@ def _write_split(
     that it pays to resume in the middle of them.
     """
     is_train = split == "train"
-    begun: Mapping[str, Any] = unfinished.train if is_train else {"read": 0, "dropped": {}}
+    nothing = {"read": 0, "dropped": {}}
+    begun: Mapping[str, Any] = unfinished.known.get("train", nothing) if is_train else nothing
     read = begun["read"]
     texts = steps.texts(split)
     if read:
@@ -186,16 +187,15 @@ def _write_split(
     dropped: Counter[str] = Counter(begun["dropped"])
     written = ColumnsWriter(directory, split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
     chunks = encode(texts, directory, steps.corpus.sides, limits, count=count - read, processes=settings.processes)
-    with written, closing(chunks), unfinished.noting("train", written.keep) as progress:
+    with written, closing(chunks), unfinished.noting("train", written.keep) as reached:
         for chunk in chunks:
             written.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
             read += len(chunk.kept)
             if is_train:
-                progress.so_far = {"read": read, "dropped": dict(dropped), **written.counts}
-                if read % SHARD == 0 or read == count:
-                    progress.note()
+                so_far = {"read": read, "dropped": dict(dropped), **written.counts}
+                reached(so_far, due=read % SHARD == 0 or read == count)
     dropped = steps.dropped(split) + dropped
     if not written.counts["target"]["sentences"]:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())

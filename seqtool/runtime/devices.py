@@ -14,7 +14,7 @@ from seqtool.errors import InputError
 from seqtool.runtime import distributed
 
 MOST_THREADS = 1024
-KEPT_SHAPES = "64"  # for which torch keeps what it has prepared for oneDNN
+KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
@@ -81,11 +81,11 @@ def set_threads(threads: int | None) -> None:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Have oneDNN multiply fp32 matrices on a CPU, where that loses no precision (true, otherwise false): MKL, torch's
-    choice on x86, makes no use of AVX-512 on processors that are not Intel's, which halves their rate.
+    """Have oneDNN multiply fp32 matrices on a CPU. Gives False and leaves them to MKL where that would lose precision.
 
-    For each shape oneDNN makes code in half a millisecond, and keeps that of 1,024, which are most of an epoch's. What
-    torch keeps for as many on its own account saves no time in products, and takes 0.2 GB.
+    MKL, torch's choice on x86, does not use AVX-512 on other processors than Intel's and is half as fast there. oneDNN
+    takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
+    torch would keep another 0.2 GB for as many, which saves no time.
     """
     os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     if not _onednn_is_exact():
@@ -97,8 +97,8 @@ def onednn() -> Iterator[bool]:
 
 @cache
 def _onednn_is_exact() -> bool:
-    """torch's only switch for oneDNN also allows it to round to bf16 on the way, as it does where there are units for
-    that (AMX, Arm) and nowhere else. So it is tried, with numbers that rounding would change.
+    """torch's only switch for oneDNN also lets it round to bf16, which it does on processors with units for bf16 (AMX,
+    Arm). So it is tried with numbers that rounding would change.
     """
     if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
         return False
@@ -118,9 +118,9 @@ def _products_by_onednn() -> Iterator[None]:
 
 
 def keep_memory() -> None:
-    """Have glibc's malloc keep what is freed for what comes next, and torch ask Linux for pages of 2 MiB. Given back,
-    as it is by default once enough of it is at the heap's end, the logits of every step are new memory, and each 4 KiB
-    of them a page fault. Tensors that begin with a large page leave fewer holes: the whole takes less memory, too.
+    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc gives it back,
+    so that the logits of every step are new memory, with a page fault for each 4 KiB. Tensors that begin at a large
+    page also leave fewer holes: all of it together takes less memory.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
     with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
@@ -138,15 +138,14 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision for the forward pass: matrix products in `precision`; torch keeps
-    what needs more, such as the softmax, in fp32."""
+    """Mixed precision: matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 @contextmanager
 def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
-    """Where memory runs out, an InputError that goes on with what `advice` says."""
+    """Raise InputError where memory runs out, with what `advice` gives."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one

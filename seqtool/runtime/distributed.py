@@ -1,8 +1,7 @@
-"""Several processes that work as one, through torch.distributed: what torchrun starts.
+"""The processes that torchrun starts, which work as one through torch.distributed.
 
-Every process runs the same command on the same input; they share out the work and agree on what they found, and only
-the first reads standard input, writes files and prints. A process by itself is a group of one, where all of this costs
-nothing.
+All run the same command on the same input; they share out the work and agree on what they found, and only the first
+reads standard input, writes files and prints. A process by itself is a group of one, where all of this costs nothing.
 """
 
 import atexit
@@ -85,11 +84,11 @@ def group() -> Iterator[None]:
 
 
 def _join() -> None:
-    import torch.distributed.nn  # DataParallel would, later: as its functions' default the group would never end
+    import torch.distributed.nn  # before there is a group: its functions would hold on to it as their default
 
     global _patient
     store, rank, size = next(rendezvous("env://", timeout=JOINING))
-    failures.keep(store)
+    failures.use(store)
     if failures.store_stays():  # in which the addresses of dead workers still stand
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -100,7 +99,7 @@ def _join() -> None:
 def _leave() -> None:
     global _patient
     _patient = None
-    gc.collect()  # what was trained holds on to the group, whose threads must end before the interpreter does
+    gc.collect()  # the model holds on to the group, whose threads must end before the interpreter does
     dist.destroy_process_group()
 
 
@@ -126,7 +125,7 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if _size > 1 else 1
 
 
-def place(device: torch.device) -> str:
+def described(device: torch.device) -> str:
     """Where the work is done, for people."""
     return f"{device}" if _size == 1 else f"{_size} processes, the first on {device}"
 
@@ -145,7 +144,7 @@ def share(items: Sequence[X]) -> Sequence[X]:
 def together(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
     """[function(item) for item in items], in every process, each having done its share.
 
-    What a function does together with others while it is shared out itself, it does alone.
+    Meanwhile each process works by itself: a function that shares out its own work does all of it.
     """
     global _rank, _size
     if _size == 1:
@@ -173,36 +172,34 @@ def gathered(value: X) -> list[X]:
 
 
 def from_first(function: Callable[[], X]) -> X:
-    """What the function gives in the first process, however long that takes; the others do not call it.
-
-    Where it raises InputError, it does so in all processes.
+    """What the function gives in the first process, however long that takes; the others do not call it. Where it raises
+    InputError, all do.
     """
     if _size == 1:
         return function()
-    found: list[Any] = [None, None]  # the value; why there is none
-    failure = None
-    if is_first():
-        try:
-            found[0] = function()
-        except InputError as error:
-            failure, found[1] = error, str(error)
+    found: list[Any] = _called(function, here=is_first()) or [None]
     dist.broadcast_object_list(found, group=_patient)
-    if found[1] is not None:
-        raise failure or InputError(found[1])
     return found[0]  # type: ignore[no-any-return]
 
 
 def first_here(function: Callable[[], X]) -> X:
     """What the function gives in this process: it is called by the first process of each machine, and when they are
-    done, however long that takes, by the others, for which files are there then.
-
-    Where it raises InputError in one of the first ones, it does so in all processes.
+    done, however long that takes, by the others, for which files are there then. Where it raises InputError in one of
+    the first ones, all do.
     """
     if _size == 1:
         return function()
+    found = _called(function, here=local_rank() == 0)
+    return found[0] if found else function()
+
+
+def _called(function: Callable[[], X], *, here: bool) -> list[X]:
+    """What the function gives where it is to be called `here`, otherwise nothing, once all have called it that are to.
+    An InputError of one process is raised in all of them.
+    """
     found: list[X] = []
     failure = None
-    if local_rank() == 0:
+    if here:
         try:
             found.append(function())
         except InputError as error:
@@ -211,7 +208,7 @@ def first_here(function: Callable[[], X]) -> X:
     dist.all_gather_object(sentences, None if failure is None else str(failure), group=_patient)
     if failed := [sentence for sentence in sentences if sentence is not None]:
         raise failure or InputError(failed[0])
-    return found[0] if found else function()
+    return found
 
 
 def each_from_first(items: Iterator[X]) -> Iterator[X]:

@@ -1,8 +1,8 @@
 """What the processes of a group tell each other, and the user, when one of them fails.
 
 A process that fails leaves word of the cause in the store through which all have found each other. torchrun's own store
-outlives them: so the cause is said once a machine, whichever process finds it, and not again when torchrun starts all
-of them anew, which no exit status keeps it from.
+outlives them: so each machine reports the cause once, whichever process finds it, and does not repeat it when torchrun
+starts all of them again, as it does whatever their exit status.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from seqtool.errors import InputError
 
 ASKING = timedelta(seconds=10)  # for an answer of the store
 
-_store: Any = None
+_store: Any = None  # of this process's group
 
 log = logging.getLogger("seqtool")
 
@@ -32,8 +32,7 @@ class LostConnectionError(InputError):
 def check_launcher() -> None:
     """Refuse a launcher that is not torchrun: all its processes would do the same work.
 
-    srun is only warned of: it sets no rank for torch, may run torchrun itself, and a job array of different commands
-    is a good use of it.
+    srun only causes a warning: it sets no rank for torch, and may well start torchrun itself or different commands.
     """
     sizes = ["OMPI_COMM_WORLD_SIZE", *(["WORLD_SIZE"] if "RANK" in os.environ else [])]
     for variable in sizes:
@@ -51,14 +50,13 @@ def check_launcher() -> None:
         )
 
 
-def keep(store: Any) -> None:
-    """The store of this process's group."""
+def use(store: Any) -> None:
     global _store
     _store = store
 
 
 def tell(error: Exception) -> None:
-    """Leave word of why this process stops; of several the first stands."""
+    """Leave word of why this process stops, unless another process has."""
     if _store is None:
         return
     said = isinstance(error, InputError)
@@ -73,26 +71,24 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
 
     patience: how long it was waited for; None before all have come together.
     """
+    reason = _first_line(error)
+    is_late = re.search("timed? ?out", reason, re.IGNORECASE) is not None
     if (word := _word()) is not None:
         said, text = word
         if said:
             return InputError(text)
-        return LostConnectionError(f"Lost the connection to another process, which stopped with {text}.")
-    reason = _first_line(error)
-    if re.search("timed? ?out", reason, re.IGNORECASE):
-        if patience is None:
-            return LostConnectionError(
-                f"Not all processes came together ({reason}): start torchrun on all --nnodes machines, with the same "
-                "address."
-            )
-        return LostConnectionError(
-            f"Another process did not answer within {_in_words(patience)} ({reason}): it hangs or is much slower."
-        )
-    if "NCCL" in reason:
-        return LostConnectionError(f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more.")
-    return LostConnectionError(
-        f"Lost the connection to another process ({reason}): torchrun says which one stopped, and how."
-    )
+        sentence = f"Lost the connection to another process, which stopped with {text}."
+    elif is_late and patience is None:
+        advice = "start torchrun on all --nnodes machines, with the same address"
+        sentence = f"Not all processes came together ({reason}): {advice}."
+    elif is_late and patience is not None:
+        time = _in_words(patience)
+        sentence = f"Another process did not answer within {time} ({reason}): it hangs or is much slower."
+    elif "NCCL" in reason:
+        sentence = f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more."
+    else:
+        sentence = f"Lost the connection to another process ({reason}): torchrun says which one stopped, and how."
+    return LostConnectionError(sentence)
 
 
 def _word() -> tuple[bool, str] | None:

@@ -1,4 +1,4 @@
-"""Reading text files, plain or .gz, line by line, with errors that say which file and which line."""
+"""Files: text that is read line by line, plain or .gz, JSON of our own, and files that are written whole."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
@@ -33,7 +34,8 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
     damaged, and where a line is longer than any text has.
     """
     number = 0
-    with _open(check_file(path)) as file:
+    check_file(path)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
                 if len(line) == LONGEST:
@@ -59,15 +61,11 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Line by line the pairs of two files. Raises InputError where one ends before the other."""
     counts = [0, 0]
-    iterators = [read_lines(source), read_lines(target)]
-    while True:
-        pair = [next(lines, None) for lines in iterators]
-        if None in pair:
-            break
-        counts = [count + 1 for count in counts]
-        yield str(pair[0]), str(pair[1])
-    for side, lines in enumerate(iterators):
-        counts[side] += (pair[side] is not None) + sum(1 for _ in lines)
+    for first, second in zip_longest(read_lines(source), read_lines(target)):
+        counts[0] += first is not None
+        counts[1] += second is not None
+        if first is not None and second is not None:
+            yield first, second
     if counts[0] != counts[1]:
         (more, long), (fewer, short) = sorted(zip(counts, (source, target), strict=True), reverse=True)
         other = short.name if short.parent == long.parent else short
@@ -98,8 +96,8 @@ def check_file(path: Path) -> Path:
 
 
 def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What the JSON says; `pairs` makes the objects. Raises ValueError on whatever is wrong with it, and a number of
-    thousands of digits or thousands of brackets are.
+    """What the JSON says; `pairs` makes its objects. Raises ValueError on whatever is wrong with it, including numbers
+    of thousands of digits and thousands of brackets.
     """
     text = content if isinstance(content, str) else content.decode("utf-8-sig")
     try:
@@ -127,27 +125,17 @@ def _check_plain(value: Any, depth: int) -> None:
     if isinstance(value, str):
         value.encode()  # JSON may hold half of a surrogate pair
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            key.encode()
-            _check_plain(inner, depth + 1)
+        _check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
         for inner in value:
             _check_plain(inner, depth + 1)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write the file beside its place and rename it: at `path` there is never a part of it, even where the power goes.
-
-    A file that is replaced keeps its mode.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with naming(path), _created(temporary, path) as file:
-            file.write(content)
-            sync(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """At `path` there is never a part of the file, even where the power fails. One that is replaced keeps its mode."""
+    with beside(path) as temporary, _created(temporary, path) as file:
+        file.write(content)
+        sync(file)
 
 
 @contextmanager
@@ -166,16 +154,24 @@ def replacing(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path} is read-only: name another file to write to, or allow writing with chmod u+w.")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
-    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
-    try:
-        file = _created(temporary, path)
-    except PermissionError as error:
-        raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
-    try:
-        with naming(path), TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:
+    with beside(path) as temporary:
+        try:
+            file = _created(temporary, path)
+        except PermissionError as error:
+            raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
+        with TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:
             yield stream
             stream.flush()
             sync(file)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A path to write to, whose file takes the place of `path` when it is complete; an error leaves what was there."""
+    temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}")
+    try:
+        with naming(path):
+            yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -200,10 +196,6 @@ def _created(path: Path, like: Path) -> BinaryIO:
     file = path.open("w+b")
     path.chmod(stat.S_IMODE(like.stat().st_mode))  # after it is opened: it may say that nobody writes
     return file
-
-
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def one_line(text: str) -> str:

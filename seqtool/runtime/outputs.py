@@ -40,8 +40,8 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
 @contextmanager
 def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
     """A file that takes its place when it is complete, as `replacing` makes it. Where Ctrl-C, a signal or a failing
-    machine ends the work before, what was written is kept beside it, and standard error says where and how much
-    is `finished`. Bad input and a full disk leave nothing.
+    machine ends the work early, what was written is kept beside it, and standard error says where it is and how much is
+    `finished`. Bad input and a full disk leave nothing.
     """
     with replacing(path) as stream:
         try:

@@ -1,5 +1,5 @@
-"""What a preparation that was ended early has left, and the next one goes on from: vocabularies and training pairs, or
-the annotation vectors of images.
+"""What a preparation that was ended early has left, and the next one goes on from: vocabularies and training examples,
+or the annotation vectors of images.
 
 It stands in `progress.json` beside the unfinished files, which are cut back to what it says.
 """
@@ -7,8 +7,8 @@ It stands in `progress.json` beside the unfinished files, which are cut back to 
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +16,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import write_whole
 
 PROGRESS = "progress.json"
-SHARD = 1_000_000  # training pairs after which progress is noted
+SHARD = 1_000_000  # training examples after which progress is noted
 
 
 class UnfinishedError(InputError):
@@ -28,62 +28,41 @@ class Unfinished:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / PROGRESS
-        self._known: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
         for left in directory.glob(f".{PROGRESS}.*"):
             left.unlink()
         try:
-            self._known = json.loads(self._path.read_bytes())
+            self.known = json.loads(self._path.read_bytes())
         except (FileNotFoundError, ValueError):
             shutil.rmtree(directory)
             directory.mkdir()
 
-    @property
-    def counts(self) -> dict[str, int] | None:
-        """The pairs of each split; None where the vocabularies are not there yet."""
-        return self._known.get("counts")
-
-    @property
-    def train(self) -> Mapping[str, Any]:
-        """`read`: how many training pairs were; `dropped` by reason; and each side as its writer said."""
-        found: Mapping[str, Any] = self._known.get("train", {"read": 0, "dropped": {}})
-        return found
-
-    @property
-    def images(self) -> Mapping[str, Any]:
-        """`done`: how many images were; `refused`: why those are, by digest; `by`: with which weights and versions."""
-        found: Mapping[str, Any] = self._known.get("images", {"done": 0, "refused": {}, "by": []})
-        return found
-
     def note(self, **progress: Any) -> None:
         """That this is on the disk now."""
-        self._known |= progress
-        write_whole(self._path, json.dumps(self._known).encode())
+        self.known |= progress
+        write_whole(self._path, json.dumps(self.known).encode())
 
-    def noting(self, name: str, keep: Callable[[Mapping[str, Any]], None]) -> "Noting":
-        """Around the work whose progress has this name; `keep` has on the disk what was written up to it."""
-        return Noting(self, name, keep)
+    @contextmanager
+    def noting(self, name: str, keep: Callable[[Mapping[str, Any]], None]) -> Iterator[Callable[..., None]]:
+        """Around work which says by `reached(so_far, due=…)` how far it is: that is noted where it is due, and when the
+        work ends early. `keep` has on the disk what was written so far.
+        """
+        last: Mapping[str, Any] | None = None  # since it was begun
 
+        def reached(so_far: Mapping[str, Any], *, due: bool) -> None:
+            nonlocal last
+            last = so_far
+            if due:
+                keep(so_far)
+                self.note(**{name: so_far})
 
-class Noting:
-    """Notes how far some work is: when it is asked to, and when the work ends early."""
-
-    def __init__(self, unfinished: Unfinished, name: str, keep: Callable[[Mapping[str, Any]], None]) -> None:
-        self._unfinished, self._name, self._keep = unfinished, name, keep
-        self.so_far: Mapping[str, Any] | None = None  # since it was begun
-
-    def __enter__(self) -> "Noting":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
+        try:
+            yield reached
+        except BaseException:
             with suppress(OSError):  # of a full disk
-                self.note()
-
-    def note(self) -> None:
-        """Have on the disk what is done so far, and that it is."""
-        if self.so_far is not None:
-            self._keep(self.so_far)
-            self._unfinished.note(**{self._name: self.so_far})
+                if last is not None:
+                    reached(last, due=True)
+            raise
 
 
 def keep(file: IO[bytes], size: int) -> None:
@@ -92,8 +71,3 @@ def keep(file: IO[bytes], size: int) -> None:
     """
     os.ftruncate(file.fileno(), size)
     os.fsync(file.fileno())
-
-
-def is_begun(directory: Path) -> bool:
-    """Whether there is something to go on from."""
-    return (directory / PROGRESS).is_file()

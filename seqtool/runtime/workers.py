@@ -22,8 +22,7 @@ def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
 ) -> Generator[Result, None, None]:
     """What `function`, of a module, gives for each task; two tasks a worker are under way, however many there are.
-
-    The workers are spawned, so that no thread or GPU of this process is copied. One worker is this process.
+    Workers are spawned, so that no thread or GPU of this process is copied; a single one is this process.
     """
     if workers == 1:
         yield from map(function, tasks)

@@ -1,15 +1,13 @@
 """Figures that are drawn without a window system, written whole or not at all, with words in fonts that have them.
-
 matplotlib is imported when a figure is made, without its global state.
 """
 
 import logging
-import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from seqtool.errors import naming
+from seqtool.runtime.files import beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,25 +18,17 @@ NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own
 
 
 def make_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches, drawn without a window system or words about fonts and cache folders."""
+    """An empty figure, in inches; matplotlib's messages about fonts and cache folders are kept quiet."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI)
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=DPI)
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write the PNG beside its place and rename it, so that no half of a picture is ever seen."""
-    temporary = path.with_name(f".{os.getpid()}.png.tmp")
-    try:
-        with naming(path):
-            figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write the PNG, of which no half is ever seen."""
+    with beside(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
 
 
 def word_label(word: str) -> str:
@@ -61,7 +51,7 @@ def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
     """Names and files of the fonts that have these characters: DejaVu Sans, and installed ones as needed."""
     from matplotlib import font_manager
 
-    chosen: list[tuple[str, str]] = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
+    chosen = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
     missing = {ord(letter) for letter in letters} - characters(chosen[0][1])
     fonts = font_manager.fontManager.ttflist if missing else []
     for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
@@ -78,7 +68,6 @@ def characters(file: str) -> frozenset[int]:
     from matplotlib.ft2font import FT2Font
 
     try:
-        charmap: dict[int, Any] = FT2Font(file).get_charmap()
+        return frozenset(FT2Font(file).get_charmap())
     except (OSError, RuntimeError):
         return frozenset()
-    return frozenset(charmap)

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,8 @@ def attention_over_image(
     2015: bright where the word looked. attention is words × rows × columns; a frame marks a location that hard
     attention chose (its number in reading order).
     """
+    from matplotlib.patches import Rectangle
+
     side = image.shape[0]
     across = min(PANELS, len(words) + 1)
     down = math.ceil((len(words) + 1) / across)
@@ -82,7 +84,8 @@ def attention_over_image(
         if chosen is not None:
             row, column = divmod(chosen[t], columns)
             height, width = side / rows, side / columns
-            axes.add_patch(_frame((column * width, row * height), width, height))
+            corner = (column * width, row * height)
+            axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5))
     figure.tight_layout(pad=0.3)
     save_figure(figure, path)
 
@@ -159,7 +162,8 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
             np.arange(len(points)) + shift,
             values,
             yerr=np.maximum([values - low, high - values], 0),
-            **_look(index),
+            color=COLOURS[index % len(COLOURS)],
+            marker=MARKERS[index % len(MARKERS)],
             capsize=3,
             label=drawable(name),
         )
@@ -205,17 +209,6 @@ def _smooth(weights: NDArray[np.floating], side: int) -> NDArray[np.floating]:
 
     smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
     return np.asarray(smooth, dtype=np.float32).clip(0, 1)
-
-
-def _frame(corner: tuple[float, float], width: float, height: float) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5)
-
-
-def _look(index: int) -> dict[str, Any]:
-    """Colour and marker of the lines of a plot, in turn."""
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def _clean(axes: "Axes") -> None:

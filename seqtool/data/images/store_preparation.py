@@ -120,9 +120,11 @@ def _write_values(
     versions.
     """
     unfinished = Unfinished(directory)
-    begun = unfinished.images if unfinished.images["by"] == by else {}
-    done: int = begun.get("done", 0)
-    refused: dict[str, str] = dict(begun.get("refused", {}))
+    begun = unfinished.known.get("images", {})
+    if begun.get("by") != by:
+        begun = {"done": 0, "refused": {}}
+    done: int = begun["done"]
+    refused: dict[str, str] = dict(begun["refused"])  # why, by digest
     if done:
         log.info("Going on after %s images, which a preparation that was ended early has left.", f"{done:,}")
     written = (done - len(refused)) * row  # bytes
@@ -132,7 +134,7 @@ def _write_values(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.noting("images", lambda at: keep(file, (at["done"] - len(at["refused"])) * row)) as progress,
+        unfinished.noting("images", lambda at: keep(file, (at["done"] - len(at["refused"])) * row)) as reached,
     ):
         keep(file, written)
         bar.update(done)
@@ -145,9 +147,9 @@ def _write_values(
             read = len(chunk.pixels) + len(chunk.refused)
             done += read
             bar.update(read)
-            progress.so_far = {"done": done, "refused": dict(refused), "by": by}
-            if time.monotonic() - noted > NOTED:
-                progress.note()
+            due = time.monotonic() - noted > NOTED
+            reached({"done": done, "refused": dict(refused), "by": by}, due=due)
+            if due:
                 noted = time.monotonic()
     return refused
 
