@@ -61,9 +61,10 @@ class RecurrentDecoder(EncoderDecoder[S]):
     def advance(self, memory: Any, state: S, share: Tensor) -> Advanced[S]:
         """One step of the recurrence, given the word's share, N×…."""
 
-    @abstractmethod
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Features …×R of embedded words …×E and what the steps after them saw."""
+        """Features …×R of embedded words …×E and what the steps after them saw: the one thing seen, by default."""
+        (x,) = seen
+        return x
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embedded words …×E."""

@@ -58,8 +58,8 @@ class QuickBahdanau(QuickDecoder[Layers], Bahdanau):
         alone = torch.is_grad_enabled() and not stepwise and not self.upper and len(state.top) == len(memory.mask)
         if not (alone and isinstance(cell, QuickGRU) and isinstance(score, ExponentialAdditive)):
             return super().unroll(memory, state, shares, stepwise=stepwise)
-        decoded = attentive_gru(shares, state.top, memory, score, self.cell_context, cell.recurrent)
-        s, context, alpha = (one.transpose(0, 1) for one in decoded)
+        steps = attentive_gru(shares, state.top, memory, score, self.cell_context, cell.recurrent)
+        s, context, alpha = (one.transpose(0, 1) for one in steps)
         return Unrolled(Layers(((s[:, -1],),)), (s, context), alpha)
 
 
