@@ -50,7 +50,7 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
         return (_of_timm if library == "timm" else _of_torchvision)(name, layer, download)
     except (OSError, RuntimeError) as error:
         if wanted is not None and isinstance(error, OSError):
-            raise wanted.missing(error) from error
+            raise wanted.missing(_reason(error)) from error
         raise InputError(
             f"{backbone} cannot be made ({_reason(error)}): choose another model.encoder.backbone or layer, or set "
             "model.encoder.weights to a file, or to null."
@@ -160,9 +160,10 @@ class Default(NamedTuple):
             try:
                 with urlopen(Request(self.address, method="HEAD"), timeout=SECONDS):
                     answer.put(None)
+            except HTTPError:
+                answer.put(None)
             except (OSError, HTTPException) as error:
-                answered = isinstance(error, HTTPError) or isinstance(getattr(error, "reason", None), SSLError)
-                answer.put(None if answered else _reason(error))
+                answer.put(None if isinstance(getattr(error, "reason", None), SSLError) else _reason(error))
 
         threading.Thread(target=ask, daemon=True).start()  # looking up a name cannot be interrupted
         try:
@@ -170,8 +171,7 @@ class Default(NamedTuple):
         except queue.Empty:
             return f"no answer within {SECONDS:g} seconds"
 
-    def missing(self, why: Exception | str) -> InputError:
-        reason = why if isinstance(why, str) else _reason(why)
+    def missing(self, reason: str) -> InputError:
         return InputError(
             f"The default weights of {self.backbone}, {self.name}, are not in {self.copied.parent} and cannot be "
             f"downloaded from {self.address} ({reason}): set model.encoder.weights=FILE to a file of weights, or copy "
@@ -180,8 +180,8 @@ class Default(NamedTuple):
 
 
 def default_weights(backbone: str) -> Default | None:
-    """Those of torchvision/NAME or timm/NAME; None where timm has none, which it says itself. InputError on a name
-    that the library does not know.
+    """Those of torchvision/NAME or timm/NAME; None where timm has none: making the model then says so. InputError on a
+    name that the library does not know.
     """
     library, _, name = backbone.partition("/")
     if library == "torchvision":

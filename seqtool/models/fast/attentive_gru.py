@@ -38,20 +38,8 @@ def attentive_gru(
 
 class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        words: Tensor,
-        first: Tensor,
-        values: Tensor,
-        keys: Tensor,
-        mask: Tensor,
-        w_s: Tensor,
-        b_s: Tensor,
-        v: Tensor,
-        w_c: Tensor,
-        w_h: Tensor,
-        b_h: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        words, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
         dtype = product_dtype(words)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
         steps, rows = len(words), len(first)
