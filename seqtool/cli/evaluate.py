@@ -130,7 +130,7 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
     if data is not None and "_target_" in data:
         return data, None
     given = {} if data is None else plain(data)
-    system.config = {**system.config, "data": recorded.settings(found, given, config.split)}
+    system.config = {**system.config, "data": recorded.data_settings(found, given, config.split)}
     return None, None if given.keys() & set(recorded.SOURCES) else found
 
 

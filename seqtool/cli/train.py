@@ -20,11 +20,10 @@ from seqtool.runtime.files import write_whole
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, place, recorded, resuming, signals
-from seqtool.training.closing import closing
 from seqtool.training.optimisation import check_optimisation, make_optimisation
 from seqtool.training.progress import Progress
 from seqtool.training.recording import Recorder, check_tensorboard
-from seqtool.training.reporting import Reporter
+from seqtool.training.reporting import Reporter, closing
 from seqtool.training.saving import Checkpoints
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.trainer import Trainer
@@ -128,7 +127,7 @@ def _train(job: Job, where: place.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {place.command(run)}")
+            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {place.resume_command(run)}")
     return finished
 
 

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError
 from seqtool.models.precision import without_tf32
-from seqtool.models.pretrained import Cut, check_default, cut_off, timm_backbone, torchvision_backbone
+from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights
 from seqtool.models.weight_files import load_weights
 
 FITS = ("crop", "squash")
@@ -181,8 +181,9 @@ class Small(nn.Module):
 
 def check_default_weights(settings: EncoderSettings) -> None:
     """Raise InputError where a library's own weights are wanted and cannot be had: before images are read for them."""
-    if settings.weights == "default":
-        check_default(settings.backbone)
+    default = default_weights(settings.backbone) if settings.weights == "default" else None
+    if default is not None:
+        default.check()
 
 
 def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
@@ -192,17 +193,14 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     true. InputError where a library, a model, a layer or the weights are not there.
     """
     settings.check()
-    library, _, name = settings.backbone.partition("/")
-    download = pretrained and settings.weights == "default"
     with torch.random.fork_rng(devices=[], enabled=settings.fine_tune_from is None):
         if settings.fine_tune_from is None:
             torch.default_generator.manual_seed(0)  # torch.manual_seed would seed GPUs too, which nothing restores
-        if library == "torchvision":
-            cut = torchvision_backbone(name, settings.layer, download=download)
-        elif library == "timm":
-            cut = timm_backbone(name, settings.layer, download=download)
+        if settings.backbone == "small":
+            cut = Cut(Small(), lambda network, x: network(x), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         else:
-            cut = Cut(Small(), _call, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+            download = pretrained and settings.weights == "default"
+            cut = cut_backbone(settings.backbone, settings.layer, download=download)
     if pretrained and settings.weights not in (None, "default"):
         load_weights(cut.network, Path(str(settings.weights)), settings.backbone)
     return Backbone(cut, settings)
@@ -252,8 +250,3 @@ def _version(library: str) -> str:
 def _offsets(count: int, side: int, device: torch.device) -> Tensor:
     most = int(side * SHIFT)
     return torch.randint(-most, most + 1, (count,), device=device)
-
-
-def _call(network: nn.Module, x: Tensor) -> Tensor:
-    output: Tensor = network(x)
-    return output

@@ -21,14 +21,6 @@ def check_sizes(*, dropout: float, **sizes: int) -> None:
         raise InputError(" ".join(problems))
 
 
-def check_weights(**weights: float) -> None:
-    """Raise InputError unless every weight of a term of the loss is at least 0."""
-    if problems := [
-        f"model.{name} must be at least 0, not {weight}." for name, weight in weights.items() if weight < 0
-    ]:
-        raise InputError(" ".join(problems))
-
-
 def tie_embeddings(model: EncoderDecoder[Any], tied: str) -> None:
     """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's as well)."""
     if tied not in ("none", "output", "all"):

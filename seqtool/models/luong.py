@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.attention import Attention
-from seqtool.models.cells import Recurrence, Stack, State
+from seqtool.models.cells import Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
@@ -20,15 +20,10 @@ from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
 
 
 @dataclass(frozen=True)
-class Fed:
+class Fed(Layers):
     """The stack's states, and the attentional vector h̃ (N×H) that is fed to the next step (their section 3.3)."""
 
-    layers: tuple[State, ...]
     attentional: Tensor
-
-    @property
-    def top(self) -> Tensor:
-        return self.layers[-1][0]
 
 
 class Luong(RecurrentDecoder[Fed]):
@@ -53,13 +48,7 @@ class Luong(RecurrentDecoder[Fed]):
         tie: str,
     ) -> None:
         super().__init__()
-        check_sizes(
-            dropout=dropout,
-            embedding=embedding,
-            hidden=hidden,
-            layers=layers,
-            alignment=alignment,
-        )
+        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers, alignment=alignment)
         if bidirectional and hidden % 2:
             raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)

@@ -36,24 +36,30 @@ class Cut(NamedTuple):
     std: tuple[float, ...]
 
 
-def check_default(backbone: str) -> None:
-    """Raise InputError where the default weights of torchvision/NAME or timm/NAME cannot be had."""
+def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
+    """torchvision/NAME or timm/NAME up to the layer, by default the one that makes its last map.
+
+    InputError where the library, the model, the layer or, to `download`, its default weights are not there.
+    """
     library, _, name = backbone.partition("/")
-    wanted = _kept_by_timm(name) if library == "timm" else _kept_by_torchvision(name)
-    if wanted is not None:
-        wanted.check()
-
-
-def torchvision_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
-    models = _library("torchvision.models")
-    _check_torchvision_name(name)
-    wanted = _kept_by_torchvision(name) if download else None
+    default = default_weights(backbone)
+    wanted = default if download else None
     if wanted is not None:
         wanted.check()
     try:
-        model = models.get_model(name, weights="DEFAULT" if download else None)
+        return (_of_timm if library == "timm" else _of_torchvision)(name, layer, download)
     except (OSError, RuntimeError) as error:
-        raise _not_made(f"torchvision/{name}", error, wanted) from error
+        if wanted is not None and isinstance(error, OSError):
+            raise wanted.missing(_reason(error)) from error
+        raise InputError(
+            f"{backbone} cannot be made ({_reason(error)}): choose another model.encoder.backbone or layer, or set "
+            "model.encoder.weights to a file, or to null."
+        ) from error
+
+
+def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
+    models = _library("torchvision.models")
+    model = models.get_model(name, weights="DEFAULT" if download else None)
     modules = dict(model.named_modules())
     layer = layer or next((last for last in LAST_MAPS if last in modules), None)
     if layer is None:
@@ -63,22 +69,16 @@ def torchvision_backbone(name: str, layer: str | None, *, download: bool) -> Cut
     extraction = _library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     like = models.get_model_weights(name).DEFAULT.transforms()
-    return Cut(network, _named_map, tuple(like.mean), tuple(like.std))
+    return Cut(network, lambda network, x: network(x)["map"], tuple(like.mean), tuple(like.std))
 
 
-def timm_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
+def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
     timm = _library("timm")
-    _check_timm_name(name)
     part: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     if layer is not None:
         part = {"features_only": True, "out_indices": (int(layer),)}
-    wanted = _kept_by_timm(name) if download else None
-    if wanted is not None:
-        wanted.check()
     try:
         network = timm.create_model(name, pretrained=download, **part)
-    except (OSError, RuntimeError) as error:
-        raise _not_made(f"timm/{name}", error, wanted) from error
     except (AssertionError, IndexError, ValueError, AttributeError) as error:
         raise InputError(f"timm/{name} has no layer {layer}: {str(error).splitlines()[0].rstrip('.')}.") from error
     channels = network.num_features if layer is None else network.feature_info.channels()[-1]
@@ -92,35 +92,26 @@ def timm_backbone(name: str, layer: str | None, *, download: bool) -> Cut:
     return Cut(network, read, settings["mean"], settings["std"])
 
 
-def _named_map(network: nn.Module, x: Tensor) -> Tensor:
-    map_: Tensor = network(x)["map"]
-    return map_
-
-
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Put nothing in place of the network's children, and theirs, that work on the image only after the map is made,
-    or not at all. Returns the map.
+    """Replace by nothing those of the network's children, and of theirs, that the map of the image `x` does not need.
+    Returns the map.
     """
-    ended: list[nn.Module] = []
-    outputs: list[Any] = []
+    calls: list[tuple[nn.Module, Any]] = []  # in the order in which they end
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
-        ended.append(module)
-        outputs.append(output)
+        calls.append((module, output))
 
     handles = [module.register_forward_hook(hook) for module in network.modules() if module is not network]
     map_ = read(network, x)
     for handle in handles:
         handle.remove()
-    made = max((i for i, output in enumerate(outputs) if output is map_), default=len(ended) - 1)
-    needed = set(ended[: made + 1])
-    for child in network.children():
-        for name, grandchild in child.named_children():
-            if isinstance(child, nn.Sequential) and not needed & set(grandchild.modules()):
-                setattr(child, name, nn.Identity())
-    for name, child in network.named_children():
-        if not needed & set(child.modules()):
-            setattr(network, name, nn.Identity())
+    made = max((i for i, (_, output) in enumerate(calls) if output is map_), default=len(calls) - 1)
+    needed = {module for module, _ in calls[: made + 1]}
+    sequences = [child for child in network.children() if isinstance(child, nn.Sequential)]
+    for parent in (*sequences, network):
+        for name, child in parent.named_children():
+            if not needed & set(child.modules()):
+                setattr(parent, name, nn.Identity())
     return map_
 
 
@@ -141,7 +132,7 @@ def _library(module: str) -> ModuleType:
         ) from error
 
 
-class _Default(NamedTuple):
+class Default(NamedTuple):
     """A library's own weights: the file's name, where the library keeps it (`copied` is what of that place goes to
     another machine), whether it is there, its address, and whether that may be asked.
     """
@@ -169,9 +160,10 @@ class _Default(NamedTuple):
             try:
                 with urlopen(Request(self.address, method="HEAD"), timeout=SECONDS):
                     answer.put(None)
+            except HTTPError:
+                answer.put(None)
             except (OSError, HTTPException) as error:
-                answered = isinstance(error, HTTPError) or isinstance(getattr(error, "reason", None), SSLError)
-                answer.put(None if answered else _reason(error))
+                answer.put(None if isinstance(getattr(error, "reason", None), SSLError) else _reason(error))
 
         threading.Thread(target=ask, daemon=True).start()  # looking up a name cannot be interrupted
         try:
@@ -179,8 +171,7 @@ class _Default(NamedTuple):
         except queue.Empty:
             return f"no answer within {SECONDS:g} seconds"
 
-    def missing(self, why: Exception | str) -> InputError:
-        reason = why if isinstance(why, str) else _reason(why)
+    def missing(self, reason: str) -> InputError:
         return InputError(
             f"The default weights of {self.backbone}, {self.name}, are not in {self.copied.parent} and cannot be "
             f"downloaded from {self.address} ({reason}): set model.encoder.weights=FILE to a file of weights, or copy "
@@ -188,58 +179,43 @@ class _Default(NamedTuple):
         )
 
 
-def _check_torchvision_name(name: str) -> None:
-    models = _library("torchvision.models")
-    known = models.list_models(module=models)
-    if name not in known:
-        raise InputError(sentence([unknown(name, known, kind="torchvision backbone")]))
-
-
-def _check_timm_name(name: str) -> None:
+def default_weights(backbone: str) -> Default | None:
+    """Those of torchvision/NAME or timm/NAME; None where timm has none: making the model then says so. InputError on a
+    name that the library does not know.
+    """
+    library, _, name = backbone.partition("/")
+    if library == "torchvision":
+        models = _library("torchvision.models")
+        names = models.list_models(module=models)
+        if name not in names:
+            raise InputError(sentence([unknown(name, names, kind="torchvision backbone")]))
+        return _kept_by_torch(backbone, models.get_model_weights(name).DEFAULT.url)
     timm = _library("timm")
     if not timm.is_model(name):
         raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
+    known = timm.get_pretrained_cfg(name)
+    if known is not None and known.hf_hub_id:
+        return _kept_by_hub(backbone, known)
+    return _kept_by_torch(backbone, known.url) if known is not None and known.url else None
 
 
-def _kept_by_torchvision(name: str) -> _Default:
-    _check_torchvision_name(name)
-    default = _library("torchvision.models").get_model_weights(name).DEFAULT
-    return _kept_by_torch(f"torchvision/{name}", default.url)
-
-
-def _kept_by_torch(backbone: str, address: str) -> _Default:
+def _kept_by_torch(backbone: str, address: str) -> Default:
     file = Path(torch.hub.get_dir()) / "checkpoints" / PurePosixPath(urlsplit(address).path).name
-    return _Default(backbone, file.name, file, file.is_file(), address)
+    return Default(backbone, file.name, file, file.is_file(), address)
 
 
-def _kept_by_timm(name: str) -> _Default | None:
-    """None where timm has no weights: it says so itself."""
-    _check_timm_name(name)
-    known, backbone = _library("timm").get_pretrained_cfg(name), f"timm/{name}"
-    if known is None or not (known.hf_hub_id or known.url):
-        return None
-    if not known.hf_hub_id:
-        return _kept_by_torch(backbone, known.url)
+def _kept_by_hub(backbone: str, known: Any) -> Default:
     hub = _library("huggingface_hub")
     repository, _, revision = known.hf_hub_id.partition("@")
     names = [known.hf_hub_filename] if known.hf_hub_filename else HUB_FILES
     found = (hub.try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
-    return _Default(
+    return Default(
         backbone,
         name=names[0],
         copied=Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
         is_there=any(isinstance(one, str) for one in found),
         address=hub.hf_hub_url(repository, names[0], revision=revision or None),
         online=not hub.constants.HF_HUB_OFFLINE,
-    )
-
-
-def _not_made(backbone: str, error: Exception, wanted: _Default | None) -> InputError:
-    if wanted is not None and isinstance(error, OSError):
-        return wanted.missing(error)
-    return InputError(
-        f"{backbone} cannot be made ({_reason(error)}): choose another model.encoder.backbone or layer, or set "
-        "model.encoder.weights to a file, or to null."
     )
 
 

@@ -28,15 +28,10 @@ class Reading(NamedTuple, Generic[S]):
 
 
 class Advanced(NamedTuple, Generic[S]):
-    """One step: the new state, the tensors that its features are made of (N×…), and attention N×S or None."""
+    """One step: the new state, the tensors that its features are made of (N×…), and attention N×S or None.
 
-    state: S
-    seen: tuple[Tensor, ...]
-    attention: Tensor | None = None
-
-
-class Unrolled(NamedTuple, Generic[S]):
-    """All steps: the last state, what each saw (N×T×…), attention N×T×S or None, and the states' `top` where asked."""
+    All steps: the last state, what each saw (N×T×…), attention N×T×S or None, and the states' `top` where asked.
+    """
 
     state: S
     seen: tuple[Tensor, ...]
@@ -61,9 +56,10 @@ class RecurrentDecoder(EncoderDecoder[S]):
     def advance(self, memory: Any, state: S, share: Tensor) -> Advanced[S]:
         """One step of the recurrence, given the word's share, N×…."""
 
-    @abstractmethod
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Features …×R of embedded words …×E and what the steps after them saw."""
+        """Features …×R of embedded words …×E and what the steps after them saw: the one thing seen, by default."""
+        (x,) = seen
+        return x
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embedded words …×E."""
@@ -99,7 +95,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
         steps = self.unroll(memory, state, self.shares(memory, y.transpose(0, 1)), stepwise=stepwise)
         return Output(self.features(y, *steps.seen), steps.attention, steps.state, read, steps.tops)
 
-    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Unrolled[S]:
+    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Advanced[S]:
         """The recurrence over the shares of all words, T×N×…; `stepwise` asks for the states' `top`."""
         steps: list[Advanced[S]] = []
         for share in shares.unbind(0):
@@ -108,4 +104,4 @@ class RecurrentDecoder(EncoderDecoder[S]):
         seen = tuple(torch.stack(tensors, 1) for tensors in zip(*(one.seen for one in steps), strict=True))
         alphas = [one.attention for one in steps if one.attention is not None]
         tops = tuple(one.state.top for one in steps) if stepwise else ()
-        return Unrolled(state, seen, torch.stack(alphas, 1) if alphas else None, tops)
+        return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None, tops)

@@ -13,7 +13,7 @@ from seqtool.errors import InputError
 from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import LSTM, State
-from seqtool.models.construction import check_sizes, check_weights
+from seqtool.models.construction import check_sizes
 from seqtool.models.contract import Memory, Output
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.image_captioner import ImageCaptioner, Images
@@ -86,8 +86,8 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         credit: str,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
-        _check(attention, embedding_dropout, samples, soft_share, baseline, decay, credit)
-        check_weights(doubly_stochastic=doubly_stochastic, reward=reward, entropy=entropy)
+        penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
+        _check(attention, embedding_dropout, samples, soft_share, penalties)
         super().__init__(
             target_vocabulary=target_vocabulary, pretrained=pretrained, encoder=encoder, embedding=embedding
         )
@@ -95,7 +95,7 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         self.hard = attention == "hard"
         self.samples = samples
         self.soft_share = soft_share
-        self.penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
+        self.penalties = penalties
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.initial = nn.Linear(D, 2 * hidden)
@@ -176,9 +176,8 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         return features
 
 
-def _check(
-    attention: str, embedding_dropout: float, samples: int, soft_share: float, baseline: str, decay: float, credit: str
-) -> None:
+def _check(attention: str, embedding_dropout: float, samples: int, soft_share: float, penalties: Penalties) -> None:
+    baseline, decay, credit = penalties.baseline, penalties.decay, penalties.credit
     problems = []
     if attention not in ("soft", "hard"):
         problems.append(f"Unknown model.attention '{attention}'; choose from soft, hard.")
@@ -196,5 +195,8 @@ def _check(
         problems.append(f"model.soft_share must be between 0 and 1, not {soft_share}.")
     if not 0 <= decay < 1:
         problems.append(f"model.decay must be at least 0 and below 1, not {decay}.")
+    for name in ("doubly_stochastic", "reward", "entropy"):
+        if (weight := getattr(penalties, name)) < 0:
+            problems.append(f"model.{name} must be at least 0, not {weight}.")
     if problems:
         raise InputError(" ".join(problems))

@@ -77,10 +77,6 @@ class ShowTell(ImageCaptioner[Layers]):
         x, layers = self.decoder.step(share, state.layers, self.dropout)
         return Advanced(Layers(layers), (x,))
 
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        (x,) = seen
-        return x
-
     def _first_state(self, v: Tensor) -> Layers:
         if self.initial is None:
             return Layers(tuple(recurrence.cell.start(v) for recurrence in self.decoder))

@@ -35,12 +35,7 @@ class Sutskever(RecurrentDecoder[Layers]):
         tie: str,
     ) -> None:
         super().__init__()
-        check_sizes(
-            dropout=dropout,
-            embedding=embedding,
-            hidden=hidden,
-            layers=layers,
-        )
+        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         self.reverse = reverse
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
@@ -65,7 +60,3 @@ class Sutskever(RecurrentDecoder[Layers]):
     def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
         x, layers = self.decoder.step(share, state.layers, self.dropout)
         return Advanced(Layers(layers), (x,))
-
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        (x,) = seen
-        return x

@@ -5,10 +5,11 @@ import sys
 from tqdm import tqdm
 
 
-def progress_bar(*, total: int | None, unit: str, description: str, shown: bool = True) -> tqdm:
+def progress_bar(*, total: int | None, unit: str, description: str, start: int = 0, shown: bool = True) -> tqdm:
     """A bar on standard error; where that is no terminal, a line now and then."""
     bar: tqdm = tqdm(
         total=total,
+        initial=start,
         unit=unit,
         desc=description,
         dynamic_ncols=True,

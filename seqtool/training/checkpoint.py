@@ -44,12 +44,8 @@ M = TypeVar("M", bound=nn.Module)
 
 log = logging.getLogger("seqtool")
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
-WEIGHTS, TRAINING, RECORD, MANIFEST = (
-    "model.safetensors",
-    "training.safetensors",
-    "checkpoint.json",
-    "manifest.json",
-)
+WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
+RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` writes and `remove` deletes
 
 
@@ -97,22 +93,20 @@ class Checkpoint:
         parameters, shapes = weights(model), self.shapes()
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
-            raise InputError(f"{self.path} does not fit the model: {where} '{name}'.")
+            raise self._unfit(f"{where} '{name}'")
         for name, parameter in parameters.items():
             if parameter.shape != shapes[name]:
-                raise InputError(
-                    f"{self.path} does not fit the model: '{name}' is {shapes[name]} there and "
-                    f"{tuple(parameter.shape)} here."
-                )
+                raise self._unfit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
         with opened(self.path / WEIGHTS) as file:
             tensors = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
-            kinds = [str(one.dtype).removeprefix("torch.") for one in (tensors[name], parameter)]
+            there, here = (str(one.dtype).removeprefix("torch.") for one in (tensors[name], parameter))
             if tensors[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
-                raise InputError(
-                    f"{self.path} does not fit the model: '{name}' is {kinds[0]} there and {kinds[1]} here."
-                )
+                raise self._unfit(f"'{name}' is {there} there and {here} here")
         return tensors
+
+    def _unfit(self, why: str) -> InputError:
+        return InputError(f"{self.path} does not fit the model: {why}.")
 
 
 def save(
@@ -144,7 +138,7 @@ def save(
             for vocabulary in vocabularies:
                 (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
             files = sorted(temporary.iterdir())
-            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
             (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             for file in (*files, temporary / MANIFEST, temporary):
                 _sync(file)
@@ -161,7 +155,7 @@ def read(path: Path) -> Checkpoint:
         for name, expected in read_record(path / MANIFEST).items():
             file = path / Path(name).name
             size = file.stat().st_size
-            if not file.is_file() or size != expected["bytes"] or _sha256(file) != expected["sha256"]:
+            if not file.is_file() or size != expected["bytes"] or sha256(file) != expected["sha256"]:
                 raise InputError(f"Checkpoint {path} is damaged: {name} is not what was written; use another one.")
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
@@ -213,10 +207,10 @@ def newest(run: Path) -> Checkpoint:
             found = read(path)
         except InputError as damaged:
             errors.append(damaged)
-            continue
-        for error in errors:
-            log.warning("%s Going by %s.", error, path)
-        return found
+        else:
+            for error in errors:
+                log.warning("%s Going by %s.", error, path)
+            return found
     raise errors[0] if errors else InputError(f"{run} holds no checkpoint yet.")
 
 
@@ -253,7 +247,7 @@ def remove_unfinished(run: Path) -> None:
 
 def remove(path: Path) -> None:
     """Delete a checkpoint; it first takes a name nobody looks for, so it is never seen in part."""
-    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # of another than what NFS may have kept of it
+    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # NFS may still have files under an earlier one
     path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)  # NFS keeps the files that another process has open
 
@@ -265,6 +259,11 @@ def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
         return {name: _mean([file.get_tensor(name) for file in files]) for name in files[0].keys()}  # noqa: SIM118
 
 
+def sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _mean(tensors: list[Tensor]) -> Tensor:
     return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
 
@@ -272,11 +271,6 @@ def _mean(tensors: list[Tensor]) -> Tensor:
 def _runs_nearby(path: Path) -> str:
     runs = [run.parent.name for run in path.parent.glob("*/checkpoints")] if path.parent.is_dir() else []
     return f" {path.parent} holds {', '.join(sorted(runs)[:12])}." if runs else ""
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

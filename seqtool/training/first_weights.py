@@ -10,7 +10,7 @@ from torch import nn
 
 from seqtool.data.cache import Cache
 from seqtool.data.text.embeddings import pretrained as pretrained_vectors
-from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
@@ -25,8 +25,13 @@ def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
     initialise(model, config.initialisation)
     for side, known in cache.vocabularies.items():
         file = config.embeddings[side]
-        if file is not None:
-            _load_vectors(Path(file), getattr(model, f"{side}_embedding"), known)
+        if file is None:
+            continue
+        embedding: nn.Embedding = getattr(model, f"{side}_embedding")
+        rows, vectors = pretrained_vectors(Path(file), known, embedding.embedding_dim)
+        with torch.no_grad():
+            embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
+        log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")
 
 
 def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
@@ -51,10 +56,3 @@ def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache,
             f"data.vocabulary.reuse={found.path}."
         )
     found.load_weights(model)
-
-
-def _load_vectors(file: Path, embedding: nn.Embedding, known: Vocabulary) -> None:
-    rows, vectors = pretrained_vectors(file, known, embedding.embedding_dim)
-    with torch.no_grad():
-        embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
-    log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")

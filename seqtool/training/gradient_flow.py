@@ -24,26 +24,20 @@ from seqtool.view import plots
 PROBES = 64  # sentence pairs, at most
 
 
-class GradientFlow:
-    """Measures at each validation and at the end into `gradient_flow.jsonl`, and draws all measurements."""
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self.path = run / "gradient_flow.jsonl"
-
-    def measure(self, model: EncoderDecoder[Any], batch: Batch, step: int) -> None:
-        """Unless this step was measured before."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        records = [json.loads(line) for line in lines]
-        if records and records[-1]["step"] == step:
-            return
-        records.append({"step": step, **gradient_norms(model, batch)})
-        with naming(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(records[-1]) + "\n")
-        plots.gradient_flow(
-            {f"step {r['step']:,}": (r["encoder"], r["decoder"]) for r in records[:: max(1, len(records) // 6)]},
-            self.run / GRADIENT_FLOW,
-        )
+def measure(run: Path, model: EncoderDecoder[Any], batch: Batch, step: int) -> None:
+    """Add a step that was not measured before to the run's `gradient_flow.jsonl`, and draw all its measurements."""
+    path = run / "gradient_flow.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines]
+    if records and records[-1]["step"] == step:
+        return
+    records.append({"step": step, **gradient_norms(model, batch)})
+    with naming(path), path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(records[-1]) + "\n")
+    plots.gradient_flow(
+        {f"step {r['step']:,}": (r["encoder"], r["decoder"]) for r in records[:: max(1, len(records) // 6)]},
+        run / GRADIENT_FLOW,
+    )
 
 
 def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[float]]:
@@ -68,7 +62,7 @@ def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[f
 
 
 def probe(split: Any) -> Batch:
-    """Rather long training pairs of one source length: what is measured on every time."""
+    """Training pairs of one source length, a rather long one: the batch of every measurement."""
     lengths, _ = split.lengths(np.arange(len(split)))
     length = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
     batch: Batch = split.collate(np.flatnonzero(lengths == length)[:PROBES])

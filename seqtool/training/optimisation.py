@@ -19,7 +19,7 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
-# What a setting must be, by the default that torch gives it: an optimiser does not look before it computes.
+# What a setting must be, by the type of torch's default for it: torch's optimisers do not check.
 KINDS: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
 
 FUSED = ("adam", "adamw")  # one pass over memory instead of a dozen
@@ -28,16 +28,18 @@ Schedule = Callable[[int, float, int], float]
 """(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
 
 
+@dataclasses.dataclass
 class Optimisation:
     """An optimiser whose learning rates follow a schedule. plateau: how many validations in a row that are not better
     make a plateau, where the schedule goes by plateaus.
     """
 
-    def __init__(self, optimiser: torch.optim.Optimizer, schedule: Schedule, plateau: int | None) -> None:
-        self.optimiser = optimiser
-        self.schedule = schedule
-        self.plateau = plateau
-        self._rates = [group["lr"] for group in optimiser.param_groups]
+    optimiser: torch.optim.Optimizer
+    schedule: Schedule
+    plateau: int | None
+
+    def __post_init__(self) -> None:
+        self._rates = [group["lr"] for group in self.optimiser.param_groups]
 
     @property
     def rate(self) -> float:
@@ -59,10 +61,7 @@ def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]
 
 
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names.
-
-    `parameters` are parameters or groups of them, as torch takes them.
-    """
+    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names."""
     arguments, parameters = dict(settings), list(parameters)
     name = _name(arguments, OPTIMISERS, kind="optimiser", setting="optim.name")
     arguments = _checked(OPTIMISERS[name], arguments)

@@ -6,7 +6,7 @@ one is looked for in the working directory, and then where the run was started. 
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, read_record
 from seqtool.settings import Config, build, plain, resolved
-from seqtool.training.checkpoint import Checkpoint
+from seqtool.training.checkpoint import Checkpoint, sha256
 
 SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files
 CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever they are called
@@ -42,7 +42,7 @@ def digests(cache: Cache) -> dict[str, Any]:
     return {**inputs["text"], "images": inputs["images"], CONTENT: content.hexdigest()}
 
 
-def settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictConfig:
+def data_settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictConfig:
     """The settings of the checkpoint's data, with those that are given over them, and the places of the split's files:
     of those that the checkpoint was trained with if they are there, otherwise, with a warning, of what is.
     """
@@ -83,7 +83,7 @@ def _started(found: Checkpoint) -> Path:
 
 
 def is_there(corpus: Corpus, split: str) -> bool:
-    """Whether the split's files are."""
+    """Whether the split's files exist."""
     if isinstance(corpus, FileCorpus):
         return all(map(_exists, corpus.files()[split]))
     try:
@@ -101,7 +101,7 @@ def _exists(path: Path) -> bool:
 
 
 def _is_recorded(found: Checkpoint, corpus: Corpus, split: str) -> bool:
-    """Whether the split is, by its digests, what the checkpoint was trained with; also where it does not say."""
+    """Whether the split has the digests that the checkpoint recorded, if it recorded any."""
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
         return split not in found.data or found.data[split] == [_digest(path) for path in files]
@@ -110,8 +110,7 @@ def _is_recorded(found: Checkpoint, corpus: Corpus, split: str) -> bool:
 
 
 def _digest(path: Path) -> str:
-    with check_file(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(check_file(path))
 
 
 def is_moved(found: Checkpoint, data: Config) -> bool:
@@ -125,9 +124,9 @@ def missing(corpus: Corpus) -> list[str]:
     return [split for split in corpus.splits() if not is_there(corpus, split)]
 
 
-def caches(found: Checkpoint, roots: Iterable[Path]) -> Iterator[Cache]:
-    """The whole caches in these directories that were made from the same text as the checkpoint's."""
-    for file in (file for root in roots for file in sorted(root.glob(f"*/{SUMMARY}"))):
+def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
+    """The whole caches that were made from the same text as the checkpoint's."""
+    for file in (file for root in _roots(found, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
         try:
             if read_record(file)["inputs"]["text"] == found.data:
                 yield Cache(file.parent)
@@ -138,7 +137,7 @@ def caches(found: Checkpoint, roots: Iterable[Path]) -> Iterator[Cache]:
 def trained_on(found: Checkpoint, data: Config) -> Cache | None:
     """The cache of sentence pairs that the checkpoint was trained with, where it is there still."""
     limits = plain(data).get("limits")
-    for cache in caches(found, _roots(found, data)):
+    for cache in _caches(found, data):
         same = all(
             (found.path / file.name).is_file() and (found.path / file.name).read_bytes() == file.read_bytes()
             for file in cache.vocabulary_files
@@ -150,10 +149,8 @@ def trained_on(found: Checkpoint, data: Config) -> Cache | None:
 
 def texts(found: Checkpoint, data: Config, split: str) -> Split | None:
     """The split of a cache that has its text, as none has of the training split."""
-    for cache in caches(found, _roots(found, data)):
-        if split in cache.splits and split != "train":
-            return cache.split(split)
-    return None
+    usable = (cache for cache in _caches(found, data) if split in cache.splits and split != "train")
+    return next((cache.split(split) for cache in usable), None)
 
 
 def how_to_find(found: Checkpoint, data: Config, splits: Sequence[str]) -> str:

@@ -55,7 +55,7 @@ class Meter:
         self.restart()
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Begin at nothing, or with what a stopped run had: −log p summed in nats, tokens."""
+        """Begin at zero, or with what a stopped run had: −log p summed in nats, tokens."""
         self.nll = torch.tensor(nll)
         self.tokens = self._before = tokens
         self.norm: Tensor | None = None

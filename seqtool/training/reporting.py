@@ -1,36 +1,41 @@
-"""What people and files are told of a run while it trains: a bar, records of the losses, a line for each validation."""
+"""What people and files are told of a run: a bar, records of the losses, a line for each validation, and at its end
+what ended it early, how good it is, and how to use it.
+"""
 
 import math
-import sys
+import shlex
 import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
+from seqtool.runtime.progress import progress_bar
+from seqtool.settings import typed
+from seqtool.training.place import resume_command
 from seqtool.training.progress import Progress
-from seqtool.training.recording import Meter, Recorder
+from seqtool.training.recording import FIGURES, Meter, Recorder
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, told
 
-QUIETLY = 30.0  # seconds between the lines of a bar in a log file
+LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
 
+@dataclass
 class Reporter:
     """Keeps a run's meter, and tells of its updates and validations; only the first process has a `recorder`."""
 
-    def __init__(self, run: Path, recorder: Recorder | None, settings: TrainSettings) -> None:
-        self.run = run
-        self.recorder = recorder
-        self.settings = settings
-        self.meter = Meter()
+    run: Path
+    recorder: Recorder | None
+    settings: TrainSettings
+    meter: Meter = field(default_factory=Meter)
 
     def bar(self, step: int, total: int | None) -> Any:
         """A bar that begins at a step; `total` None where nothing but time or patience ends the run."""
-        interval = 0.5 if sys.stderr.isatty() else QUIETLY
-        self._bar = tqdm(
-            total=total, initial=step, unit="step", desc=self.run.name, dynamic_ncols=True, mininterval=interval
-        )
+        self._bar: Any = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
     def updated(self, progress: Progress, rate: float) -> None:
@@ -68,6 +73,26 @@ class Reporter:
         if self.recorder is not None:
             self.recorder.draw()
         self.meter.since = time.monotonic()
+
+
+def closing(
+    run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], use: Callable[[str], str]
+) -> Iterator[str]:
+    """The lines at the end of a run. `best` is the best checkpoint's record, `use` gives the command line for one."""
+    settings = typed(TrainSettings, config.train)
+    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # what it was on its way to
+    missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
+    if missed and progress.ended_by_time(settings):
+        yield (
+            f"Ended by train.minutes={settings.minutes:g} at step {progress.step:,}, in epoch {progress.epoch + 1}, "
+            f"before {' and '.join(missed)}. Go on with: {resume_command(run)} train.minutes=null"
+        )
+    if best:  # a resumed run may have lost its best checkpoint, and found no better one
+        yield f"Best: {', '.join(told(best))} at step {best['step']:,}"
+    if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:
+        yield f"Figures: {', '.join(figures)}"
+    path = shlex.quote(str(run))
+    yield f"Run: {run} ({use(path)}; seqtool eval checkpoint={path})"
 
 
 def _line(scores: Scores) -> str:

@@ -29,6 +29,8 @@ FIXED = (
     *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "accumulate", "normalise")),
 )
 
+UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # when they change
+
 
 def existing(config: DictConfig) -> Path | None:
     """The directory of the run to go on with, or under `auto` to start anew; None where one is to be made."""
@@ -104,13 +106,9 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
             )
     for key in ("optim", "schedule", "train", "validation"):
         for name, old, new in _differences(key, stored[key], changed[key]):
-            if name not in ("train.resume", *_limits()):
+            if name not in UNTOLD:
                 log.info("From here on %s is %s, which was %s.", name, new, old)
     return changed
-
-
-def _limits() -> list[str]:
-    return [f"train.{name}" for name in ("epochs", "steps", "minutes", "patience")]
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -124,7 +122,7 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
 
 
 def _names_files(config: DictConfig, key: str) -> bool:
-    """Not so of the built-in data, which have sizes in some of these places."""
+    """Whether a setting names files: of the built-in data some of these settings are sizes."""
     return isinstance(OmegaConf.select(config, key), str | ListConfig)
 
 

@@ -1,7 +1,6 @@
 """Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
 
 import fcntl
-import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,19 +28,19 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
                 "or go on with it with train.resume=true."
             ) from None
         return root / name
-    for number in itertools.count(1):
-        candidate = path(suggestion if number == 1 else f"{suggestion}-{number}", root=root)
+    candidate, number = path(suggestion, root=root), 1
+    while True:
         try:
             candidate.mkdir()
+            return candidate
         except FileExistsError:
-            continue
-        return candidate
-    raise AssertionError("unreachable")
+            number += 1
+            candidate = path(f"{suggestion}-{number}", root=root)
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Alone in training a run; InputError where another process does. However a process ends, its lock goes."""
+    """Lock a run; InputError where another process has it. However a process ends, its lock goes with it."""
     with (run / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

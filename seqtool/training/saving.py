@@ -1,7 +1,7 @@
 """A run's checkpoints while it trains: saved, gone on from, and removed when they are kept no longer."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,14 @@ from seqtool.training.updates import BASELINE, Updates
 CPU, CUDA = "random.cpu", "random.cuda"  # the states of torch's random generators
 
 
+@dataclass
 class Checkpoints:
     """The checkpoints of one run. `origin` is what each of them says of the run (arguments of `checkpoint.save`)."""
 
-    def __init__(self, run: Path, updates: Updates, origin: Mapping[str, Any]) -> None:
-        self.run = run
-        self.updates = updates
-        self.origin = dict(origin)
-        self._saved = 0.0  # the time trained at the last one, in seconds
+    run: Path
+    updates: Updates
+    origin: Mapping[str, Any]
+    _saved: float = 0.0  # the time trained at the last one, in seconds
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:
         """So long after the last one, on which all processes agree; but not where steps are being skipped."""
@@ -49,7 +49,6 @@ class Checkpoints:
         self._prune(progress, path.name)
 
     def average(self, names: list[str]) -> dict[str, Tensor]:
-        """The mean of some checkpoints' weights."""
         return checkpoint.average([checkpoint.read(self.path(name)) for name in names])
 
     def save_average(self, name: str, mean: Mapping[str, Tensor], progress: Progress) -> None:
@@ -57,7 +56,7 @@ class Checkpoints:
         self._write(self.path(name), mean, {}, {**asdict(progress), "last": progress.best})
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Have updates go on as they would have from a checkpoint of this run, whose weights the model has.
+        """Have the updates go on as if they had not stopped at a checkpoint of this run, whose weights the model has.
 
         Raises InputError on one of another version, and one of many other errors where its state does not fit.
         """
@@ -94,7 +93,6 @@ class Checkpoints:
         return path
 
     def path(self, name: str) -> Path:
-        """Where the checkpoint of this name is, or is to be."""
         return self.run / "checkpoints" / name
 
     def _write(
@@ -105,7 +103,6 @@ class Checkpoints:
         distributed.wait_for_all()
 
     def _prune(self, progress: Progress, newest: str) -> None:
-        """Remove the checkpoints that are kept no longer."""
         kept = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
         for old in checkpoint.list_checkpoints(self.run) if distributed.is_first() else ():
             if old.name not in kept:

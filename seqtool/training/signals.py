@@ -52,7 +52,7 @@ def noted() -> Iterator[Stop]:
 
 
 def _leave(terminals: list[int]) -> None:
-    """Write nowhere what was written to a terminal that has gone: to write to it is an error, and would end the run."""
+    """Send to /dev/null what is meant for a terminal that has gone: writing there fails, and would end the run."""
     for number in terminals:
         if not os.isatty(number):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -45,7 +45,7 @@ def replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class Unfilled(TorchFunctionMode):
-    """Draws no first values: on the meta device torch's first draw imports its compiler, which takes a second."""
+    """Leaves first values out: on the meta device torch's first draw imports its compiler, which takes a second."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         if function in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_):
@@ -55,8 +55,13 @@ class Unfilled(TorchFunctionMode):
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a file of tensors. OSError where the disk is full."""
-    with _full_disk_as_oserror():
+    try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # which says only in words what the system said
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 @contextmanager
@@ -73,15 +78,3 @@ def opened(path: Path) -> Iterator[Any]:
         raise InputError(
             f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
         ) from error
-
-
-@contextmanager
-def _full_disk_as_oserror() -> Iterator[None]:
-    """safetensors says what the system said in words alone."""
-    try:
-        yield
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error

@@ -5,23 +5,8 @@ from dataclasses import dataclass
 from seqtool.data.batches import UNITS
 from seqtool.errors import InputError
 
-CHOICES = {
-    "batch_by": UNITS,
-    "normalise": ("tokens", "sentences"),
-    "resume": ("true", "false", "auto"),
-}
-POSITIVE = {
-    "batch_size",
-    "pool",
-    "bptt",
-    "accumulate",
-    "clip_norm",
-    "validate_every",
-    "save_minutes",
-    "patience",
-    "keep_last",
-    "log_every",
-}
+CHOICES = {"batch_by": UNITS, "normalise": ("tokens", "sentences"), "resume": ("true", "false", "auto")}
+MAY_BE_ZERO = ("label_smoothing", "epochs", "steps", "minutes", "average_last")  # the other numbers are above 0
 
 
 @dataclass
@@ -58,9 +43,9 @@ class TrainSettings:
             if str(getattr(self, name)).lower() not in choices
         ]
         problems += [
-            f"train.{name} must be {'above 0' if name in POSITIVE else 'at least 0'}, not {value}."
+            f"train.{name} must be {'at least 0' if name in MAY_BE_ZERO else 'above 0'}, not {value}."
             for name, value in vars(self).items()
-            if not isinstance(value, bool | str | None) and (value < 0 or (name in POSITIVE and value == 0))
+            if not isinstance(value, bool | str | None) and (value < 0 or (value == 0 and name not in MAY_BE_ZERO))
         ]
         if self.label_smoothing >= 1:
             problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")

@@ -2,14 +2,14 @@
 
 import math
 import time
+from dataclasses import dataclass, field
 
 from seqtool.data.batches import Batch, Epochs
 from seqtool.errors import InputError
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
-from seqtool.training import checkpoint, tensors
+from seqtool.training import checkpoint, gradient_flow, tensors
 from seqtool.training.checkpoint_record import AVERAGE
-from seqtool.training.gradient_flow import GradientFlow, probe
 from seqtool.training.progress import Progress
 from seqtool.training.reporting import Reporter
 from seqtool.training.saving import Checkpoints
@@ -21,34 +21,25 @@ from seqtool.training.validation import Validating, is_better
 HOPELESS = 20  # steps in a row that are skipped; fp16 needs some to find its loss scale
 
 
+@dataclass
 class Trainer:
     """One run: `train()` goes from where `progress` is to the first limit, or until it is asked to stop.
 
     `best_by` is the score that says which validation is the best.
     """
 
-    def __init__(
-        self,
-        updates: Updates,
-        validator: Validating,
-        checkpoints: Checkpoints,
-        reporter: Reporter,
-        *,
-        settings: TrainSettings,
-        best_by: str,
-        seed: int,
-    ) -> None:
-        self.model = updates.model
-        self.updates = updates
-        self.validator = validator
-        self.checkpoints = checkpoints
-        self.reporter = reporter
-        self.settings = settings
-        self.best_by = best_by
-        self.seed = seed
-        self.run = checkpoints.run
-        self.progress = Progress()
-        self.flow = GradientFlow(self.run) if settings.gradient_flow else None
+    updates: Updates
+    validator: Validating
+    checkpoints: Checkpoints
+    reporter: Reporter
+    settings: TrainSettings
+    best_by: str
+    seed: int
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.model = self.updates.model
+        self.run = self.checkpoints.run
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
@@ -190,6 +181,6 @@ class Trainer:
         )
 
     def _measure_flow(self) -> None:
-        if self.flow is not None and distributed.is_first():
-            batch = probe(self.updates.split).to(self.updates.machine.device)
-            self.flow.measure(self.model, batch, self.progress.step)
+        if self.settings.gradient_flow and distributed.is_first():
+            batch = gradient_flow.probe(self.updates.split).to(self.updates.machine.device)
+            gradient_flow.measure(self.run, self.model, batch, self.progress.step)

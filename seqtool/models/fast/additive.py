@@ -1,7 +1,7 @@
 """Additive attention without tanh: tanh(q + k) = 1 − 2 / (1 + e^2q e^2k).
 
 A key is e^2k, k = U_a h_j, made once a sentence, and each of the B·K·S·A tanh of a step becomes a multiplication and a
-division. What a step makes of them is made again in the backward pass instead of kept. With tanh an update of Show,
+division. These products are computed again in the backward pass instead of being kept. With tanh an update of Show,
 Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16 (one thread, 64 locations).
 """
 

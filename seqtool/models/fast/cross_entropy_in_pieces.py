@@ -19,7 +19,7 @@ ROWS, LOGITS = 512, 2**23  # at once, at most: with more rows CPUs' libraries ar
 def cross_entropy_in_pieces(features: Tensor, output: nn.Linear, labels: Tensor, smoothing: float) -> CrossEntropy:
     """`cross_entropy(output(features), labels, smoothing)`; features N×T×R, labels N×T."""
     x, dtype = features.flatten(0, -2), product_dtype(features)
-    with torch.autocast(x.device.type, enabled=False):  # what is not of this type is not to be rounded
+    with torch.autocast(x.device.type, enabled=False):  # the casts are below
         total, nll = _Projected.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
     return CrossEntropy(total, nll.view_as(labels))
 

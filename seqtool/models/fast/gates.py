@@ -7,7 +7,6 @@ whole sequence, gates and states are in the type of the parameters, and only pro
 save 1 to 6 % of an update of Show, Attend and Tell and of Luong's model; whole sequences 12 % of one of Sutskever's.
 """
 
-from functools import reduce
 from typing import Any
 
 import torch
@@ -23,13 +22,15 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 def lstm(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Pre-activations N×4H of the gates i, f, g, o, and the cell N×H → h and c after the step."""
-    h, c = _LSTM.apply(*_alike(a, c))
+    h, c = _LSTM.apply(a, c)
     return h, c
 
 
 def gru(x: Tensor, u: Tensor, h: Tensor) -> Tensor:
-    """The input's and the state's shares N×3H of the gates r, z, n, and the state N×H → the state after the step."""
-    new: Tensor = _GRU.apply(*_alike(x, u, h))
+    """The input's and the state's shares N×3H of the gates r, z, n (under autocast the second is the narrower one), and
+    the state N×H → the state after the step.
+    """
+    new: Tensor = _GRU.apply(x, u.to(x.dtype), h)
     return new
 
 
@@ -42,12 +43,6 @@ def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> 
 def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor]:
     """The input's share T×N×3H of all steps, the recurrent 3H×H and 3H, the first state N×H → h, T×N×H."""
     return (_GRUOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype)),)
-
-
-def _alike(*tensors: Tensor) -> list[Tensor]:
-    """In the widest type among them: under autocast only some are narrow."""
-    dtype = reduce(torch.promote_types, (one.dtype for one in tensors))
-    return [one.to(dtype) for one in tensors]
 
 
 def _tanh_(x: Tensor) -> Tensor:
@@ -63,11 +58,10 @@ def _lstm_step(a: Tensor, c: Tensor, *, gates: Tensor, tanh: Tensor, h_new: Tens
     torch.mul(o, _tanh_(tanh.copy_(c_new)), out=h_new)
 
 
-def _lstm_back(dh: Tensor, dc: Tensor | None, c: Tensor, gates: Tensor, tanh: Tensor, *, da: Tensor) -> Tensor:
+def _lstm_back(dh: Tensor, dc: Tensor, c: Tensor, gates: Tensor, tanh: Tensor, *, da: Tensor) -> Tensor:
     """Write the gradient of the pre-activations; return that of the cell before the step, `c`."""
     (i, f, g, o), (di, df, dg, do) = gates.chunk(4, -1), da.chunk(4, -1)
-    through = torch.ops.aten.tanh_backward(dh * o, tanh)
-    dc = through if dc is None else through.add_(dc)
+    dc = torch.ops.aten.tanh_backward(dh * o, tanh).add_(dc)
     _through_sigmoid(dc * g, i, grad_input=di)
     _through_sigmoid(dc * c, f, grad_input=df)
     _through_tanh(dc * i, g, grad_input=dg)
@@ -132,7 +126,6 @@ class _GRU(torch.autograd.Function):
 class _LSTMOver(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
         weight = weight.to(product_dtype(x))
         h, c = room_after(h_0, len(x)), room_after(c_0, len(x))
         gates, tanh, a = torch.empty_like(x), torch.empty_like(c[1:]), torch.empty_like(x[0])
@@ -144,16 +137,13 @@ class _LSTMOver(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh_of: Tensor | None, dc_of: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dh_of: Tensor, dc_of: Tensor) -> tuple[Tensor, ...]:
         weight, h, c, gates, tanh = ctx.saved_tensors
-        da = torch.empty_like(gates)
-        nothing, dc = torch.zeros_like(h[0]), None
-        dh = nothing if dh_of is None else dh_of[-1]
+        da, nothing = torch.empty_like(gates), torch.zeros_like(h[0])
+        dh, dc = dh_of[-1], nothing
         for t in reversed(range(len(gates))):
-            if dc_of is not None:
-                dc = dc_of[t] if dc is None else dc.add_(dc_of[t])
-            dc = _lstm_back(dh, dc, c[t], gates[t], tanh[t], da=da[t])
-            dh = add_product(nothing if dh_of is None or not t else dh_of[t - 1], da[t], weight)
+            dc = _lstm_back(dh, dc + dc_of[t], c[t], gates[t], tanh[t], da=da[t])
+            dh = add_product(dh_of[t - 1] if t else nothing, da[t], weight)
         return da, *weight_and_bias_gradients(da, h[:-1], weight.dtype), dh, dc
 
 

@@ -16,7 +16,7 @@ from seqtool.models.fast.gathering import one_pass
 from seqtool.models.fast.recurrences import QuickGRU
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.luong import Fed, Luong
-from seqtool.models.recurrent_decoder import HasTop, RecurrentDecoder, Unrolled
+from seqtool.models.recurrent_decoder import Advanced, HasTop, RecurrentDecoder
 from seqtool.models.show_attend_tell import Gaze, ShowAttendTell
 from seqtool.models.show_tell import ShowTell
 from seqtool.models.sutskever import Sutskever
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=HasTop)
 class QuickDecoder(RecurrentDecoder[S]):
     """Each matrix of the recurrence gets one gradient, and the loss is taken in pieces."""
 
-    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Unrolled[S]:
+    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Advanced[S]:
         with one_pass():
             return super().unroll(memory, state, shares, stepwise=stepwise)
 
@@ -40,7 +40,7 @@ class LayerByLayer(QuickDecoder[Layers]):
 
     decoder: Stack
 
-    def unroll(self, memory: Any, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Unrolled[Layers]:
+    def unroll(self, memory: Any, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Advanced[Layers]:
         if stepwise or not len(shares):
             return super().unroll(memory, state, shares, stepwise=stepwise)
         x, layers = shares.transpose(0, 1), []
@@ -48,20 +48,20 @@ class LayerByLayer(QuickDecoder[Layers]):
             h, last, _ = recurrence(x, first)
             layers.append(last)
             x = self.dropout(h)
-        return Unrolled(Layers(tuple(layers)), (x,))
+        return Advanced(Layers(tuple(layers)), (x,))
 
 
 class QuickBahdanau(QuickDecoder[Layers], Bahdanau):
     """One layer of GRUs with additive attention has a backward pass of its own."""
 
-    def unroll(self, memory: Memory, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Unrolled[Layers]:
+    def unroll(self, memory: Memory, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Advanced[Layers]:
         cell, score = self.cell, self.attention.score
         alone = torch.is_grad_enabled() and not stepwise and not self.upper and len(state.top) == len(memory.mask)
         if not (alone and isinstance(cell, QuickGRU) and isinstance(score, ExponentialAdditive)):
             return super().unroll(memory, state, shares, stepwise=stepwise)
-        decoded = attentive_gru(shares, state.top, memory, score, self.cell_context, cell.recurrent)
-        s, context, alpha = (one.transpose(0, 1) for one in decoded)
-        return Unrolled(Layers(((s[:, -1],),)), (s, context), alpha)
+        steps = attentive_gru(shares, state.top, memory, score, self.cell_context, cell.recurrent)
+        s, context, alpha = (one.transpose(0, 1) for one in steps)
+        return Advanced(Layers(((s[:, -1],),)), (s, context), alpha)
 
 
 class QuickLuong(QuickDecoder[Fed], Luong):
