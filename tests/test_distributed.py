@@ -30,6 +30,11 @@ ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "mod
 FIFTY = ["train.steps=50", "train.validate_every=25", "model.dropout=0"]
 SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *FIFTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
 ADAM = ["train", "run=adam", *COMMON, *TEXT, *FIFTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
+STREAMS = [
+    *("train", "run=streams", *COMMON, *FIFTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
+    *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=6", "train.accumulate=2"),
+    "validation.max_length=100",
+]
 SOFT = [
     *(
         "train",
@@ -86,7 +91,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     for processes in (1, 2, 4):
         place = found[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
         make_photos(place / "photos")
-        commands(place, SGD, processes=processes, dtype="float64")
+        commands(place, SGD, STREAMS, processes=processes, dtype="float64")
         commands(place, ADAM, SOFT, *uses(found[1] / "runs"), processes=processes)
     return found
 
@@ -133,7 +138,7 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize(("run", "tolerance"), [("sgd", 1e-9), ("adam", 1e-4), ("soft", 1e-4)])
+@pytest.mark.parametrize(("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("adam", 1e-4), ("soft", 1e-4)])
 def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
     for step in (25, 50):
         alone, together = (weights(places[n], run, step) for n in (1, processes))
@@ -142,7 +147,18 @@ def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tol
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("run", ["sgd", "adam", "soft"])
+def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
+    """As they are carried on, in the order of the streams, of which there are seven."""
+    file = "runs/streams/checkpoints/step-0000050/training.safetensors"
+    alone, together = (load_file(places[n] / file) for n in (1, processes))
+    carried = sorted(name for name in alone if name.startswith("carried."))
+    assert len(carried) == 4 and all(alone[name].shape == (7, 12) for name in carried)
+    for name in carried:
+        torch.testing.assert_close(together[name], alone[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("run", ["sgd", "streams", "adam", "soft"])
 def test_records_are_those_of_one_process(places: dict[int, Path], run: str, processes: int) -> None:
     alone, together = (records(places[n], run) for n in (1, processes))
     assert len(alone) == len(together) == 12

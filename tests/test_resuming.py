@@ -23,6 +23,7 @@ from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 from seqtool.training.trainer import Trainer
+from seqtool.training.updates import BASELINE
 
 COMMON = [
     *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1", "model.embedding=8"),
@@ -40,6 +41,7 @@ VOCABULARIES = {
     "word": [*TEXT, "data.vocabulary.kind=word"],
     "char": [*TEXT, "data.vocabulary.kind=char"],
     "captions": [*PHOTOS, "data.vocabulary.kind=word"],
+    "text": ["data=text", "data.train=train.tsv", "model=language_model", "model.hidden=12", "train.bptt=5"],
 }
 
 
@@ -84,6 +86,9 @@ def test_a_run_goes_on_and_is_fine_tuned_whatever_its_vocabularies_are(place: Pa
     assert train("run=parts", "train.resume=true", "train.steps=4") == 0
     assert train(*settings, "run=parts", "train.resume=auto", "train.steps=5") == 0
     assert equal("whole", "parts")
+    carried = [checkpoint.newest(Path("runs") / run).training_tensors() for run in ("whole", "parts")]
+    assert carried[0].keys() == carried[1].keys() and (vocabulary == "text") == ("carried.000" in carried[0])
+    assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0] if name != BASELINE)
     unmoved = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
     assert train(*settings, "run=tuned", *unmoved) == 0
     assert equal("whole", "tuned")
