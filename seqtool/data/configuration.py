@@ -9,7 +9,8 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.encoding import LimitSettings
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
-from seqtool.settings import Config, build, typed
+from seqtool.runtime.classes import build
+from seqtool.settings import Config, typed
 
 C = TypeVar("C", bound=Corpus)
 

@@ -22,9 +22,9 @@ from seqtool.metrics.scores import SCORES, scorers
 from seqtool.metrics.systems import System
 from seqtool.predict.evaluation import Evaluation, Report, SystemReport
 from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
+from seqtool.runtime.classes import build
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import build
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner

@@ -26,7 +26,8 @@ from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Pixels
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
-from seqtool.settings import build, typed
+from seqtool.runtime.classes import build
+from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
 READERS = 8  # threads that open images

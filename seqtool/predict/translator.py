@@ -18,8 +18,8 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime.classes import build
 from seqtool.runtime.devices import autocast, onednn
-from seqtool.settings import build
 from seqtool.training.checkpoint import Checkpoint
 
 

@@ -15,8 +15,9 @@ from seqtool.metrics.captions import CaptionScorer
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.predict.captioner import Captioner
+from seqtool.runtime.classes import build
 from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
-from seqtool.settings import build, typed
+from seqtool.settings import typed
 from seqtool.tasks.task import Scorer, Task, with_vocabulary_found
 from seqtool.training import checkpoint
 from seqtool.training.validation import ValidationSettings

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool.errors import InputError
-from seqtool.settings import check_settings, escape, located
+from seqtool.runtime.classes import check_settings, located
+from seqtool.settings import escape
 
 if TYPE_CHECKING:
     from seqtool.data.cache import Cache, Split

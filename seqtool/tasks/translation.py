@@ -12,7 +12,7 @@ from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.pair_preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.metrics.translation import Bleu
-from seqtool.settings import build
+from seqtool.runtime.classes import build
 from seqtool.tasks.task import Scorer, Task, with_vocabulary_found
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime.classes import located
 from seqtool.runtime.files import read_record
-from seqtool.settings import located
 from seqtool.training.checkpoint_record import AVERAGE, CHECKPOINT, FORMAT, check_record
 from seqtool.training.tensors import Unfilled, fill, opened, replace, weights, write
 

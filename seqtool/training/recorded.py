@@ -21,8 +21,9 @@ from seqtool.data.corpora.parallel import FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
+from seqtool.runtime.classes import build
 from seqtool.runtime.files import check_file, read_record
-from seqtool.settings import Config, build, plain, resolved
+from seqtool.settings import Config, plain, resolved
 from seqtool.training.checkpoint import Checkpoint
 
 SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files

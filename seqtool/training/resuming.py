@@ -15,7 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
-from seqtool.settings import escape, located, plain, renamed
+from seqtool.runtime.classes import located, renamed
+from seqtool.settings import escape, plain
 from seqtool.training import checkpoint, recorded, runs
 from seqtool.training.progress import Progress
 from seqtool.training.train_settings import TrainSettings

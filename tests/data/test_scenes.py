@@ -26,7 +26,7 @@ from seqtool.data.directories import make_once
 from seqtool.data.text.alignment import words
 from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
-from seqtool.settings import build
+from seqtool.runtime.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS: dict[str, Any] = {"seed": 3, "train": 12, "valid": 5, "test": 6}
