@@ -19,6 +19,7 @@ from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, and those of them that hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "data.train", "data.valid", "data.test"})
+LISTS |= {"trust", "scores", "validation.scores"}
 NAMES = LISTS | {"run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
 NAMES |= {
     "alignments",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from seqtool.errors import InputError, printable
-from seqtool.metrics.scores import SCORES
+from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint
 
@@ -30,7 +30,8 @@ def table_of(runs: Sequence[Path]) -> str:
         found.append(one.progress.get("best", {}))
         what = [_name(one.config.get(part, {})) for part in ("model", "data")]
         rows.append((run.name, *what, f"{one.progress['step']:,}", f"{one.progress.get('seconds', 0) / 60:.1f} min"))
-    scores = [score for score in SCORES.values() if any(score.name in best for best in found)]
+    own = dict.fromkeys(name for best in found for name in best if "." in name)
+    scores = [score(name) for name in (*SCORES, *own) if any(name in best for best in found)]
     lines = [
         (*row[:3], *(f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores), *row[3:])
         for row, best in zip(rows, found, strict=True)

@@ -46,6 +46,7 @@ class RunSettings:
     device: str
     threads: int | None
     precision: str
+    trust: Any = None
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class Captioner(Predictor):
         known = vocabulary.load(found.path / vocabulary.TARGET)
         parts = {"target_vocabulary": len(known), "pretrained": False}
         model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=False, base=ImageCaptioner, **parts)
+            partial(build, found.config["model"], trusted=found.trust, base=ImageCaptioner, **parts)
         )
         common = {
             "have different vocabularies: an ensemble needs one vocabulary": known.fingerprint,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
+from seqtool.metrics.scores import metric
 from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file
 
@@ -29,6 +30,7 @@ class Evaluation(ABC):
     references: list[str]
     baseline: str | None
     tokenize: str
+    scores: list[str]
     bootstrap: int
     format: str
     output: str | None
@@ -60,6 +62,8 @@ class Evaluation(ABC):
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise one InputError on what cannot be, before any work is done."""
+        for name in self.scores:
+            metric(name)
         known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
             f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,

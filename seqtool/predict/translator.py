@@ -76,7 +76,7 @@ class Translator(Predictor):
         source, target = vocabulary.load_pair(found.path)
         sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
         model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=False, base=EncoderDecoder, **sizes)
+            partial(build, found.config["model"], trusted=found.trust, base=EncoderDecoder, **sizes)
         )
         fingerprints = source.fingerprint, target.fingerprint
         return Member(

@@ -56,6 +56,12 @@ def located(settings: Config, *, trusted: Trust, base: type = object) -> Any:
     return _named(plain(settings).get("_target_"), base, setting=join(full_name(settings), "_target_"), trusted=trusted)
 
 
+def check_named(settings: Config, *, trusted: Trust, base: type) -> None:
+    """Raise InputError where `build` would not take one of the classes that the settings name."""
+    target = located(settings, trusted=trusted, base=base)
+    _with_classes(target, plain(settings), full_name(settings), trusted=trusted)
+
+
 def chosen(name: str | type[T], table: Mapping[str, type[T]], *, kind: str) -> type[T]:
     """The class of that name in the table; a class is itself the choice. Nothing is imported: see `imported`."""
     if not isinstance(name, str):
@@ -89,10 +95,15 @@ def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: 
     """The settings as `target` takes them, with classes for dotted names of such."""
     values, prefix = plain(settings), full_name(settings)
     values.pop("_target_")
-    found = checked(target, values, prefix=prefix, parts=parts)
+    return _with_classes(target, checked(target, values, prefix=prefix, parts=parts), prefix, trusted=trusted)
+
+
+def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted: Trust) -> dict[str, Any]:
+    """The settings, with the classes that dotted names mean where `target` takes classes."""
+    found = dict(settings)
     for key, parameter in inspect.signature(target, eval_str=True).parameters.items():
         base = class_in(parameter.annotation)
-        if base is not None and key in found:
+        if base is not None and isinstance(found.get(key), str):
             found[key] = imported(found[key], base, setting=join(prefix, key), trusted=trusted)
     return found
 

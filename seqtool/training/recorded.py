@@ -52,7 +52,7 @@ def settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictCon
     other = None
     for values in (stored, _from_the_start(found, stored, given)):
         data = cast(DictConfig, resolved({"data": values}).data)
-        corpus = build(corpus_settings(data), trusted=False, base=Corpus)
+        corpus = build(corpus_settings(data), trusted=found.trust, base=Corpus)
         if split in corpus.splits() and is_there(corpus, split):
             if given.keys() & set(SOURCES) or _is_recorded(found, corpus, split):
                 return data
