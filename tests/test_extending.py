@@ -1,4 +1,4 @@
-"""docs/extending.md: its examples are files of their own, its commands work, and a checkpoint needs trust to use them."""
+"""docs/extending.md: its examples are files of their own, its commands work, and checkpoints use them if trusted."""
 
 import json
 import re
@@ -197,10 +197,23 @@ def test_the_interface_of_python_needs_trust_too(cosine: Path) -> None:
         assert len(seqtool.load("runs/own", trust=trust, device="cpu").translate(["I have a cat."])) == 1
 
 
-def test_a_run_goes_on_and_is_begun_from(cosine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_by_the_command_that_it_says(cosine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     assert run(*shlex.split(f"{LINES[2]} trust=cosine,exact")) == 0
-    assert run(*shlex.split(f"train run=more init_from=runs/own model.score=cosine.Cosine {TINY} {TOY}")) == 2
-    assert "another vocabulary" in capsys.readouterr().err or True
+    (last,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Run: ")]
+    trust = "trust=cosine,exact"
+    assert last == (
+        f"Run: runs/own (seqtool translate checkpoint=runs/own {trust}; seqtool eval checkpoint=runs/own {trust})"
+    )
+
+
+def test_a_run_that_begins_with_a_model_of_ones_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"train --config-dir mine model=bag {TINY} {TOY}"
+    assert run(*shlex.split(line), "run=first") == 0
+    capsys.readouterr()
+    assert run(*shlex.split(line), "run=second", "init_from=runs/first") == 2
+    assert capsys.readouterr().err.endswith(f"{REFUSED.format(name='bag.Bag', top='bag')}\n")
+    assert run(*shlex.split(line), "run=second", "init_from=runs/first", "trust=bag") == 0
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def _train(job: Job, where: place.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {place.command(run)}")
+            print(
+                f"Stopped at step {trainer.progress.step:,}. Go on with: {place.command(run)}{resuming.trusting(job.config)}"
+            )
     return finished
 
 

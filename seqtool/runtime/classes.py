@@ -76,6 +76,16 @@ def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -
     return cast(type[T], _named(name, base, setting=setting, trusted=trusted)) if "." in name else name
 
 
+def own_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
+    """The modules of the user's own that these settings of the user's name, and these `others`."""
+    found: list[str] = []
+    for group in settings:
+        target, values = located(group, trusted=True), plain(group)
+        found += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
+    tops = dict.fromkeys(name.partition(".")[0] for name in (*found, *others) if "." in name)
+    return [top for top in tops if top != PACKAGE]
+
+
 def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
     """The setting `trust`: the modules from which a checkpoint may name classes."""
     found = [name.strip() for one in names(trust) for name in one.split(",")]
@@ -101,11 +111,17 @@ def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: 
 def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted: Trust) -> dict[str, Any]:
     """The settings, with the classes that dotted names mean where `target` takes classes."""
     found = dict(settings)
-    for key, parameter in inspect.signature(target, eval_str=True).parameters.items():
-        base = class_in(parameter.annotation)
-        if base is not None and isinstance(found.get(key), str):
+    for key, base in _bases(target).items():
+        if isinstance(found.get(key), str):
             found[key] = imported(found[key], base, setting=join(prefix, key), trusted=trusted)
     return found
+
+
+def _bases(target: Any) -> dict[str, Any]:
+    """The settings of `target` that may be dotted names, each with what its classes must be derived from."""
+    parameters = inspect.signature(target, eval_str=True).parameters
+    found = {key: class_in(parameter.annotation) for key, parameter in parameters.items()}
+    return {key: base for key, base in found.items() if base is not None}
 
 
 def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
-from seqtool.runtime.classes import check_named, imported, modules, renamed
+from seqtool.runtime.classes import check_named, imported, modules, own_modules, renamed
 from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, recorded, runs
 from seqtool.training.progress import Progress
@@ -111,6 +111,13 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
             if name not in ("train.resume", *_limits()):
                 log.info("From here on %s is %s, which was %s.", name, new, old)
     return changed
+
+
+def trusting(config: DictConfig) -> str:
+    """What a command that uses a run must say besides, so that its classes of the user's own may be used."""
+    named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
+    own = own_modules(config.model, config.data, others=named)
+    return f" trust={','.join(own)}" if own else ""
 
 
 def _limits() -> list[str]:
