@@ -109,7 +109,9 @@ def _of_checkpoint(
     # what was given: a captioner has defaults of its own for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
-    predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), trust=found.trust, **given)
+    if found.trust:
+        given["trust"] = found.trust
+    predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
     decoding = {name: v for name, v in asdict(predictor.settings).items() if name not in ("n_best", "batch_size")}
     made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
     return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))

@@ -126,9 +126,8 @@ def _train(job: Job, where: place.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            print(
-                f"Stopped at step {trainer.progress.step:,}. Go on with: {place.command(run)}{resuming.trusting(job.config)}"
-            )
+            command = f"{place.command(run)}{resuming.trusting(job.config)}"
+            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {command}")
     return finished
 
 

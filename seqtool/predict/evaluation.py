@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,10 +30,10 @@ class Evaluation(ABC):
     references: list[str]
     baseline: str | None
     tokenize: str
-    scores: list[str]
     bootstrap: int
     format: str
     output: str | None
+    scores: list[str] = field(default_factory=list, kw_only=True)  # one's own, besides the task's
 
     tokenizer: ClassVar[str]  # where tokenize=null
 
