@@ -19,7 +19,6 @@ from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, and those of them that hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "data.train", "data.valid", "data.test"})
-LISTS |= {"trust", "scores", "validation.scores"}
 NAMES = LISTS | {"run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
 NAMES |= {
     "alignments",
@@ -35,6 +34,8 @@ NAMES |= {
     "save_document_frequencies",
     "model.encoder.weights",
 }
+
+DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several names of Python's
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
@@ -106,7 +107,7 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     name of a run ${model.cell} stands for the setting's value where model is one of the `references`.
     """
     match = OVERRIDE.fullmatch(setting)
-    if match is None or match["key"] not in NAMES or not match["value"]:
+    if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
         return setting
     start, value = f"{match['sign']}{match['key']}=", match["value"]
     exists = os.path.lexists(value)
@@ -114,7 +115,7 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
         return setting
     if match["key"] == "run":
         return start + quote(value, references)
-    if match["key"] not in LISTS or exists or not re.search(r"^\[.*\]$|,", value, re.DOTALL):
+    if match["key"] not in LISTS | DOTTED or exists or not re.search(r"^\[.*\]$|,", value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else value.split(",")
