@@ -24,7 +24,7 @@ from hydra import compose, initialize_config_dir
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.models.fast.quicken import quicken
-from seqtool.settings import build
+from seqtool.runtime.classes import build
 from seqtool.training.losses import TrainingLoss
 
 BATCH, ALIGNMENT = 64, 512

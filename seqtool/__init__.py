@@ -15,19 +15,25 @@ if TYPE_CHECKING:
     from seqtool.predict.translator import Translator
 
 
-def load(checkpoint: str | Sequence[str], **settings: Any) -> "Translator | Captioner | Generator":
+def load(
+    checkpoint: str | Sequence[str], *, trust: str | Sequence[str] = (), **settings: Any
+) -> "Translator | Captioner | Generator":
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
     `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
 
     A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml,
-    configs/caption.yaml and configs/generate.yaml. torch is imported here, not by `import seqtool`.
+    configs/caption.yaml and configs/generate.yaml. trust: modules of your own whose classes the checkpoint may name, as
+    `trust="mine"`; this runs their code. torch is imported here, not by `import seqtool`.
     """
     from seqtool import tasks
     from seqtool.errors import InputError
+    from seqtool.runtime.classes import modules
     from seqtool.training.checkpoint import find
 
     if not checkpoint:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
-    found = find(checkpoint if isinstance(checkpoint, str) else checkpoint[0])
-    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(checkpoint, **settings)
+    found = find(checkpoint if isinstance(checkpoint, str) else checkpoint[0], trust=modules(trust))
+    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(
+        checkpoint, trust=found.trust, **settings
+    )
     return model

@@ -1,8 +1,7 @@
-"""From Hydra's configuration to objects: dataclasses for fixed settings, built parts for `_target_` ones."""
+"""From Hydra's configuration to typed settings, and what is said of those that cannot be used."""
 
 import dataclasses
 import difflib
-import importlib
 import inspect
 import re
 import types
@@ -18,15 +17,6 @@ from seqtool.errors import InputError
 T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
 
-PACKAGE = "seqtool"
-OURS = re.compile(rf"{PACKAGE}(\.[A-Za-z_][A-Za-z0-9_]*)+")
-FORMER = {  # modules that had other names in 0.1
-    "seqtool.data.translation": "seqtool.data.corpora.parallel",
-    "seqtool.data.multi30k": "seqtool.data.corpora.multi30k",
-    "seqtool.data.caption_sources": "seqtool.data.corpora.caption_sources",
-    "seqtool.data.photos": "seqtool.data.corpora.photos",
-    "seqtool.data.scenes": "seqtool.data.corpora.scenes",
-}
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
@@ -38,38 +28,20 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
     `train.batch_size`), the unknown ones with the nearest real one. `prefix` begins the names where `config` does not
     know its own place.
     """
-    return _typed(schema, plain(config), _full_name(config) or prefix)
-
-
-def build(settings: Config, *, trusted: bool, base: type | tuple[type, ...] = object, **parts: Any) -> Any:
-    """Call what `_target_` names with the other settings, and with `parts`: what no YAML file can hold.
-
-    The settings are checked against the target's signature as `typed` checks them against a schema. Unless
-    `trusted` (the user's own configuration, not a checkpoint's) the target must be a class of this package that is
-    derived from `base`.
-    """
-    arguments, prefix = plain(settings), _full_name(settings)
-    target = _target(arguments.pop("_target_", None), prefix, trusted=trusted, base=base)
-    checked = _typed(_schema(target, arguments, parts), arguments, prefix)
-    return target(**{key: getattr(checked, key) for key in arguments}, **parts)
-
-
-def check_settings(settings: Config, *, parts: Iterable[str]) -> None:
-    """Raise InputError on trusted settings that `build` would refuse before it calls the target with these parts."""
-    arguments, prefix = plain(settings), _full_name(settings)
-    target = _target(arguments.pop("_target_", None), prefix, trusted=True, base=object)
-    _typed(_schema(target, arguments, parts), arguments, prefix)
-
-
-def located(settings: Config, *, trusted: bool, base: type | tuple[type, ...] = object) -> Any:
-    """What `_target_` names, which `build` would call. InputError where it would not."""
-    return _target(plain(settings).get("_target_"), _full_name(settings), trusted=trusted, base=base)
+    return _typed(schema, plain(config), full_name(config) or prefix)
 
 
 def call(target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str) -> Any:
     """Call `target` with settings checked against its signature, as `typed` does; `prefix` begins their names."""
-    checked = _typed(_schema(target, arguments, ()), arguments, prefix)
-    return target(**{key: getattr(checked, key) for key in arguments})
+    return target(**checked(target, arguments, prefix=prefix))
+
+
+def checked(
+    target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The settings as `target` takes them beside its `parts`; InputError as for `typed`."""
+    found = _typed(_schema(target, arguments, parts), arguments, prefix)
+    return {key: getattr(found, key) for key in arguments}
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -131,25 +103,11 @@ def escape(text: str) -> str:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
-def _target(name: Any, prefix: str, *, trusted: bool, base: type | tuple[type, ...]) -> Callable[..., Any]:
-    name = renamed(name)
-    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        raise InputError(f"Setting '{_join(prefix, '_target_')}' must name a class, module and all.")
-    if not trusted and not OURS.fullmatch(name):
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    target = _locate(name)
-    if not trusted and not (isinstance(target, type) and target.__module__.split(".")[0] == PACKAGE):
-        raise InputError(f"The configuration names '{name}': only classes of {PACKAGE} may be built from it.")
-    if inspect.isabstract(target) or (isinstance(target, type) and not (trusted or issubclass(target, base))):
-        raise InputError(f"The configuration names '{name}', which is not what is wanted here.")
-    return target
-
-
 def _typed(schema: type[T], values: Mapping[str, Any], prefix: str) -> T:
     target = OmegaConf.structured(schema)
     problems = _fill(target, schema, values, prefix)
     for key in sorted(OmegaConf.missing_keys(target)):
-        problems.setdefault(_join(prefix, key), f"missing setting '{_join(prefix, key)}'")
+        problems.setdefault(join(prefix, key), f"missing setting '{join(prefix, key)}'")
     if problems:
         raise InputError(sentence(list(problems.values())))
     return typing.cast(T, OmegaConf.to_object(target))
@@ -158,10 +116,10 @@ def _typed(schema: type[T], values: Mapping[str, Any], prefix: str) -> T:
 def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: str) -> dict[str, str]:
     """Set the values in `target` one by one; returns what is wrong, by the setting's full name."""
     hints = typing.get_type_hints(schema)
-    known = {field.name: _join(prefix, field.name) for field in dataclasses.fields(schema)}
+    known = {field.name: join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
     for key, value in values.items():
-        name = _join(prefix, str(key))
+        name = join(prefix, str(key))
         if key not in known:
             problems[name] = unknown(name, known.values())
         elif (inner := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
@@ -206,31 +164,18 @@ def _checkable(hint: Any) -> Any:
         return hint
     if typing.get_origin(hint) is list and all(argument in KINDS for argument in typing.get_args(hint)):
         return hint
+    if class_in(hint) is not None:
+        return str
     alternatives = _alternatives(hint)
     if len(alternatives) == 2 and type(None) in alternatives:
         return hint if all(_checkable(one) is one for one in alternatives) else Any
     return Any
 
 
-def renamed(name: Any) -> Any:
-    """What is called so today: configurations of earlier checkpoints have the names of their time."""
-    module, _, last = str(name).rpartition(".")
-    return f"{FORMER[module]}.{last}" if module in FORMER else name
-
-
-def _locate(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists; something it needs does not
-        raise InputError(f"Unknown target '{name}': there is no module '{error.name}'.") from error
-    target = getattr(module, attribute, None)
-    if not callable(target):
-        known = [f"{module_name}.{key}" for key, one in vars(module).items() if callable(one)]
-        raise InputError(sentence([unknown(name, known, kind="target")]))
-    return typing.cast(Callable[..., Any], target)
+def class_in(hint: Any) -> Any:
+    """`Part` of the hint `str | type[Part]`: a setting that is the name of such a class."""
+    classes = [one for one in _alternatives(hint) if typing.get_origin(one) is type]
+    return typing.get_args(classes[0])[0] if classes and str in _alternatives(hint) else None
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -259,9 +204,11 @@ def _escaped(value: Any) -> Any:
     return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _full_name(config: Config) -> str:
+def full_name(config: Config) -> str:
+    """Where the settings stand in the whole configuration, as far as they know: `model`, or nothing."""
     return str(config._get_full_key(None)) if isinstance(config, DictConfig) else ""
 
 
-def _join(prefix: str, name: str) -> str:
+def join(prefix: str, name: str) -> str:
+    """The full name of a setting."""
     return f"{prefix}.{name}" if prefix else name

@@ -548,6 +548,7 @@ def test_a_run_cannot_be_outside_of_runs(place: Path, capsys: pytest.CaptureFixt
 
 
 OURS = "only classes of seqtool may be built from it."
+OS = f"{OURS[:-1]} (trust=os would allow those of os, and runs the code of that module)."
 MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),
@@ -573,7 +574,12 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
         {"bidirectional": False},
         "translator does not fit the model: the model has no 'encoder.back.0.cell.recurrent.bias'.",
     ),
-    "a function of Python's": ({"_target_": "os.system"}, f"The configuration names 'os.system': {OURS}"),
+    "a function of Python's": ({"_target_": "os.system"}, f"The configuration names 'os.system': {OS}"),
+    "a function as a part": ({"cell": "os.system"}, f"The configuration names 'os.system': {OS}"),
+    "a class of ours that is another part": (
+        {"score": "seqtool.models.cells.GRU"},
+        "The configuration names 'seqtool.models.cells.GRU', which is not what is wanted here.",
+    ),
     "a function of ours": (
         {"_target_": "seqtool.cli.main.main"},
         f"The configuration names 'seqtool.cli.main.main': {OURS}",
@@ -818,7 +824,7 @@ def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.Capt
     ):
         file.write_text(before.replace(old, new))
         sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
-        assert sentence == f"The configuration names '{new}': {OURS}"
+        assert sentence == f"The configuration names '{new}': {OS}"
 
 
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ class Describer:
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
+        self.trust: list[str] = []
         self.asked = 0
 
     def described(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
@@ -327,7 +328,7 @@ def test_hard_attention_is_for_captions(
 ) -> None:
     assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
     assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
-    monkeypatch.setattr(checkpoint, "find", lambda path: SimpleNamespace(task="translation"))
+    monkeypatch.setattr(checkpoint, "find", lambda path, trust: SimpleNamespace(task="translation"))
     assert run("checkpoint=runs/words", "hard_attention=argmax") == 2
     assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"
 

@@ -3,6 +3,7 @@
 import random
 import sys
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 
 from seqtool import settings as config
 from seqtool.errors import InputError
+from seqtool.runtime import classes
 
 
 @dataclass
@@ -119,15 +121,15 @@ def test_a_broken_interpolation_names_its_setting() -> None:
 def test_build_calls_the_target_with_settings_and_parts(package: None) -> None:
     vocabulary = object()
     for trusted in (True, False):
-        part = config.build(PART, trusted=trusted, vocabulary=vocabulary)
+        part = classes.build(PART, trusted=trusted, vocabulary=vocabulary)
         assert part.found == (1, 2.0, "k", [3]) and type(part.found[1]) is float
         assert part.vocabulary is vocabulary
 
 
 def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: None) -> None:
     settings = OmegaConf.create({"_target_": "seqtool.parts.make_part", "size": 1})
-    assert config.build(settings, trusted=True) == (1, None, {})
-    assert config.build({"_target_": "fractions.Fraction", "numerator": 3}, trusted=True) == 3
+    assert classes.build(settings, trusted=True) == (1, None, {})
+    assert classes.build({"_target_": "fractions.Fraction", "numerator": 3}, trusted=True) == 3
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: 
 )
 def test_build_names_every_mistake(change: dict[str, Any], text: str, package: None) -> None:
     whole = OmegaConf.create({"model": PART | change})
-    assert message(config.build, whole.model, trusted=True, vocabulary=None) == text
+    assert message(classes.build, whole.model, trusted=True, vocabulary=None) == text
 
 
 @pytest.mark.parametrize(
@@ -169,27 +171,151 @@ def test_build_names_every_mistake(change: dict[str, Any], text: str, package: N
         "os.system",
         "seqtool.parts.Path",
         "seqtool.parts.make_part",
-        "seqtool.settings.build",
+        "seqtool.runtime.classes.build",
         "seqtoolx.Part",
         "torch.Tensor",
     ],
 )
 def test_a_checkpoint_may_only_name_classes_of_the_package(target: str, package: None) -> None:
-    text = f"The configuration names '{target}': only classes of seqtool may be built from it."
-    assert message(config.build, {"_target_": target}, trusted=False) == text
+    top, text = (
+        target.partition(".")[0],
+        f"The configuration names '{target}': only classes of seqtool may be built from it",
+    )
+    trust = f" (trust={top} would allow those of {top}, and runs the code of that module)"
+    text += "." if top == "seqtool" else f"{trust}."
+    assert message(classes.build, {"_target_": target}, trusted=False) == text
 
 
 def test_a_target_outside_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "outside.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    message(config.build, {"_target_": "outside.Class"}, trusted=False)
+    message(classes.build, {"_target_": "outside.Class"}, trusted=False)
+
+
+class Whole:
+    """What a module of the user's own is checked against; `size` may be the name of a Part."""
+
+    def __init__(self, *, size: str | type[Part]) -> None:
+        self.size = size
+
+
+OWN = """
+from os import mkdir
+from pathlib import Path
+
+from seqtool.parts import Part
+from abc import ABC, abstractmethod
+from test_config_whole import Whole
+
+
+class Small(Part): ...
+class Mine(Whole): ...
+class Other: ...
+class Half(Whole, ABC):
+    @abstractmethod
+    def grow(self): ...
+"""
+
+
+@pytest.fixture
+def own(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The module `mine` in the current directory, which nobody has imported."""
+    whole = types.ModuleType("test_config_whole")
+    vars(whole).update(Whole=Whole)
+    monkeypatch.setitem(sys.modules, "test_config_whole", whole)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    yield
+    sys.modules.pop("mine", None)
+
+
+MINE = {"_target_": "mine.Mine", "size": "mine.Small"}
+
+
+@pytest.mark.parametrize("trusted", [True, ["mine"]])
+def test_a_module_of_ones_own(own: None, trusted: classes.Trust) -> None:
+    """Its classes are built where the user names them, or trusts a checkpoint that does; a setting may be a class."""
+    found = classes.build(MINE, trusted=trusted, base=Whole)
+    assert type(found).__name__ == "Mine" and found.size is sys.modules["mine"].Small
+    assert classes.build(MINE | {"size": "small"}, trusted=trusted, base=Whole).size == "small"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"_target_": "mien.Mine"}, "Unknown target 'mien.Mine': there is no module 'mien'; did you mean 'mine'?"),
+        ({"_target_": "mine.Mien"}, "Unknown target 'mine.Mien'; did you mean 'mine.Mine'?"),
+        ({"size": "mine.Smal"}, "Unknown target 'mine.Smal'; did you mean 'mine.Small'?"),
+        ({"size": "mine."}, "Setting 'model.size' must name a class, module and all."),
+        ({"size": None}, "Setting 'model.size' must be text, not null."),
+        (
+            {"_target_": "mine.Other"},
+            "Setting 'model._target_' names 'mine.Other', which is not a class derived from {whole}.",
+        ),
+        (
+            {"_target_": "mine.mkdir"},
+            "Setting 'model._target_' names 'mine.mkdir', which is not a class derived from {whole}.",
+        ),
+        ({"_target_": "mine.Half"}, "Setting 'model._target_' names 'mine.Half', which has no grow."),
+        (
+            {"size": "mine.Other"},
+            "Setting 'model.size' names 'mine.Other', which is not a class derived from seqtool.parts.Part.",
+        ),
+    ],
+)
+def test_a_name_of_ones_own_that_cannot_be_used(change: dict[str, Any], text: str, own: None) -> None:
+    whole = OmegaConf.create({"model": MINE | change})
+    expected = text.format(whole=f"{Whole.__module__}.Whole")
+    assert message(classes.build, whole.model, trusted=True, base=Whole) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"_target_": "mine.os.system"}, "Unknown target 'mine.os.system': there is no module 'mine.os'."),
+        (
+            {"_target_": "mine.mkdir"},
+            "The configuration names 'mine.mkdir': only classes of mine may be built",
+        ),
+        ({"_target_": "mine.Path"}, "The configuration names 'mine.Path': only classes of mine may be built"),
+        (
+            {"_target_": "mine.Whole"},
+            "The configuration names 'mine.Whole': only classes of mine may be built",
+        ),
+        ({"size": "os.system"}, "The configuration names 'os.system': only classes of seqtool may be built from it"),
+        ({"size": "mineral.Small"}, "The configuration names 'mineral.Small': only classes of seqtool may"),
+    ],
+)
+def test_what_trust_does_not_reach(change: dict[str, Any], text: str, own: None) -> None:
+    assert message(classes.build, MINE | change, trusted=["mine"], base=Whole).startswith(text)
+
+
+def test_nothing_is_imported_for_a_checkpoint_without_trust(own: None) -> None:
+    for trusted in (False, [], ["min"], ["mines"]):
+        for settings in (MINE, MINE | {"_target_": "test_config.Whole"}):
+            message(classes.build, settings, trusted=trusted)
+            assert "mine" not in sys.modules
+
+
+def test_the_modules_that_are_trusted() -> None:
+    assert classes.modules(None) == []
+    assert classes.modules("mine, other") == classes.modules(["mine", "other"]) == ["mine", "other"]
+    text = "trust=mine.Model is not the name of a module: of mine.parts.Model it is mine."
+    assert message(classes.modules, "mine.Model") == text
+
+
+def test_a_table_takes_names_and_classes() -> None:
+    assert classes.chosen("part", {"part": Part}, kind="part") is classes.chosen(Part, {}, kind="part") is Part
+    text = "Unknown part 'mine.Part'; choose from part."
+    assert message(classes.chosen, "mine.Part", {"part": Part}, kind="part") == text
 
 
 def test_what_a_module_lacks_is_no_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needy.py").write_text("import no_such_module")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        config.build({"_target_": "needy.Class"}, trusted=True)
+        classes.build({"_target_": "needy.Class"}, trusted=True)
 
 
 def test_any_text_survives_escaping_and_saving(tmp_path: Path) -> None:

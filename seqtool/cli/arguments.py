@@ -24,6 +24,8 @@ NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequenci
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
+DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several names of Python's
+
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
 
@@ -95,7 +97,7 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     name of a run ${model.cell} stands for the setting's value where model is one of the `references`.
     """
     match = OVERRIDE.fullmatch(setting)
-    if match is None or match["key"] not in NAMES or not match["value"]:
+    if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
         return setting
     start, value = f"{match['sign']}{match['key']}=", match["value"]
     exists = os.path.lexists(value)
@@ -104,7 +106,7 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     if match["key"] == "run":
         return start + quote(value, references)
     several = r"^\[.+\]$" if match["key"] == "stop" else r"^\[.*\]$|,"
-    if match["key"] not in LISTS or exists or not re.search(several, value, re.DOTALL):
+    if match["key"] not in LISTS | DOTTED or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else value.split(",")

@@ -14,6 +14,7 @@ from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.evaluation import Evaluation, Report
 from seqtool.predict.translation_evaluation import TranslationEvaluation
+from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import names, plain, typed
 
@@ -61,7 +62,7 @@ def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
         raise InputError("checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint.")
     from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
 
-    found = find(paths[0])
+    found = find(paths[0], trust=modules(config.trust))
     task = tasks.of_checkpoint(found).name
     if config.task not in (None, task):
         raise InputError(f"{paths[0]} is for {task}: leave task={config.task} out.")
@@ -72,6 +73,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     """What the settings ask for, checked."""
     kind = TASKS[task]
     values = {**{field.name: config[field.name] for field in fields(kind)}, "references": names(config.references)}
+    values["scores"] = names(config.scores)
     evaluation = typed(kind, {**values, "tokenize": config.tokenize or kind.tokenizer})
     evaluation.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None and str(evaluation.hypotheses).endswith(".json"):
@@ -82,7 +84,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
 def _check_given(config: DictConfig, task: str) -> None:
     """Refuse what only another task, or only a checkpoint, would use."""
     if config.checkpoint is None:
-        useless = [name for name in ("split", *_decoding(*TASKS)) if _changed(config, name)]
+        useless = [name for name in ("split", "trust", *_decoding(*TASKS)) if _changed(config, name)]
         if OmegaConf.select(config, "data") is not None:
             useless.insert(0, "data")
         if useless:
@@ -107,6 +109,8 @@ def _of_checkpoint(
     # what was given: a captioner has defaults of its own for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
+    if found.trust:
+        given["trust"] = found.trust
     predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
     decoding = {name: v for name, v in asdict(predictor.settings).items() if name not in ("n_best", "batch_size")}
     made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}

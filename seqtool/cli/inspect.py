@@ -13,7 +13,7 @@ from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, printable
-from seqtool.metrics.scores import SCORES
+from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint
 from seqtool.training.validation import told
@@ -47,14 +47,15 @@ def _table(runs: Sequence[Path]) -> str:
         except InputError as damaged:
             log.warning("%s", damaged)
     bests = [one.progress.get("best", {}) for one in found.values()]
-    scores = [score for score in SCORES.values() if any(score.name in best for best in bests)]
+    own = dict.fromkeys(name for best in bests for name in best if "." in name)
+    scores = [score(name) for name in (*SCORES, *own) if any(name in best for best in bests)]
     rows = []
     for (name, one), best in zip(found.items(), bests, strict=True):
         model, data = (_name(one.config.get(part, {})) for part in ("model", "data"))
-        values = [f"{best[score.name]:.{score.digits}f}" if score.name in best else "-" for score in scores]
+        values = [f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores]
         row = (name, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
         rows.append([printable(cell) for cell in row])
-    return "\n".join(table(("run", "model", "data", *(score.label for score in scores), "steps", "time"), rows))
+    return "\n".join(table(("run", "model", "data", *(one.label for one in scores), "steps", "time"), rows))
 
 
 def _description(path: Path) -> str:

@@ -44,6 +44,7 @@ class RunSettings:
     device: str
     threads: int | None
     precision: str
+    trust: Any = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def _train(job: Job, where: place.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {place.resume_command(run)}")
+            command = f"{place.resume_command(run)}{resuming.trusting(job.config)}"
+            print(f"Stopped at step {trainer.progress.step:,}. Go on with: {command}")
     return finished
 
 

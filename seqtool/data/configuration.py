@@ -9,7 +9,8 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.encoding import LimitSettings
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
-from seqtool.settings import Config, build, typed
+from seqtool.runtime.classes import Trust, build
+from seqtool.settings import Config, typed
 
 C = TypeVar("C", bound=Corpus)
 
@@ -59,10 +60,10 @@ def corpus_settings(config: Config) -> Config:
     return _part(config, own=False)
 
 
-def make_corpus(config: Config, kind: type[C], *, trusted: bool) -> C:
+def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
     """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet looked at.
 
-    Not `trusted`: a configuration out of a checkpoint, which may only name corpora of this package.
+    `trusted`: for a configuration out of a checkpoint the modules, besides this package, whose corpora it may name.
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.errors import InputError
+from seqtool.metrics.bootstrap import SEED
+from seqtool.runtime.classes import imported
+
 Statistics = NDArray[Any]  # a row a segment: all that the score of a corpus is made of
 
 
@@ -57,6 +61,31 @@ class Scorer(ABC):
         """What the numbers must be quoted with, once statistics have been made; `samples`: of a paired bootstrap."""
 
 
+class Metric(Scorer):
+    """A score of one's own, one number, which settings call by its dotted name, `mine.Exact`.
+
+    It is a mean, a ratio or the like of the statistics of segments, which `statistics` makes of hypotheses and
+    `self.references`, and `score` puts together.
+    """
+
+    higher_is_better: bool = True
+
+    def __init__(self, references: Sequence[Sequence[str]], *, name: str) -> None:
+        self.references = references
+        self.name = name
+
+    @abstractmethod
+    def score(self, statistics: Statistics) -> float:
+        """That of the corpus whose segments have these statistics."""
+
+    def scores(self, statistics: Statistics) -> dict[str, float]:
+        return {self.name: float(self.score(statistics))}
+
+    def signature(self, *, samples: int | None = None) -> str:
+        parts = {"metric": self.name, **({} if samples is None else {"bs": samples, "seed": SEED})}
+        return "|".join(f"{key}:{value}" for key, value in parts.items())
+
+
 TRANSLATIONS = "seqtool.metrics.translation."
 CAPTIONS = "seqtool.metrics.captions.CaptionScorer"
 
@@ -83,6 +112,33 @@ SCORES = {
         Score("spice", "spice", higher_is_better=True, digits=4),
     )
 }
+
+
+def is_score(name: str) -> bool:
+    """Whether it is the name of a score, one's own among them."""
+    return name in SCORES or "." in name
+
+
+def score(name: str) -> Score:
+    """What is said of a score; of one's own, whose class need not be there, by its name alone."""
+    return SCORES.get(name) or Score(name, name.rpartition(".")[2], higher_is_better=True, digits=4)
+
+
+def higher_is_better(name: str) -> bool:
+    return score(name).higher_is_better if name in SCORES else metric(name).higher_is_better
+
+
+def metric(name: str, *, setting: str = "scores") -> type[Metric]:
+    """The class that a dotted name means, the value of `setting`. InputError where that is none."""
+    found = imported(name, Metric, setting=setting)
+    if isinstance(found, str):
+        raise InputError(f"Unknown score '{name}': {setting}= takes dotted names of your own, as mine.Exact.")
+    return found
+
+
+def metrics(names: Iterable[str], references: Sequence[Sequence[str]]) -> list[Metric]:
+    """One's own scores of these names, with the references."""
+    return [metric(name)(references, name=name) for name in dict.fromkeys(names)]
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, p_value, resampled
-from seqtool.metrics.scores import SCORES, Scorer
+from seqtool.metrics.scores import Scorer, score
 from seqtool.metrics.tables import table
 
 
@@ -48,7 +48,7 @@ class System:
         found: list[dict[str, float]] = [{} for _ in self.hypotheses]
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
             for segment, scores in zip(found, scorer.each(statistics), strict=True):
-                segment |= {SCORES[name].label: value for name, value in scores.items()}
+                segment |= {score(name).label: value for name, value in scores.items()}
         return found
 
 
@@ -77,8 +77,8 @@ class Comparison:
             first, second = baseline.estimates[name], system.estimates[name]
             p = p_value(second.value - first.value, system.draws[name] - baseline.draws[name])
             signature = system.signature(name, samples=system.samples)
-            differences.append(Difference(SCORES[name].label, first, second, p, signature))
-        return cls(tuple(differences), max(SCORES[name].digits for name in system.values))
+            differences.append(Difference(score(name).label, first, second, p, signature))
+        return cls(tuple(differences), max(score(name).digits for name in system.values))
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""

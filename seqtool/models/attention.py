@@ -14,10 +14,17 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.contract import Memory
 from seqtool.models.precision import single
+from seqtool.runtime.classes import chosen
 
 
 class Score(nn.Module, ABC):
-    """score(query B×K×H, keys B×S×A) → B×K×S; `keys` turns annotation vectors B×S×D into keys, once."""
+    """score(query B×K×H, keys B×S×A) → B×K×S; `keys` turns annotation vectors B×S×D into keys, once.
+
+    It is made with the lengths of a query and of an annotation vector, H and D, and the size that `model.alignment` is.
+    """
+
+    def __init__(self, query: int, value: int, size: int) -> None:
+        super().__init__()
 
     @abstractmethod
     def keys(self, values: Tensor) -> Tensor: ...
@@ -30,7 +37,7 @@ class Dot(Score):
     """h_jᵀ s; needs annotation vectors as long as the state."""
 
     def __init__(self, query: int, value: int, size: int) -> None:
-        super().__init__()
+        super().__init__(query, value, size)
         if query != value:
             raise InputError(
                 f"The score '{type(self).__name__.lower()}' multiplies the state ({query}) with annotation vectors "
@@ -55,7 +62,7 @@ class General(Score):
     """h_jᵀ W s, also called bilinear."""
 
     def __init__(self, query: int, value: int, size: int) -> None:
-        super().__init__()
+        super().__init__(query, value, size)
         self.W = nn.Linear(value, query, bias=False)
 
     def keys(self, values: Tensor) -> Tensor:
@@ -70,7 +77,7 @@ class Additive(Score):
     """v_aᵀ tanh(W_a s + U_a h_j) (Bahdanau et al. 2015, A.1.2)."""
 
     def __init__(self, query: int, value: int, size: int) -> None:
-        super().__init__()
+        super().__init__(query, value, size)
         self.W = nn.Linear(query, size)
         self.U = nn.Linear(value, size, bias=False)
         self.v = nn.Linear(size, 1, bias=False)
@@ -84,7 +91,7 @@ class Additive(Score):
         return e.squeeze(-1)
 
 
-SCORES: dict[str, type[Dot] | type[General] | type[Additive]] = {
+SCORES: dict[str, type[Score]] = {
     "additive": Additive,
     "dot": Dot,
     "general": General,
@@ -109,11 +116,9 @@ class Attended(NamedTuple):
 class Attention(nn.Module):
     """Softmax of a score over the real positions (6) and the weighted sum of the annotation vectors (5)."""
 
-    def __init__(self, score: str, *, query: int, value: int, size: int) -> None:
+    def __init__(self, score: str | type[Score], *, query: int, value: int, size: int) -> None:
         super().__init__()
-        if score not in SCORES:
-            raise InputError(f"Unknown score '{score}'; choose from {', '.join(SCORES)}.")
-        self.score = SCORES[score](query, value, size)
+        self.score = chosen(score, SCORES, kind="score")(query, value, size)
         self.sum = WeightedSum()
 
     def forward(self, query: Tensor, memory: Memory) -> Attended:

@@ -6,8 +6,8 @@ Letters of the paper: y embedded target word, s decoder state, h annotation vect
 import torch
 from torch import Tensor, nn
 
-from seqtool.models.attention import Attention
-from seqtool.models.cells import Layers, Recurrence, Stack, State, make_cell
+from seqtool.models.attention import Attention, Score
+from seqtool.models.cells import Cell, Layers, Recurrence, Stack, State, make_cell
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
@@ -32,13 +32,13 @@ class Bahdanau(RecurrentDecoder[Layers]):
         source_vocabulary: int,
         target_vocabulary: int,
         embedding: int,
-        cell: str,
+        cell: str | type[Cell],
         encoder_hidden: int,
         encoder_layers: int,
         bidirectional: bool,
         decoder_hidden: int,
         decoder_layers: int,
-        score: str,
+        score: str | type[Score],
         alignment: int,
         maxout: int,
         dropout: float,

@@ -13,8 +13,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from seqtool.errors import InputError
 from seqtool.models.precision import at_least_single
+from seqtool.runtime.classes import chosen
 
 State = tuple[Tensor, ...]
 """The tensors a cell carries from step to step, each N×H; the first is its output h. In single precision at least, also
@@ -111,10 +111,8 @@ class GRUCho(Cell):
 CELLS: dict[str, type[Cell]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "gru_cho": GRUCho}
 
 
-def make_cell(name: str, hidden: int) -> Cell:
-    if name not in CELLS:
-        raise InputError(f"Unknown cell '{name}'; choose from {', '.join(CELLS)}.")
-    return CELLS[name](hidden)
+def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
+    return chosen(cell, CELLS, kind="cell")(hidden)
 
 
 class States(NamedTuple):
@@ -139,7 +137,7 @@ class States(NamedTuple):
 class Recurrence(nn.Module):
     """A cell with its input product, run left to right over a whole sequence."""
 
-    def __init__(self, cell: str, inputs: int, hidden: int) -> None:
+    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int) -> None:
         super().__init__()
         self.cell = make_cell(cell, hidden)
         self.input = nn.Linear(inputs, self.cell.gates * hidden)

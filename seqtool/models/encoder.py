@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seqtool.models.cells import Recurrence, State, States
+from seqtool.models.cells import Cell, Recurrence, State, States
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Encoder(nn.Module):
     """A stack of recurrent layers over embedded words, reading in one direction or in both."""
 
     def __init__(
-        self, *, cell: str, inputs: int, hidden: int, layers: int, bidirectional: bool, dropout: float
+        self, *, cell: str | type[Cell], inputs: int, hidden: int, layers: int, bidirectional: bool, dropout: float
     ) -> None:
         super().__init__()
         directions = 2 if bidirectional else 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Output
 from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
@@ -23,7 +23,15 @@ class LanguageModel(RecurrentDecoder[Layers]):
     attends = False
 
     def __init__(
-        self, *, target_vocabulary: int, embedding: int, hidden: int, layers: int, cell: str, dropout: float, tie: str
+        self,
+        *,
+        target_vocabulary: int,
+        embedding: int,
+        hidden: int,
+        layers: int,
+        cell: str | type[Cell],
+        dropout: float,
+        tie: str,
     ) -> None:
         super().__init__()
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)

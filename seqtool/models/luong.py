@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.attention import Attention
-from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.attention import Attention, Score
+from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
@@ -38,11 +38,11 @@ class Luong(RecurrentDecoder[Fed]):
         source_vocabulary: int,
         target_vocabulary: int,
         embedding: int,
-        cell: str,
+        cell: str | type[Cell],
         hidden: int,
         layers: int,
         bidirectional: bool,
-        score: str,
+        score: str | type[Score],
         alignment: int,
         dropout: float,
         tie: str,

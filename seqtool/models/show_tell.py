@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes
 from seqtool.models.contract import Memory
 from seqtool.models.image_captioner import ImageCaptioner, Images
@@ -37,7 +37,7 @@ class ShowTell(ImageCaptioner[Layers]):
         embedding: int,
         hidden: int,
         layers: int,
-        cell: str,
+        cell: str | type[Cell],
         context: str,
         dropout: float,
         tie: str,

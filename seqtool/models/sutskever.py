@@ -7,7 +7,7 @@ them. The source is read in reverse, its words and then <eos>, which brings its 
 
 from torch import Tensor, nn
 
-from seqtool.models.cells import Layers, Recurrence, Stack
+from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
@@ -29,7 +29,7 @@ class Sutskever(RecurrentDecoder[Layers]):
         embedding: int,
         hidden: int,
         layers: int,
-        cell: str,
+        cell: str | type[Cell],
         reverse: bool,
         dropout: float,
         tie: str,

@@ -18,19 +18,19 @@ from seqtool.errors import InputError
 from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, check_images, check_references, tokenized
 from seqtool.metrics.document_frequencies import DocumentFrequencies
 from seqtool.metrics.java import java_scores
-from seqtool.metrics.scores import SCORES, scorers
+from seqtool.metrics.scores import metrics, score, scorers
 from seqtool.metrics.systems import System
 from seqtool.predict.evaluation import Evaluation, Report, SystemReport
 from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
+from seqtool.runtime.classes import build
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import build
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.training.checkpoint import Checkpoint
 
-WIDTH = max(len(SCORES[name].label) for name in NAMES)
+WIDTH = max(len(score(name).label) for name in NAMES)
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ class CaptionReport(SystemReport):
     segment: ClassVar[str] = "image"
 
     def record(self) -> dict[str, Any]:
-        scores = {SCORES[name].label: value for name, value in self.system.values.items()}
-        intervals = {SCORES[name].label: asdict(one) for name, one in self.system.estimates.items()}
+        scores = {score(name).label: value for name, value in self.system.values.items()}
+        intervals = {score(name).label: asdict(one) for name, one in self.system.estimates.items()}
         found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
         compared = {} if self.comparison is None else {"comparison": self.comparison.record()}
         return {**found, "intervals": intervals, **compared}
 
     def text(self) -> str:
-        rows = {SCORES[name].label: one.text(SCORES[name].digits) for name, one in self.system.estimates.items()}
+        rows = {score(name).label: one.text(score(name).digits) for name, one in self.system.estimates.items()}
         rows |= {name: f"{value:.4f}" for name, value in self.java.items()}
         lines = [f"{'score':<{WIDTH}}  {len(self.names):,} images"]
         lines += [f"{name:<{WIDTH}}  {value}" for name, value in rows.items()]
@@ -141,7 +141,7 @@ class CaptionEvaluation(Evaluation):
     ) -> CaptionReport:
         """Captions of a split's images against all references. Images that cannot be read are reported and left out."""
         frequencies = self._frequencies()
-        images = {str(image.file): image for image in self._images(predictor.config, data)}
+        images = {str(image.file): image for image in self._images(predictor.config, predictor.trust, data)}
         references = {image.identifier: image.captions for image in images.values()}
         baseline = self._baseline(references)
         captions = {}
@@ -163,12 +163,12 @@ class CaptionEvaluation(Evaluation):
         check_references(references, name="the references")
         return self._report(captions, baseline, references, frequencies, [])
 
-    def _images(self, config: Mapping[str, Any], data: DictConfig | None) -> list[Captioned]:
+    def _images(self, config: Mapping[str, Any], trust: Sequence[str], data: DictConfig | None) -> list[Captioned]:
         """Those of the split, of `data` or of the data that the checkpoint's `config` names."""
         from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
         settings = corpus_settings(config.get("data", {}) if data is None else data)
-        corpus = build(settings, trusted=data is not None, base=Corpus)
+        corpus = build(settings, trusted=trust if data is None else True, base=Corpus)
         if not isinstance(corpus, ImageCorpus):
             raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
         if data is None:
@@ -214,6 +214,7 @@ class CaptionEvaluation(Evaluation):
             check_images(baseline, references, hypotheses_name=str(self.baseline))
         alternatives = list(references.values())
         found = scorers(NAMES, alternatives, tokenize=self.tokenize, document_frequencies=frequencies)
+        found += metrics(self.scores, alternatives)
 
         def scored(written: Mapping[str, str]) -> System:
             return System([written[image] for image in references], found, samples=self.bootstrap)

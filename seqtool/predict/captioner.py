@@ -26,7 +26,8 @@ from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Pixels
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
-from seqtool.settings import build, typed
+from seqtool.runtime.classes import build
+from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
 READERS = 8  # threads that open images
@@ -114,7 +115,7 @@ class Captioner(Predictor):
         known = vocabulary.load(found.path / vocabulary.TARGET)
         parts = {"target_vocabulary": len(known), "pretrained": False}
         model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=False, base=ImageCaptioner, **parts)
+            partial(build, found.config["model"], trusted=found.trust, base=ImageCaptioner, **parts)
         )
         common = {
             "have different vocabularies: an ensemble needs one vocabulary": known.fingerprint,

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
+from seqtool.metrics.scores import metric
 from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file
 
@@ -32,6 +33,7 @@ class Evaluation(ABC):
     bootstrap: int
     format: str
     output: str | None
+    scores: list[str] = field(default_factory=list, kw_only=True)  # one's own, besides the task's
 
     tokenizer: ClassVar[str]  # where tokenize=null
 
@@ -60,6 +62,8 @@ class Evaluation(ABC):
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise one InputError on what cannot be, before any work is done."""
+        for name in self.scores:
+            metric(name)
         known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
             f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,

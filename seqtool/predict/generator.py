@@ -18,8 +18,8 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder, Step
 from seqtool.models.tokens import PAD, UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime.classes import build
 from seqtool.runtime.devices import autocast, onednn
-from seqtool.settings import build
 from seqtool.training.checkpoint import Checkpoint
 
 
@@ -114,7 +114,9 @@ class Generator(Predictor):
     def read(cls, found: Checkpoint) -> Member:
         known = vocabulary.load_target(found.path)
         model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=False, base=EncoderDecoder, target_vocabulary=len(known))
+            partial(
+                build, found.config["model"], trusted=found.trust, base=EncoderDecoder, target_vocabulary=len(known)
+            )
         )
         different = "have different vocabularies: an ensemble needs one vocabulary"
         return Member(model, {"target_vocabulary": known}, {different: known.fingerprint})

@@ -17,6 +17,7 @@ from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.hypothesis import Hypothesis
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError
+from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
 from seqtool.settings import names, typed
@@ -76,7 +77,9 @@ class Member(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write. `config` is that of the first checkpoint."""
+    """One model or an ensemble, ready to write. `config` is that of the first checkpoint, which may name classes of the
+    modules in `trust`.
+    """
 
     models: Sequence[Any]
     _: KW_ONLY
@@ -85,6 +88,7 @@ class Predictor(ABC):
     settings: Any
     config: dict[str, Any]
     checkpoints: Sequence[Path] = ()
+    trust: Sequence[str] = ()
 
     reads: ClassVar[str]  # what its models read
     command: ClassVar[str]  # which writes the same, and whose YAML file has the defaults
@@ -105,11 +109,13 @@ class Predictor(ABC):
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
         """What `checkpoint=` names, with the decoding settings of the command line."""
-        return cls.load(names(config.checkpoint), **{name: config[name] for name in cls.decoding()})
+        settings = {name: config[name] for name in cls.decoding()}
+        return cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
 
     @classmethod
-    def load(cls, checkpoints: str | Sequence[str], **settings: Any) -> Self:
-        """From a run or checkpoint directory; several make an ensemble. Settings: those of `decoding`.
+    def load(cls, checkpoints: str | Sequence[str], *, trust: str | Sequence[str] = (), **settings: Any) -> Self:
+        """From a run or checkpoint directory; several make an ensemble. Settings: those of `decoding`;
+        trust: the modules of the user's own whose classes a checkpoint may name.
 
         Raises InputError on a setting that cannot be, on checkpoints that hold something else, and where those of an
         ensemble do not go together.
@@ -121,7 +127,8 @@ class Predictor(ABC):
         keep_memory()
         device = choose_device(machine.device)
         check_precision(device, chosen.precision)
-        found = [checkpoint.find(path) for path in ([checkpoints] if isinstance(checkpoints, str) else checkpoints)]
+        paths, trust = [checkpoints] if isinstance(checkpoints, str) else checkpoints, modules(trust)
+        found = [checkpoint.find(path, trust=trust) for path in paths]
         if not found:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for one in found:
@@ -138,10 +145,11 @@ class Predictor(ABC):
             settings=chosen,
             config=found[0].config,
             checkpoints=tuple(one.path for one in found),
+            trust=trust,
             **members[0].vocabularies,
         )
 
     @classmethod
     @abstractmethod
     def read(cls, found: Checkpoint) -> Member:
-        """The model of a checkpoint with its weights; only classes of this package are built."""
+        """The model of a checkpoint with its weights; only classes of this package and of `found.trust` are built."""

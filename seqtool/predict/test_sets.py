@@ -37,11 +37,12 @@ class TestSet:
 def test_set(
     settings: "TranslationEvaluation",
     config: Mapping[str, Any],
+    trust: Sequence[str],
     data: DictConfig | None,
     found: "Checkpoint | None",
 ) -> TestSet:
     """What a checkpoint is tested on: testset=NAME, sources=FILE references=FILE, or a split of `data`, or of the data
-    that its `config` names, which may be found in a cache by what `found` records.
+    that its `config` names, of a module in `trust` perhaps, which may be found in a cache by what `found` records.
     """
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
@@ -50,7 +51,10 @@ def test_set(
         return first_here(lambda: _sacrebleu_test_set(name, langpair))
     if settings.sources is not None:
         return read_test_files(settings, list(read_lines(Path(settings.sources))), name=settings.sources)
-    corpus = make_corpus(config.get("data", {}) if data is None else data, TextCorpus, trusted=data is not None)
+    if data is None:
+        corpus = make_corpus(config.get("data", {}), TextCorpus, trusted=trust)
+    else:
+        corpus = make_corpus(data, TextCorpus, trusted=True)
     if settings.split not in corpus.splits():
         raise InputError(
             f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "

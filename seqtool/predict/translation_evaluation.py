@@ -12,7 +12,7 @@ from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import AlignmentScores
 from seqtool.metrics.bleu import LengthScore, bleu_by_length, bleu_parts, length_bins, length_gaps, make_bleu
-from seqtool.metrics.scores import SCORES, scorers
+from seqtool.metrics.scores import metrics, score, scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.tables import table
 from seqtool.metrics.translation import NAMES, check_lengths, warn_of_tokenised
@@ -50,7 +50,7 @@ class TranslationReport(SystemReport):
         brevity penalty (1 is none), and the length of the hypotheses in that of the references.
         """
         values = self.system.values.items()
-        quoted = [{"name": SCORES[n].label, "value": v, "signature": self.system.signature(n)} for n, v in values]
+        quoted = [{"name": score(n).label, "value": v, "signature": self.system.signature(n)} for n, v in values]
         parts = bleu_parts(self.system.statistics[0])
         return {
             "sentences": len(self.names),
@@ -74,7 +74,7 @@ class TranslationReport(SystemReport):
 
     def _system_text(self) -> str:
         found = self._system()
-        rows = [(score["name"], f"{score['value']:.2f}") for score in found["scores"]]
+        rows = [(score(name).label, f"{value:.{score(name).digits}f}") for name, value in self.system.values.items()]
         rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
         lines = table(("score", f"{len(self.names):,} sentences"), rows)
         if self.sources is not None:
@@ -83,7 +83,7 @@ class TranslationReport(SystemReport):
         precisions = " / ".join(f"{precision:.1f}" for precision in found["precisions"])
         lengths = f"brevity penalty {found['brevity_penalty']:.3f}, length ratio {found['length_ratio']:.3f}"
         lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
-        return "\n".join([*lines, *(f"{score['name']}: {score['signature']}" for score in found["scores"])])
+        return "\n".join([*lines, *(f"{one['name']}: {one['signature']}" for one in found["scores"])])
 
     @cached_property
     def by_length(self) -> tuple[LengthScore, ...]:
@@ -181,7 +181,7 @@ class TranslationEvaluation(Evaluation):
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
         """Translations of a test set; where it has gold alignments, its references are aligned as well."""
-        test = test_set(self, predictor.config, data, found)
+        test = test_set(self, predictor.config, predictor.trust, data, found)
         baseline = self._baseline(test)
         hypotheses: list[str] = []
         size = 32 * predictor.settings.at_once
@@ -214,6 +214,7 @@ class TranslationEvaluation(Evaluation):
     ) -> TranslationReport:
         references = list(zip(*test.references, strict=True))
         found = scorers(NAMES, references, tokenize=self.tokenize, lowercase=self.lowercase)
+        found += metrics(self.scores, references)
         warn_of_tokenised(hypotheses, name=self.hypotheses or "What the model wrote", tokenize=self.tokenize)
         if baseline is not None:
             warn_of_tokenised(baseline, name=str(self.baseline), tokenize=self.tokenize)

@@ -18,8 +18,8 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.runtime.classes import build
 from seqtool.runtime.devices import autocast, onednn
-from seqtool.settings import build
 from seqtool.training.checkpoint import Checkpoint
 
 
@@ -76,7 +76,7 @@ class Translator(Predictor):
         source, target = vocabulary.load_pair(found.path)
         sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
         model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=False, base=EncoderDecoder, **sizes)
+            partial(build, found.config["model"], trusted=found.trust, base=EncoderDecoder, **sizes)
         )
         fingerprints = source.fingerprint, target.fingerprint
         return Member(

@@ -37,7 +37,7 @@ class OutputSettings:
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
         """A command's settings, but for those of how the model writes; InputError on an unknown format."""
-        others = {"checkpoint", *predictor.decoding()}
+        others = {"checkpoint", "trust", *predictor.decoding()}
         settings = typed(cls, {str(name): value for name, value in config.items() if name not in others})
         if settings.format not in cls.formats:
             raise InputError(f"Unknown format '{settings.format}'; choose from {', '.join(cls.formats)}.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
-from seqtool.settings import located
+from seqtool.runtime.classes import located
 from seqtool.tasks.task import Task, said
 
 if TYPE_CHECKING:

@@ -12,11 +12,13 @@ from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.batching import Images
 from seqtool.errors import InputError
 from seqtool.metrics.captions import CaptionScorer
+from seqtool.metrics.scores import metrics
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.predict.captioner import Captioner
+from seqtool.runtime.classes import build
 from seqtool.runtime.devices import Machine, MachineSettings, choose_device, set_threads
-from seqtool.settings import build, typed
+from seqtool.settings import typed
 from seqtool.tasks.task import Task, with_vocabulary_found
 from seqtool.training import checkpoint
 from seqtool.training.train_settings import TrainSettings
@@ -53,7 +55,8 @@ class Captioning(Task):
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> ImageCaptioner[Any]:
         words = len(cache.target_vocabulary)
-        model: ImageCaptioner[Any] = build(config.model, trusted=True, target_vocabulary=words, pretrained=pretrained)
+        parts = {"target_vocabulary": words, "pretrained": pretrained}
+        model: ImageCaptioner[Any] = build(config.model, trusted=True, base=ImageCaptioner, **parts)
         return model
 
     def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:
@@ -88,10 +91,12 @@ class Captioning(Task):
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
         scorer = CaptionScorer(references, tokenize="ptb", rouge=False)
+        own = metrics(settings.scores, references)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             scores = scorer.scores(scorer.statistics(texts))
-            return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"]}
+            others = {name: value for one in own for name, value in one.scores(one.statistics(texts)).items()}
+            return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"], **others}
 
         sources = Images(split, range(len(references)))
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)

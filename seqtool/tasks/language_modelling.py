@@ -9,8 +9,8 @@ from seqtool.data.cache import Cache
 from seqtool.data.streams import Streams
 from seqtool.data.text.text_preparation import prepare_text
 from seqtool.errors import InputError
+from seqtool.runtime.classes import build
 from seqtool.runtime.defaults import defaults
-from seqtool.settings import build
 from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class LanguageModelling(Task):
             raise InputError(f"{', '.join(f'{name}=' for name in given)} means nothing for {self.name}: leave it out.")
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
-        model: EncoderDecoder[Any] = build(config.model, trusted=True, target_vocabulary=len(cache.target_vocabulary))
+        from seqtool.models.contract import EncoderDecoder  # imports torch
+
+        words = len(cache.target_vocabulary)
+        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, target_vocabulary=words)
         return model
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:

@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.configuration import HOLDS
 from seqtool.errors import InputError
+from seqtool.runtime.classes import check_settings, located
 from seqtool.runtime.defaults import defaults
-from seqtool.settings import check_settings, escape, located
+from seqtool.settings import escape, names
 
 if TYPE_CHECKING:
     from seqtool.data.cache import Cache
@@ -57,7 +58,7 @@ class Task(ABC):
         any data are prepared. `pretrained` as for `make_model`.
         """
         self.check_model(config)
-        choices = (*self.scores, "loss")
+        choices = (*self.scores, *names(config.validation.get("scores")), "loss")
         if config.train.best_by not in (None, *choices):
             raise InputError(
                 f"train.best_by={config.train.best_by} is not a score of {self.name}; choose from {', '.join(choices)}."

@@ -11,8 +11,9 @@ from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.pair_preparation import prepare_pairs
 from seqtool.errors import InputError
+from seqtool.metrics.scores import metrics
 from seqtool.metrics.translation import Bleu
-from seqtool.settings import build
+from seqtool.runtime.classes import build
 from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class Translation(Task):
         source, target = cache.source_vocabulary, cache.target_vocabulary
         if config.model.get("tie") == "all" and source is not target:
             raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
-        model: EncoderDecoder[Any] = build(
-            config.model, trusted=True, source_vocabulary=len(source), target_vocabulary=len(target)
-        )
+        from seqtool.models.contract import EncoderDecoder  # imports torch
+
+        sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
+        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, **sizes)
         return model
 
     def validator(
@@ -73,11 +75,14 @@ class Translation(Task):
         references = split.texts("target")[: settings.sentences]
         ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
-        bleu = Bleu([[line] for line in references], tokenize="13a", lowercase=False)
+        alternatives = [[line] for line in references]
+        bleu = Bleu(alternatives, tokenize="13a", lowercase=False)
+        found = [bleu, *metrics(settings.scores, alternatives)]
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             written = dict(zip(full, texts, strict=True))
-            return bleu.scores(bleu.statistics([written.get(i, "") for i in range(len(references))]))
+            lines = [written.get(i, "") for i in range(len(references))]
+            return {name: value for one in found for name, value in one.scores(one.statistics(lines)).items()}
 
         sources = Sentences([ids[i] for i in full])
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)

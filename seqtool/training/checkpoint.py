@@ -11,11 +11,12 @@ A checkpoint is written beside its place, synced and renamed into it. One whose 
 step-0001234-stopped where a signal asked for it, and step-0001234-saved where train.save_minutes did; the next one
 replaces it. The progress of the newest one says which is the best.
 
-One that comes from elsewhere runs no code, and nothing in it is taken on trust: the files must be what the manifest
-says, the record must have the right kinds of values, and a model is built without memory and compared with the tensors'
-shapes before any of them is read.
+One that comes from elsewhere runs no code but that of modules which the user trusts, and nothing in it is believed
+before it is checked: the files must be what the manifest says, the record must have the right kinds of values, and a
+model is built without memory and compared with the tensors' shapes before any of them is read.
 """
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -24,7 +25,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime.classes import located
 from seqtool.runtime.files import read_record
-from seqtool.settings import located
 from seqtool.training.checkpoint_record import AVERAGE, CHECKPOINT, FORMAT, check_record
 from seqtool.training.tensors import Unfilled, fill, opened, replace, weights, write
 
@@ -51,7 +52,9 @@ UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` write
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint directory says, its tensors not yet read. task: None in those of earlier versions."""
+    """What a checkpoint directory says, its tensors not yet read. task: None in those of earlier versions; trust: the
+    modules, besides this package, whose classes it may name.
+    """
 
     path: Path
     task: str | None
@@ -59,11 +62,12 @@ class Checkpoint:
     progress: dict[str, Any]
     versions: dict[str, str]
     data: dict[str, Any]
+    trust: Sequence[str] = ()
 
     @property
     def reads(self) -> str:
         """What the model reads, as its class says: text or images. InputError on a class that is not a model's."""
-        model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=False, base=EncoderDecoder)
+        model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         return model.reads
 
     def load_weights(self, model: nn.Module) -> None:
@@ -172,9 +176,12 @@ def read(path: Path) -> Checkpoint:
         raise InputError(f"Checkpoint {path} is damaged: its record cannot be read; use another one.") from error
 
 
-def find(path: str | Path) -> Checkpoint:
+def find(path: str | Path, *, trust: Sequence[str] = ()) -> Checkpoint:
     """The checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (its best), `RUN/last`."""
-    path = Path(path)
+    return dataclasses.replace(_find(Path(path)), trust=trust)
+
+
+def _find(path: Path) -> Checkpoint:
     if (path / RECORD).exists() or (path / MANIFEST).exists():
         return read(path)
     run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")

@@ -14,6 +14,7 @@ from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
+from seqtool.runtime.classes import modules
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")
@@ -38,7 +39,7 @@ def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Chec
     """What `init_from` names. InputError where its weights cannot be this model's."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-    found = checkpoint.find(config.init_from)
+    found = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
     if found.reads != model.reads:
         theirs, ours = READ[found.reads], READ[model.reads]
         raise InputError(f"init_from={found.path} reads {theirs}, but this model reads {ours}.")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from seqtool.errors import InputError
+from seqtool.runtime.classes import chosen, imported
 from seqtool.settings import Config, call, plain, sentence, typed, unknown
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -61,15 +62,17 @@ def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]
 
 
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """torch's optimiser called `settings["name"]`; the other settings are its arguments, by torch's names."""
+    """torch's optimiser called `settings["name"]`, or the class of that dotted name; the other settings are its
+    arguments, by their names.
+    """
     arguments, parameters = dict(settings), list(parameters)
-    name = _name(arguments, OPTIMISERS, kind="optimiser", setting="optim.name")
-    arguments = _checked(OPTIMISERS[name], arguments)
-    own = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
-    if name in FUSED and not own and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
+    name, optimiser = _optimiser(arguments)
+    arguments = _checked(optimiser, arguments)
+    others = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
+    if name in FUSED and not others and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
         arguments = {"fused": True, **arguments}
     try:
-        return OPTIMISERS[name](parameters, **arguments)
+        return optimiser(parameters, **arguments)
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
 
@@ -90,6 +93,17 @@ def _checked(optimiser: type[torch.optim.Optimizer], arguments: dict[str, Any]) 
             fields.append((name, Any, dataclasses.field(default=None)))
     found: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
     return {name: getattr(found, name) for name in arguments}
+
+
+def _optimiser(arguments: dict[str, Any]) -> tuple[str, type[torch.optim.Optimizer]]:
+    """Take the name out of the arguments: it, and the class that it means."""
+    name = arguments.get("name")
+    if not isinstance(name, str) or "." not in name:
+        name = _name(arguments, OPTIMISERS, kind="optimiser", setting="optim.name")
+        return name, OPTIMISERS[name]
+    del arguments["name"]
+    found = imported(name, torch.optim.Optimizer, setting="optim.name")
+    return name, chosen(found, OPTIMISERS, kind="optimiser")
 
 
 def _name(arguments: dict[str, Any], known: Mapping[str, Any], *, kind: str, setting: str) -> str:

@@ -20,8 +20,9 @@ from seqtool.data.corpora.corpus import Corpus, FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
+from seqtool.runtime.classes import build
 from seqtool.runtime.files import check_file, read_record
-from seqtool.settings import Config, build, plain, resolved
+from seqtool.settings import Config, plain, resolved
 from seqtool.training.checkpoint import Checkpoint, sha256
 
 SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files
@@ -50,7 +51,7 @@ def data_settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> Di
     other = None
     for values in (stored, _from_the_start(found, stored, given)):
         data = cast(DictConfig, resolved({"data": values}).data)
-        corpus = build(corpus_settings(data), trusted=False, base=Corpus)
+        corpus = build(corpus_settings(data), trusted=found.trust, base=Corpus)
         if split in corpus.splits() and is_there(corpus, split):
             if given.keys() & set(SOURCES) or _is_recorded(found, corpus, split):
                 return data

@@ -18,6 +18,7 @@ from seqtool.settings import typed
 from seqtool.training.place import resume_command
 from seqtool.training.progress import Progress
 from seqtool.training.recording import FIGURES, Meter, Recorder
+from seqtool.training.resuming import trusting
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, told
 
@@ -79,20 +80,20 @@ def closing(
     run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], use: Callable[[str], str]
 ) -> Iterator[str]:
     """The lines at the end of a run. `best` is the best checkpoint's record, `use` gives the command line for one."""
-    settings = typed(TrainSettings, config.train)
+    settings, trust = typed(TrainSettings, config.train), trusting(config)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # what it was on its way to
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if missed and progress.ended_by_time(settings):
         yield (
             f"Ended by train.minutes={settings.minutes:g} at step {progress.step:,}, in epoch {progress.epoch + 1}, "
-            f"before {' and '.join(missed)}. Go on with: {resume_command(run)} train.minutes=null"
+            f"before {' and '.join(missed)}. Go on with: {resume_command(run)}{trust} train.minutes=null"
         )
     if best:  # a resumed run may have lost its best checkpoint, and found no better one
         yield f"Best: {', '.join(told(best))} at step {best['step']:,}"
     if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:
         yield f"Figures: {', '.join(figures)}"
     path = shlex.quote(str(run))
-    yield f"Run: {run} ({use(path)}; seqtool eval checkpoint={path})"
+    yield f"Run: {run} ({use(path)}{trust}; seqtool eval checkpoint={path}{trust})"
 
 
 def _line(scores: Scores) -> str:

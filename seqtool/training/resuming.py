@@ -3,10 +3,11 @@
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -14,14 +15,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
+from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
-from seqtool.settings import escape, located, plain, renamed
+from seqtool.runtime.classes import check_named, imported, modules, own_modules, renamed
+from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, recorded, runs
 from seqtool.training.progress import Progress
 from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
+OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # What a run cannot change while it goes on: the weights' shapes, the batches and their order.
 FIXED = (
@@ -75,7 +79,7 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
 
     InputError where one of them would make it another run.
     """
-    stored = _stored(run / "config.yaml")
+    stored = _stored(run / "config.yaml", modules(config.trust))
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings
@@ -111,6 +115,13 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     return changed
 
 
+def trusting(config: DictConfig) -> str:
+    """What a command that uses a run must say besides, so that its classes of the user's own may be used."""
+    named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
+    own = own_modules(config.model, config.data, others=named)
+    return f" trust={','.join(own)}" if own else ""
+
+
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     """Each setting that differs, under its full name, with both values."""
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
@@ -126,8 +137,10 @@ def _names_files(config: DictConfig, key: str) -> bool:
     return isinstance(OmegaConf.select(config, key), str | ListConfig)
 
 
-def _stored(file: Path) -> DictConfig:
-    """The settings that a run was started with. InputError where the file is not as it was written."""
+def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
+    """The settings that a run was started with, which may name classes of the modules in `trust`. InputError where the
+    file is not as it was written.
+    """
     try:
         text = file.read_text(encoding="utf-8")
         if text.count("[") + text.count("{") > MOST_BRACKETS:
@@ -139,8 +152,11 @@ def _stored(file: Path) -> DictConfig:
             raise TypeError("no settings")
         plain(stored)
         check_groups(stored, f"{file} is damaged: setting")
-        located(stored.model, trusted=False, base=EncoderDecoder)
-        located(stored.data, trusted=False, base=Corpus)
+        check_named(stored.model, trusted=trust, base=EncoderDecoder)
+        check_named(stored.data, trusted=trust, base=Corpus)
+        for setting, base in OTHER_CLASSES.items():
+            for name in names(OmegaConf.select(stored, setting)):
+                imported(name, base, setting=setting, trusted=trust)
         stored.data._target_ = renamed(stored.data._target_)
     except InputError:
         raise

@@ -15,11 +15,12 @@ from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.settings import MOST, DecodeSettings
 from seqtool.errors import InputError
-from seqtool.metrics.scores import SCORES
+from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.settings import names
 from seqtool.training.losses import TrainingLoss
 
 BATCH = 128  # sentences or images
@@ -28,15 +29,22 @@ ADVICE = "lower validation.beam or validation.max_length."
 
 @dataclass
 class ValidationSettings:
-    """The `validation` settings of configs/train.yaml."""
+    """The `validation` settings of configs/train.yaml; scores: names of one's own, besides the task's."""
 
     beam: int
     sentences: int | None
     max_length: int
+    scores: Any = None
+
+    def __post_init__(self) -> None:
+        self.scores: list[str] = names(self.scores)
 
     def check(self) -> None:
-        """Raise InputError on a value that is out of range."""
-        for name, value in vars(self).items():
+        """Raise InputError on a value that is out of range, and on a score that is not there."""
+        for name in self.scores:
+            metric(name, setting="validation.scores")
+        for name in ("beam", "sentences", "max_length"):
+            value: Any = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"validation.{name} must be at least 1, not {value}.")
             if name in MOST and value > MOST[name]:
@@ -62,14 +70,14 @@ def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
         return True
     if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
         return math.isfinite(scores["loss"])
-    sign = 1 if SCORES[by].higher_is_better else -1
+    sign = 1 if higher_is_better(by) else -1
     return (sign * scores[by], -scores["loss"]) > (sign * float(best[by]), -float(best["loss"]))
 
 
 def told(scores: Mapping[str, Any]) -> list[str]:
     """Every score as people read it, the loss last; what else a record has is left out."""
-    names = [name for name in scores if name in SCORES and name != "loss"]
-    return [SCORES[name].text(scores[name]) for name in (*names, "loss")]
+    found = [name for name in scores if is_score(name) and name != "loss"]
+    return [score(name).text(scores[name]) for name in (*found, "loss")]
 
 
 class Validating(Protocol):

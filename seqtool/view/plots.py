@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
-from seqtool.metrics.scores import SCORES
+from seqtool.metrics.scores import SCORES, score
 from seqtool.view.figures import drawable, families, make_figure, save_figure, word_label
 
 if TYPE_CHECKING:
@@ -97,10 +97,11 @@ def learning_curves(metrics: Path, path: Path) -> None:
     Raises InputError when there is nothing to draw.
     """
     series = read_metrics(metrics)
-    scores = [score for score in SCORES.values() if score.name != "loss"]
+    own = [name.removeprefix("valid_") for name in series if "." in name]
+    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
     panels = [
         ("nats per token", {"loss": "training loss", "valid_loss": "validation loss"}),
-        *((score.label, {f"valid_{score.name}": f"validation {score.label}"}) for score in scores),
+        *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
         ("learning rate", {"learning_rate": "learning rate"}),
     ]
     panels = [(label, {k: v for k, v in names.items() if k in series}) for label, names in panels]

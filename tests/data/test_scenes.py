@@ -26,7 +26,7 @@ from seqtool.data.directories import make_once
 from seqtool.data.text.alignment import words
 from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
-from seqtool.settings import build
+from seqtool.runtime.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS: dict[str, Any] = {"seed": 3, "train": 12, "valid": 5, "test": 6}
@@ -491,7 +491,7 @@ def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     """Unless they are the user's own, settings of data may name pictures that are there, and have none drawn."""
     place = tmp_path / "anywhere"
     config = {"_target_": "seqtool.data.corpora.scenes.Scenes", "directory": str(place), **SETTINGS}
-    stranger: Any = SimpleNamespace(config={"data": config})
+    stranger: Any = SimpleNamespace(config={"data": config}, trust=[])
     names = [field.name for field in fields(CaptionEvaluation)]
     evaluation = CaptionEvaluation(**{**dict.fromkeys(names), "tokenize": "ptb", "split": "valid"})
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):

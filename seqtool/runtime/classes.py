@@ -1,0 +1,190 @@
+"""From names in a configuration to classes, ours and the user's own, and who may name them.
+
+A table's name is looked up by whoever has the table (`chosen`). A dotted name, such as `mine.Model`, is imported here
+alone, where it is known whose configuration says it, so that no part of a model can be made to import anything.
+"""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from omegaconf import ListConfig
+
+from seqtool.errors import InputError
+from seqtool.settings import Config, checked, class_in, full_name, join, names, plain, sentence, unknown
+
+T = TypeVar("T")
+
+Trust = bool | Collection[str]
+"""Whose classes a configuration may name: anyone's (True: it is the user's own, where functions may be named too), or
+those of this package and of these modules (False: of none), since it came with a checkpoint.
+"""
+
+PACKAGE = "seqtool"
+FORMER = {  # modules that had other names in 0.1
+    "seqtool.data.translation": "seqtool.data.corpora.parallel",
+    "seqtool.data.multi30k": "seqtool.data.corpora.multi30k",
+    "seqtool.data.caption_sources": "seqtool.data.corpora.caption_sources",
+    "seqtool.data.photos": "seqtool.data.corpora.photos",
+    "seqtool.data.scenes": "seqtool.data.corpora.scenes",
+}
+
+
+def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any) -> Any:
+    """Call what `_target_` names, derived from `base`, with the other settings, and with `parts`: what no YAML file can
+    hold.
+
+    The settings are checked against the target's signature as `typed` checks them against a schema. Where its hint is
+    `str | type[Part]`, a dotted name is that of a class derived from Part, which the target is given.
+    """
+    target = located(settings, trusted=trusted, base=base)
+    return target(**_arguments(target, settings, parts, trusted=trusted), **parts)
+
+
+def check_settings(settings: Config, *, parts: Iterable[str], trusted: Trust = True, base: type = object) -> None:
+    """Raise InputError on settings that `build` would refuse before it calls the target with these parts."""
+    _arguments(located(settings, trusted=trusted, base=base), settings, parts, trusted=trusted)
+
+
+def located(settings: Config, *, trusted: Trust, base: type = object) -> Any:
+    """What `_target_` names, which `build` would call. InputError where it would not."""
+    return _named(plain(settings).get("_target_"), base, setting=join(full_name(settings), "_target_"), trusted=trusted)
+
+
+def check_named(settings: Config, *, trusted: Trust, base: type) -> None:
+    """Raise InputError where `build` would not take one of the classes that the settings name."""
+    target = located(settings, trusted=trusted, base=base)
+    _with_classes(target, plain(settings), full_name(settings), trusted=trusted)
+
+
+def chosen(name: str | type[T], table: Mapping[str, type[T]], *, kind: str) -> type[T]:
+    """The class of that name in the table; a class is itself the choice. Nothing is imported: see `imported`."""
+    if not isinstance(name, str):
+        return name
+    if name not in table:
+        raise InputError(f"Unknown {kind} '{name}'; choose from {', '.join(table)}.")
+    return table[name]
+
+
+def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -> str | type[T]:
+    """The class derived from `base` that a dotted name means, the value of `setting`; any other name as it is."""
+    return cast(type[T], _named(name, base, setting=setting, trusted=trusted)) if "." in name else name
+
+
+def own_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
+    """The modules of the user's own that these settings of the user's name, and these `others`."""
+    found: list[str] = []
+    for group in settings:
+        target, values = located(group, trusted=True), plain(group)
+        found += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
+    tops = dict.fromkeys(name.partition(".")[0] for name in (*found, *others) if "." in name)
+    return [top for top in tops if top != PACKAGE]
+
+
+def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
+    """The setting `trust`: the modules from which a checkpoint may name classes."""
+    found = [name.strip() for one in names(trust) for name in one.split(",")]
+    for name in found:
+        if not name.isidentifier():
+            raise InputError(f"trust={name} is not the name of a module: of mine.parts.Model it is mine.")
+    return found
+
+
+def renamed(name: Any) -> Any:
+    """What is called so today: configurations of earlier checkpoints have the names of their time."""
+    module, _, last = str(name).rpartition(".")
+    return f"{FORMER[module]}.{last}" if module in FORMER else name
+
+
+def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: Trust) -> dict[str, Any]:
+    """The settings as `target` takes them, with classes for dotted names of such."""
+    values, prefix = plain(settings), full_name(settings)
+    values.pop("_target_")
+    return _with_classes(target, checked(target, values, prefix=prefix, parts=parts), prefix, trusted=trusted)
+
+
+def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted: Trust) -> dict[str, Any]:
+    """The settings, with the classes that dotted names mean where `target` takes classes."""
+    found = dict(settings)
+    for key, base in _bases(target).items():
+        if isinstance(found.get(key), str):
+            found[key] = imported(found[key], base, setting=join(prefix, key), trusted=trusted)
+    return found
+
+
+def _bases(target: Any) -> dict[str, Any]:
+    """The settings of `target` that may be dotted names, each with what its classes must be derived from."""
+    parameters = inspect.signature(target, eval_str=True).parameters
+    found = {key: class_in(parameter.annotation) for key, parameter in parameters.items()}
+    return {key: base for key, base in found.items() if base is not None}
+
+
+def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:
+    name = renamed(name)
+    if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(f"Setting '{setting}' must name a class, module and all.")
+    if trusted is True:
+        return _suitable(_locate(name), base, f"Setting '{setting}' names '{name}'")
+    top, start = name.partition(".")[0], f"The configuration names '{name}'"
+    if top not in (PACKAGE, *(trusted or ())):
+        raise InputError(
+            f"{start}: only classes of {PACKAGE} may be built from it (trust={top} would allow those of {top}, and "
+            f"runs the code of that module)."
+        )
+    target = _locate(name)
+    if not (isinstance(target, type) and target.__module__.partition(".")[0] == top):
+        raise InputError(f"{start}: only classes of {top} may be built from it.")
+    if top == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
+        raise InputError(f"{start}, which is not what is wanted here.")
+    return _suitable(target, base, start)
+
+
+def _suitable(target: Any, base: type, start: str) -> Callable[..., Any]:
+    """The target; InputError, a sentence that begins with `start`, where it is not what is wanted."""
+    if base is not object and not (isinstance(target, type) and issubclass(target, base)):
+        raise InputError(f"{start}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
+    if inspect.isabstract(target):
+        raise InputError(f"{start}, which has no {' and no '.join(sorted(target.__abstractmethods__))}.")
+    return cast(Callable[..., Any], target)
+
+
+def _locate(name: str) -> Any:
+    module_name, _, attribute = name.rpartition(".")
+    if name.partition(".")[0] != PACKAGE:
+        _look_here_first()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module exists; something it needs does not
+        clause = f"Unknown target '{name}': there is no module '{error.name}'"
+        near = _module_near(error.name)
+        raise InputError(f"{clause}; did you mean '{near}'?" if near else f"{clause}.") from error
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        known = [f"{module_name}.{key}" for key, one in vars(module).items() if callable(one)]
+        raise InputError(sentence([unknown(name, known, kind="target")]))
+    return target
+
+
+def _look_here_first() -> None:
+    """The current directory stays first on the path, as for `python -m`: a module may import others of its own later,
+    and worker processes take the path over.
+    """
+    here = str(Path.cwd())
+    if sys.path[:1] not in ([here], [""]):
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # of files that were written a moment ago
+
+
+def _module_near(name: str) -> str | None:
+    """The module whose name is most like that of one that is not there, where that would be."""
+    package, _, last = name.rpartition(".")
+    places = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
+    near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(places)], n=1)
+    return join(package, near[0]) if near else None
