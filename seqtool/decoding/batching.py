@@ -19,6 +19,8 @@ from seqtool.runtime.devices import PRECISIONS, autocast, onednn
 
 X = TypeVar("X")
 M = TypeVar("M", bound=nn.Module)
+Pictures = Callable[[Sequence[int]], Any]
+"""Images by row, as a captioner's `encode` takes them (`cache.Split.pictures`)."""
 
 
 def laid_out(model: M, precision: str, device: torch.device) -> M:
@@ -58,24 +60,15 @@ class Sentences:
         return min(limit, 3 * len(self._ids[row]) + 10)
 
 
-class Pictures(Protocol):
-    """Images by row, as a captioner's `encode` takes them (`cache.Split`)."""
-
-    def pictures(self, rows: Sequence[int]) -> Any: ...
-
-
 class Images:
-    """The given rows of some images: all captions may be equally long."""
+    """The first `count` of some images: all captions may be equally long."""
 
-    def __init__(self, pictures: Pictures, rows: Sequence[int]) -> None:
-        self._pictures = pictures
-        self._rows = rows
+    def __init__(self, pictures: Pictures, count: int) -> None:
+        self.batch = pictures
+        self._count = count
 
     def order(self) -> list[int]:
-        return list(range(len(self._rows)))
-
-    def batch(self, rows: Sequence[int]) -> Any:
-        return self._pictures.pictures([self._rows[i] for i in rows])
+        return list(range(self._count))
 
     def maximum(self, row: int, limit: int) -> int:
         return limit

@@ -93,7 +93,7 @@ class Captioning(Task):
             scores = scorer.scores(scorer.statistics(texts))
             return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"]}
 
-        return Images(split, range(len(references))), score
+        return Images(split.pictures, len(references)), score
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:
         return Captioner.load(checkpoints, **settings)
