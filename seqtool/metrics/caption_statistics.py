@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 SIGMA = 6.0  # of CIDEr-D's penalty on length: Vedantam et al. 2015, section 7
 SCALE = 10.0  # of both CIDErs, as coco-caption prints them
 BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
-
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and to possible n-grams, against dividing by zero
 
 # The columns of an image's statistics.
 CORRECT = slice(0, 4)  # n-grams of the hypothesis that a reference has, n = 1..4, each at most as often as one of them
@@ -123,6 +123,26 @@ class References:
 
     def _rouge(self, hypotheses: Sequence[str]) -> Floats:
         return np.array([rouge_l(*pair) for pair in zip(hypotheses, self.references, strict=True)])
+
+
+def bleu(statistics: Floats) -> Floats:
+    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without; of each row where there are rows."""
+    products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
+    values = products ** (1 / np.array(ORDERS))
+    return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
+
+
+def _penalty(statistics: Floats) -> Floats:
+    """BLEU's brevity penalty."""
+    ratio = (statistics[..., HYPOTHESIS_LENGTH] + TINY) / (statistics[..., REFERENCE_LENGTH] + SMALL)
+    return np.exp(np.minimum(1 - 1 / ratio, 0))
+
+
+def brevity(statistics: Floats) -> dict[str, float]:
+    """BLEU's brevity penalty (1 is none) and the words of the captions to those of the references closest to them."""
+    sums = statistics.sum(0)
+    ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
+    return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
 
 
 def rouge_l(hypothesis: str, references: Sequence[str]) -> float:

@@ -157,11 +157,6 @@ def tokenize(caption: str) -> list[str]:
     return tokens
 
 
-def tokenize_all(captions: Iterable[str]) -> list[list[str]]:
-    """The tokens of each caption."""
-    return [tokenize(caption) for caption in captions]
-
-
 @lru_cache(maxsize=1 << 16)
 def _tokens_alone(part: str) -> tuple[str, ...] | None:
     """The tokens of a part between spaces, or None where they depend on what is around it."""

@@ -15,7 +15,7 @@ Statistics = NDArray[Any]  # a row a segment: all that the score of a corpus is 
 @dataclass(frozen=True)
 class Score:
     """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
-    point; scorer: the class that computes it, module and all, where one of ours does.
+    point; scorer: what makes the `Scorer` that computes it, module and all, where one of ours does.
     """
 
     name: str
@@ -66,8 +66,8 @@ SCORES = {
         Score("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
         # of translations; while training, `bleu` is that of captions too, and `cider` their CIDEr-D
         Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
-        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}Chrf"),
-        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}Ter"),
+        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}make_chrf"),
+        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}make_ter"),
         Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
         # of captions: the labels are the names that `eval` writes, where `cider` is without CIDEr-D's penalties
         Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS),
@@ -85,7 +85,7 @@ SCORES = {
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """What computes these scores, each class made once, with the references and its options."""
+    """What computes these scores, each made once, with the references and its options."""
     found = []
     for path in dict.fromkeys(SCORES[name].scorer for name in names):
         module, _, attribute = str(path).rpartition(".")

@@ -56,20 +56,14 @@ class Bleu(SacreBleu):
         return [{self.name: bleu_parts(row[np.newaxis], effective_order=True).score} for row in statistics]
 
 
-@final
-class Chrf(SacreBleu):
+def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """chrF2, of characters: it takes no tokeniser."""
-
-    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
-        super().__init__("chrf", CHRF(lowercase=lowercase), references)
+    return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
 
 
-@final
-class Ter(SacreBleu):
+def make_ter(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """TER, lower-cased always and with a tokeniser of its own, as sacreBLEU's default is."""
-
-    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
-        super().__init__("ter", TER(), references)
+    return SacreBleu("ter", TER(), references)
 
 
 def check_lengths(

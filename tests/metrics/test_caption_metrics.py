@@ -8,8 +8,8 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
-from seqtool.metrics.caption_statistics import rouge_l
-from seqtool.metrics.captions import NAMES, CaptionScorer, brevity, check_images, tokenized
+from seqtool.metrics.caption_statistics import brevity, rouge_l
+from seqtool.metrics.captions import NAMES, CaptionScorer, check_images, tokenized
 from seqtool.metrics.document_frequencies import DocumentFrequencies
 from seqtool.metrics.ngrams import ORDERS, count_ngrams
 from seqtool.metrics.scores import scorers
