@@ -1,6 +1,6 @@
 """A trained captioner with its vocabulary: images in, sentences out. For `caption`, `eval` and notebooks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from torch import Tensor
 from seqtool.data.images.images import fit, read_image, upright_rgb
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import Images, Pictures, chunks, decode
+from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.hypothesis import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
@@ -28,6 +28,8 @@ from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
 from seqtool.settings import build, typed
 from seqtool.training.checkpoint import Checkpoint
+
+Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # by row, such as `cache.Split.pictures`
 
 READERS = 8  # threads that open images
 NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
@@ -192,7 +194,7 @@ class Captioner(Predictor):
 
         decoded = decode(
             self.model,
-            Images(pictures if self.choosing is None else with_uniforms, len(numbers)),
+            Sources(range(len(numbers)), pictures if self.choosing is None else with_uniforms),
             self.settings,
             device=self.device,
             numbers=numbers,

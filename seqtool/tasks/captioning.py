@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache, Split
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.decoding.batching import Images, Sources
+from seqtool.decoding.batching import Sources
 from seqtool.errors import InputError
 from seqtool.metrics.captions import CaptionScorer
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
@@ -93,7 +93,7 @@ class Captioning(Task):
             scores = scorer.scores(scorer.statistics(texts))
             return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"]}
 
-        return Images(split.pictures, len(references)), score
+        return Sources(range(len(references)), split.pictures), score
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:
         return Captioner.load(checkpoints, **settings)

@@ -63,7 +63,7 @@ class Translation(Task):
 
     def examination(self, split: Split, settings: "ValidationSettings") -> "tuple[Sources, Scorer]":
         """Empty sources have empty translations."""
-        from seqtool.decoding.batching import Sentences  # imports torch
+        from seqtool.decoding.batching import encoded_sentences  # imports torch
 
         references = split.texts("target")[: settings.sentences]
         ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
@@ -74,7 +74,7 @@ class Translation(Task):
             written = dict(zip(full, texts, strict=True))
             return bleu.scores(bleu.statistics([written.get(i, "") for i in range(len(references))]))
 
-        return Sentences([ids[i] for i in full]), score
+        return encoded_sentences([ids[i] for i in full]), score
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Translator":
         from seqtool.predict.translator import Translator  # imports torch
