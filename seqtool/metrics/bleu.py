@@ -1,4 +1,4 @@
-"""sacreBLEU's BLEU, by the length of the source too, and by how much a system is ahead of its baseline there."""
+"""sacreBLEU's BLEU: of a corpus, by the length of the source, and how far a system is ahead of its baseline there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU over the sentences whose source has so many words; None where there are no such sentences."""
+    """BLEU of the sentences whose source is as long as the label says; None where there are none."""
 
     label: str
     sentences: int

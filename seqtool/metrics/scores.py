@@ -1,4 +1,4 @@
-"""The scores: what each is called, which way is better, and what computes it. A new score is a line here."""
+"""The scores: what each is called, whether more is better, and what computes it. A new score is a line here."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class Scorer(ABC):
         return [self.scores(row[np.newaxis]) for row in statistics]
 
     def warnings(self) -> list[str]:
-        """What to know before the scores are believed."""
+        """What a reader should know before trusting the scores."""
         return []
 
     @abstractmethod

@@ -18,7 +18,7 @@ from seqtool.metrics.bootstrap import SEED
 from seqtool.metrics.scores import Scorer, Statistics
 
 NAMES = ("bleu", "chrf", "ter")
-TOKENISED = 100  # hypotheses that end in " .", from which on sacreBLEU takes a text for tokenised
+TOKENISED = 100  # sacreBLEU takes a text with so many lines that end in " ." for tokenised
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def check_lengths(
 
 
 def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
-    """Say it where the text looks tokenised, which BLEU would tokenise once more."""
+    """Warn where the text looks tokenised already: BLEU would tokenise it a second time."""
     ends = sum(line.endswith(" .") for line in lines)
     if ends >= TOKENISED and tokenize != "none":
         log.warning(

@@ -32,7 +32,7 @@ from seqtool.training.checkpoint import Checkpoint
 Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # by row, such as `cache.Split.pictures`
 
 READERS = 8  # threads that open images
-NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
+NOTHING = np.empty((0, 0, 3), np.uint8)  # stands for an image that cannot be read
 
 
 @dataclass(frozen=True)
