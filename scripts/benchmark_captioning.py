@@ -90,7 +90,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
     files = split.files[: arguments.images]
     ways: dict[str, Work] = {
         "image files": lambda: len(captioner.describe(files)),
-        "cached annotation vectors": lambda: len(captioner.describe_pictures(split, range(len(files)))),
+        "cached annotation vectors": lambda: len(captioner.describe_pictures(split.pictures, range(len(files)))),
     }
     found = rates(ways, captioner.device, arguments.repeats)
     return {

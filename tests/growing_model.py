@@ -8,7 +8,7 @@ import torch
 from small_models import VOCABULARY
 from torch import Tensor, nn
 
-from seqtool.models.contract import Memory, Step
+from seqtool.models.contract import EncoderDecoder, Memory, Step
 from seqtool.models.inputs import Source
 
 E, ROOM = 6, 16  # numbers a vector; tokens that an allocated state has room for
@@ -102,7 +102,9 @@ class Growing(nn.Module):
 
 
 class Stepping:
-    """A model without its `prefill`."""
+    """A model that reads known tokens step by step."""
+
+    prefill = EncoderDecoder.prefill
 
     def __init__(self, model: Any) -> None:
         self.encode, self.step = model.encode, model.step

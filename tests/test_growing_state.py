@@ -13,9 +13,9 @@ from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.forced import force, prefill, read_prefix
+from seqtool.decoding.forced import force, read_prefix
 from seqtool.decoding.hypothesis import Hypothesis, length_penalty
-from seqtool.decoding.lattice import Lattice
+from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.search import beam_search
 from seqtool.decoding.tree import device_of, keep, select
@@ -92,9 +92,9 @@ def test_prefilling_equals_stepping() -> None:
     tokens = torch.full((20, 3), 5)
     for one in (model, Ensemble([model, make_model("bahdanau-gru")])):
         memory, state = one.encode(source)
-        at_once, alpha = prefill(one, memory, state, tokens)
+        at_once, alpha = one.prefill(memory, state, tokens)
         memory, state = one.encode(source)
-        stepped, each = prefill(Stepping(one), memory, state, tokens)
+        stepped, each = Stepping(one).prefill(memory, state, tokens)
         assert alpha is not None and each is not None and torch.allclose(alpha, each, atol=1e-6)
         token = torch.full((20,), 7)
         logits = [one.step(memory, now, token).logits for now in (at_once, stepped)]

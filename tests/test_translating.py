@@ -30,7 +30,7 @@ from small_models import make_model, random_sentences
 import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.batching import Sentences, decode, laid_out
+from seqtool.decoding.batching import decode, encoded_sentences, laid_out
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
@@ -359,7 +359,7 @@ def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
         settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
         chosen = [sources[i] for i in order]
         options = {"device": translator.device, "keep_attention": False}
-        found = decode(translator.model, Sentences(chosen), settings, **options)
+        found = decode(translator.model, encoded_sentences(chosen), settings, **options)
         back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
         return [back[i] for i in range(len(order))]
 

@@ -50,7 +50,7 @@ def caption(config: DictConfig) -> None:
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
-        with CaptionWriter(settings, Captioner.configured(config)) as writer:
+        with CaptionWriter(settings, Captioner.configured(config)).opened() as writer:
             writer.write_all(images)
 
 

@@ -37,7 +37,7 @@ def translate(config: DictConfig) -> None:
     """Translate lines; nothing but translations on standard output."""
     settings = TranslateSettings.of(config, Translator)
     check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
-    with distributed.group(), TranslationWriter(settings, Translator.configured(config)) as writer:
+    with distributed.group(), TranslationWriter(settings, Translator.configured(config)).opened() as writer:
         writer.write_all()
 
 

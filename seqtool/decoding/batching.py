@@ -1,7 +1,8 @@
 """From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,59 +27,23 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
     return lay_out(quicken(model, device), PRECISIONS[precision], device)
 
 
-class Sources(Protocol):
-    """What is decoded, by row."""
+@dataclass(frozen=True)
+class Sources:
+    """What is decoded, by row.
 
-    def order(self) -> list[int]:
-        """The rows as they are batched: like lengths together, the longest first."""
-        ...
+    order: the rows as they are batched, like lengths together, the longest first; batch: what the model's `encode`
+    takes of some rows; maximum: for each row the most tokens that its output may have, EOS included, or None.
+    """
 
-    def batch(self, rows: Sequence[int]) -> Any:
-        """What the model's `encode` takes."""
-        ...
-
-    def maximum(self, row: int, limit: int) -> int:
-        """The most tokens the output may have, EOS included; at most `limit`."""
-        ...
+    order: Sequence[int]
+    batch: Callable[[Sequence[int]], Any]
+    maximum: Sequence[int] | None = None
 
 
-class Sentences:
+def encoded_sentences(ids: Sequence[Sequence[int]]) -> Sources:
     """Encoded sentences: an output may be three times as long as its source and ten tokens more."""
-
-    def __init__(self, ids: Sequence[Sequence[int]]) -> None:
-        self._ids = ids
-
-    def order(self) -> list[int]:
-        return sorted(range(len(self._ids)), key=lambda i: -len(self._ids[i]))
-
-    def batch(self, rows: Sequence[int]) -> Any:
-        return make_source([self._ids[i] for i in rows])
-
-    def maximum(self, row: int, limit: int) -> int:
-        return min(limit, 3 * len(self._ids[row]) + 10)
-
-
-class Pictures(Protocol):
-    """Images by row, as a captioner's `encode` takes them (`cache.Split`)."""
-
-    def pictures(self, rows: Sequence[int]) -> Any: ...
-
-
-class Images:
-    """The given rows of some images: all captions may be equally long."""
-
-    def __init__(self, pictures: Pictures, rows: Sequence[int]) -> None:
-        self._pictures = pictures
-        self._rows = rows
-
-    def order(self) -> list[int]:
-        return list(range(len(self._rows)))
-
-    def batch(self, rows: Sequence[int]) -> Any:
-        return self._pictures.pictures([self._rows[i] for i in rows])
-
-    def maximum(self, row: int, limit: int) -> int:
-        return limit
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+    return Sources(order, lambda rows: make_source([ids[i] for i in rows]), [3 * len(one) + 10 for one in ids])
 
 
 def decode(
@@ -99,7 +64,9 @@ def decode(
     penalty = length_penalty(settings.length_penalty, settings.length_alpha)
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
-        maximum = [max(settings.min_length, sources.maximum(i, settings.max_length)) for i in rows]
+        maximum = [settings.max_length] * len(rows)
+        if sources.maximum is not None:
+            maximum = [max(settings.min_length, min(settings.max_length, sources.maximum[i])) for i in rows]
         with torch.inference_mode(), autocast(device, settings.precision), onednn():
             source = sources.batch(rows).to(device)
             memory, state = model.encode(source)
@@ -135,7 +102,7 @@ def decode(
             progress(len(rows))
         return found
 
-    return in_batches(decoded, sources.order(), settings.at_once)
+    return in_batches(decoded, sources.order, settings.at_once)
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:

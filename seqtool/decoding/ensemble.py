@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqtool.decoding.forced import prefill
 from seqtool.models.contract import Step
 
 
@@ -26,7 +25,7 @@ class Ensemble:
     def prefill(
         self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Tensor
     ) -> tuple[tuple[Any, ...], Tensor | None]:
-        read = [prefill(model, m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
+        read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
         return tuple(state for state, _ in read), _mean([attention for _, attention in read])
 
     def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Tensor) -> Step[tuple[Any, ...]]:

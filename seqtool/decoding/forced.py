@@ -21,40 +21,15 @@ class Prefix(NamedTuple):
     tokens: Tensor
     attention: Tensor | None
 
-    @classmethod
-    def nothing(cls, n: int) -> "Prefix":
-        """BOS alone."""
-        return cls(torch.full((n, 1), BOS), None)
-
-    def to(self, device: torch.device) -> "Prefix":
-        return Prefix(self.tokens.to(device), None if self.attention is None else self.attention.to(device))
-
-    def alphas(self, sentences: Tensor) -> list[Tensor]:
-        """Of the given N sentences the attention N×S of each of the t, or of none."""
-        return [] if self.attention is None else list(self.attention[sentences].unbind(1))
-
 
 @torch.no_grad()
 def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Prefix]:
     """Have the model read known tokens, n×t ids without BOS: the state to decode from, and the prefix to go with it."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
-    if tokens.shape[1] == 1:
-        return state, Prefix(tokens, None)
-    state, attention = prefill(model, memory, state, tokens[:, :-1])
+    attention = None
+    if tokens.shape[1] > 1:
+        state, attention = model.prefill(memory, state, tokens[:, :-1])
     return state, Prefix(tokens, attention)
-
-
-def prefill(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Tensor | None]:
-    """Feed tokens, N×t ids: the state after them and the attention N×t×S, or None; in one pass if the model has one."""
-    at_once = getattr(model, "prefill", None)
-    if at_once is not None:
-        state, attention = at_once(memory, state, tokens)
-        return state, attention
-    alphas = []
-    for token in tokens.unbind(1):
-        _, state, alpha = model.step(memory, state, token)
-        alphas.append(alpha)
-    return state, None if alphas[0] is None else torch.stack(alphas, 1)
 
 
 @torch.no_grad()

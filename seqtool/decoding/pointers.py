@@ -1,11 +1,14 @@
-"""How a search remembers where its rows came from."""
+"""How a search remembers where its rows came from, and tells whoever asks what it considered."""
 
+import math
+from collections import defaultdict
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix
+from seqtool.models.tokens import EOS
 
 
 class Branches(NamedTuple):
@@ -24,13 +27,11 @@ class Pointers:
     """
 
     def __init__(self, prefix: Prefix, sentences: Tensor) -> None:
-        """`sentences` N: whose each of the first rows is."""
-        self._prefix = prefix
-        self._known = prefix.tokens[:, 1:].tolist()
-        self._sentences = sentences.tolist()
-        self._rows: list[list[int]] = []
-        self._tokens: list[list[int]] = []
-        self._attention: list[Tensor] = []
+        """`sentences` N: whose each of the first rows is. The prefix counts as steps that changed no row."""
+        known = prefix.tokens[sentences, 1:].T.tolist()
+        self._rows = [list(range(len(sentences)))] * len(known)
+        self._tokens: list[list[int]] = known
+        self._attention = [] if prefix.attention is None else [*prefix.attention[sentences].cpu().unbind(1)]
 
     def attend(self, alpha: Tensor) -> None:
         """A step's attention, N×S: at every step or at none."""
@@ -49,10 +50,45 @@ class Pointers:
         for parents, fed in zip(reversed(self._rows), reversed(self._tokens), strict=True):
             ids.append([fed[row] for row in path[-1]])
             path.append([parents[row] for row in path[-1]])
-        sentences = [self._sentences[row] for row in path[-1]]
-        whole = [[*self._known[i], *reversed(one)] for i, one in zip(sentences, zip(*ids, strict=True), strict=True)]
-        if not self._attention:
+        whole = [list(reversed(one)) for one in zip(*ids, strict=True)]
+        if len(self._attention) < len(path):
             return whole, None
         steps = zip(self._attention, torch.tensor(path[::-1]), strict=True)
-        alphas = [alpha.index_select(0, attending) for alpha, attending in steps]
-        return whole, torch.stack(self._prefix.alphas(torch.tensor(sentences)) + alphas, 1)
+        return whole, torch.stack([alpha.index_select(0, attending) for alpha, attending in steps], 1)
+
+
+class Candidate(NamedTuple):
+    """A continuation that was considered. parent: its place among those of the step before, −1 at the first step;
+    log_probability: in nats, from the first step on; fate: `kept` in the beam, `ended` (with EOS, set aside) or
+    `pruned`.
+    """
+
+    parent: int
+    token: int
+    log_probability: float
+    fate: str
+
+
+class Lattice:
+    """`steps[sentence][t]` are the candidates of step t, the best first: to be given to a search as its `trace`. There
+    is no further step once the search of a sentence is over.
+    """
+
+    def __init__(self) -> None:
+        self.steps: defaultdict[int, list[list[Candidate]]] = defaultdict(list)
+        self._beams: dict[int, list[int]] = {}  # where the last step's beams are among its candidates
+
+    def add(self, sentences: Tensor, best: Branches, kept: Tensor) -> None:
+        """One step of the given n sentences: the branches considered, n×W, and the places of those kept, n×beam."""
+        beam = kept.shape[1]
+        columns = (one.tolist() for one in (sentences, *best, kept))
+        for sentence, rows, tokens, log_p, places in zip(*columns, strict=True):
+            parents = self._beams.get(sentence, [-1] * beam)
+            self._beams[sentence] = places
+            step = []
+            for place, (row, token, value) in enumerate(zip(rows, tokens, log_p, strict=True)):
+                survived = place < beam if token == EOS else place in places
+                fate = ("ended" if token == EOS else "kept") if survived else "pruned"
+                if value != -math.inf:
+                    step.append(Candidate(parents[row % beam], token, value, fate))
+            self.steps[sentence].append(step)

@@ -12,7 +12,7 @@ from seqtool.decoding.hypothesis import Hypothesis, hypotheses
 from seqtool.decoding.next_token import log_probabilities
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
-from seqtool.models.tokens import EOS, PAD
+from seqtool.models.tokens import BOS, EOS, PAD
 
 
 @torch.no_grad()
@@ -43,13 +43,12 @@ def sample(
     """
     n, samples, _ = uniforms.shape
     device = device_of((state, memory))
-    prefix = (prefix or Prefix.nothing(n)).to(device)
+    prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
     uniforms = uniforms.to(device).flatten(0, 1)
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
-    sentence = sentence.to(device)
-    tokens = list(prefix.tokens[sentence].unbind(1))
-    alphas = prefix.alphas(sentence) if keep_attention else []
+    tokens = list(prefix.tokens[sentence].to(device).unbind(1))
+    alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
     log_p = torch.zeros(n * samples, device=device)
     over = torch.zeros(n * samples, dtype=torch.bool, device=device)
@@ -68,7 +67,7 @@ def sample(
         if bool(over.all()):
             break
     ids = torch.stack(tokens, 1)[:, 1:].tolist()
-    drawn = hypotheses(ids, torch.stack(alphas, 1) if alphas else None, log_p)
+    drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
     return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
 

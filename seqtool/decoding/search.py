@@ -16,11 +16,10 @@ from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
 from seqtool.decoding.hypothesis import Hypothesis, LengthPenalty, covered, hypotheses
-from seqtool.decoding.lattice import Lattice
 from seqtool.decoding.next_token import highest, log_probabilities
-from seqtool.decoding.pointers import Branches, Pointers
+from seqtool.decoding.pointers import Branches, Lattice, Pointers
 from seqtool.decoding.tree import device_of, keep, select
-from seqtool.models.tokens import EOS
+from seqtool.models.tokens import BOS, EOS
 
 
 @torch.no_grad()
@@ -49,12 +48,12 @@ def beam_search(
     """
     active = torch.arange(len(maximum))  # the sentences still searched
     first = active.repeat_interleave(beam)
-    prefix = (prefix or Prefix.nothing(len(active))).to(active.device)
+    prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
     pointers = Pointers(prefix, first)
     found = _Found(beam, maximum, n_best, penalty, coverage, mask)
     there = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     state = keep(state, first, len(active))
-    token = prefix.tokens[first, -1]
+    token = prefix.tokens[first, -1].cpu()
     total = torch.full((len(active), beam), -math.inf)  # on the CPU, as all but the model: one wait a step for a GPU
     total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
     for length in range(1, max(maximum, default=0) + 1):

@@ -18,7 +18,7 @@ LEAST = {
     **{"beam": 1, "n_best": 1, "n": 1, "max_length": 1, "min_length": 1, "batch_size": 1},
     **{"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0},
 }
-MOST = {  # far beyond what is of use
+MOST = {  # far beyond any useful value
     **{"beam": 1000, "n_best": 1000, "n": 1000, "max_length": 10_000, "batch_size": 1_000_000},
     **{"temperature": 1e4, "top_k": 10**9, "length_alpha": 100, "coverage_penalty": 1e6},
 }

@@ -2,58 +2,48 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-X = TypeVar("X")
 
-
-def select(tree: X, rows: Tensor) -> X:
+def select(tree: Any, rows: Tensor) -> Any:
     """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; whatever else is in
     the tree is the same for all rows and stays.
 
     A dataclass with a method `select(rows)` does it in its own way: a state that grows within tensors allocated
     beforehand need only copy the part in use.
     """
-    return cast(X, _select(tree, rows))
-
-
-def _select(tree: Any, rows: Tensor) -> Any:
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
     if isinstance(tree, tuple):
-        return tuple(_select(branch, rows) for branch in tree)
+        return tuple(select(branch, rows) for branch in tree)
     if is_dataclass(tree) and not isinstance(tree, type):
         own = getattr(tree, "select", None)
         if own is not None:
             return own(rows)
-        return replace(tree, **{f.name: _select(getattr(tree, f.name), rows) for f in fields(tree)})
+        return replace(tree, **{f.name: select(getattr(tree, f.name), rows) for f in fields(tree)})
     return tree
 
 
-def each(function: Callable[[Tensor], Tensor], tree: X) -> X:
+def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """The tree with what the function makes of every tensor."""
     return rebuilt(tree, map(function, leaves(tree)))
 
 
-def rebuilt(tree: X, tensors: Iterator[Tensor]) -> X:
+def rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
     """The tree with other tensors, in the order of its own (`leaves`)."""
-    return cast(X, _rebuilt(tree, tensors))
-
-
-def _rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, tuple):
-        return tuple(_rebuilt(branch, tensors) for branch in tree)
+        return tuple(rebuilt(branch, tensors) for branch in tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{f.name: _rebuilt(getattr(tree, f.name), tensors) for f in fields(tree)})
+        return replace(tree, **{f.name: rebuilt(getattr(tree, f.name), tensors) for f in fields(tree)})
     return tree
 
 
-def keep(tree: X, rows: Tensor, count: int) -> X:
+def keep(tree: Any, rows: Tensor, count: int) -> Any:
     """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
     their order nothing is copied.
     """

@@ -1,4 +1,4 @@
-"""sacreBLEU's BLEU, by the length of the source too, and by how much a system is ahead of its baseline there."""
+"""sacreBLEU's BLEU: of a corpus, by the length of the source, and how far a system is ahead of its baseline there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
 from seqtool.errors import InputError
-from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
+from seqtool.metrics.bootstrap import SAMPLES, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Statistics
 
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
@@ -16,7 +16,7 @@ LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU over the sentences whose source has so many words; None where there are no such sentences."""
+    """BLEU of the sentences whose source is as long as the label says; None where there are none."""
 
     label: str
     sentences: int
@@ -61,21 +61,14 @@ def bleu_of(statistics: Statistics) -> float:
 
 
 def bleu_by_length(
-    statistics: Statistics,
-    sources: Sequence[str],
-    *,
-    edges: Sequence[int] = LENGTH_EDGES,
-    samples: int = SAMPLES,
+    statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES, samples: int = SAMPLES
 ) -> tuple[LengthScore, ...]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
-
-    def bleu(indices: Indices) -> float:
-        return bleu_of(statistics[indices])
-
-    return tuple(
-        LengthScore(label, len(indices), bootstrap(bleu, [indices], samples) if len(indices) else None)
-        for label, indices in length_bins(sources, edges=edges)
-    )
+    found = []
+    for label, chosen in length_bins(sources, edges=edges):
+        bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
+        found.append(LengthScore(label, len(chosen), bleu))
+    return tuple(found)
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
@@ -90,15 +83,7 @@ def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) 
     ]
 
 
-def length_gaps(
-    baseline: Statistics,
-    system: Statistics,
-    short: Indices,
-    long: Indices,
-    *,
-    samples: int = SAMPLES,
-    seed: int = SEED,
-) -> Gaps:
+def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
     """The gaps between two systems in two bins of sentences, neither empty; each resample serves both."""
 
     def gap(i: Indices) -> float:
@@ -108,7 +93,7 @@ def length_gaps(
         return gap(j) - gap(i)
 
     return Gaps(
-        short=bootstrap(gap, [short], samples, seed),
-        long=bootstrap(gap, [long], samples, seed),
-        growth=bootstrap(growth, [short, long], samples, seed),
+        short=bootstrap(gap, [short], samples),
+        long=bootstrap(gap, [long], samples),
+        growth=bootstrap(growth, [short, long], samples),
     )

@@ -60,7 +60,7 @@ def estimate(value: float, draws: Draws) -> Estimate:
 
 def p_value(difference: float, drawn: Draws) -> float:
     """How often two systems that do not differ would seem to differ as much: sacreBLEU's paired bootstrap, from the
-    differences in each resample, centred on nothing. 1 where no resample has any difference.
+    differences in each resample, centred on zero. 1 where no resample has any difference.
     """
     if not drawn.any():
         return 1.0

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.metrics.document_frequencies import DocumentFrequencies
-from seqtool.metrics.ngrams import ORDERS, Counts, Integers, NGramIndex, find
+from seqtool.metrics.ngrams import ORDERS, Counts, Integers, count_ngrams
 
 Floats = NDArray[np.float64]
 
 SIGMA = 6.0  # of CIDEr-D's penalty on length: Vedantam et al. 2015, section 7
 SCALE = 10.0  # of both CIDErs, as coco-caption prints them
 BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
-
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and to possible n-grams, against dividing by zero
 
 # The columns of an image's statistics.
 CORRECT = slice(0, 4)  # n-grams of the hypothesis that a reference has, n = 1..4, each at most as often as one of them
@@ -27,7 +27,7 @@ ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # of the image; ROUGE-L is NaN where it wa
 
 
 class References:
-    """The references of a corpus, counted once, against which any number of hypotheses can be scored.
+    """The references of a corpus, against which any number of hypotheses can be scored.
 
     The captions are tokenised: words with white space between them, one list of captions an image, none empty.
     """
@@ -38,18 +38,10 @@ class References:
         self.references = references
         self.document_frequencies = document_frequencies
         captions = [caption.split() for image in references for caption in image]
-        self._image = np.repeat(np.arange(len(references)), [len(image) for image in references])
+        self._words = [word for caption in captions for word in caption]
         self._lengths = np.array([len(caption) for caption in captions], dtype=np.int64)
+        self._image = np.repeat(np.arange(len(references)), [len(image) for image in references])
         self._first = np.searchsorted(self._image, np.arange(len(references)))
-        # n-grams of the document frequencies come after the captions, only to be numbered
-        extra = list(document_frequencies.counts) if document_frequencies else []
-        self._index = NGramIndex([*captions, *(ngram.split() for ngram in extra)])
-        values = np.array(list(document_frequencies.counts.values()) if document_frequencies else [], dtype=np.int64)
-        self._images = document_frequencies.images if document_frequencies else len(references)
-        self._orders = [
-            self._order(n, counts, len(captions), values)
-            for n, counts in zip(ORDERS, self._index.counts(), strict=True)
-        ]
 
     def statistics(self, hypotheses: Sequence[str], *, rouge: bool) -> Floats:
         """Images × 13, all that the scores of a corpus are made of; one tokenised hypothesis an image, in the order of
@@ -57,12 +49,11 @@ class References:
         """
         split = [hypothesis.split() for hypothesis in hypotheses]
         lengths = np.array([len(words) for words in split], dtype=np.int64)
-        correct, clipped, plain = [], [], []
-        for order, counts in zip(self._orders, self._index.counts_of(split), strict=True):
-            correct.append(order.correct(counts, len(split)))
-            similarities = order.similarities(counts, self._image)
-            clipped.append(similarities[0])
-            plain.append(similarities[1])
+        words = [*(word for hypothesis in split for word in hypothesis), *self._words]
+        compared = []
+        for n, counts in zip(ORDERS, count_ngrams(words, np.append(lengths, self._lengths)), strict=True):
+            compared.append(self._compare(counts, self._inverse_frequencies(n, counts, words)))
+        correct, clipped, plain = zip(*compared, strict=True)
         # Δ is of bigram counts, as coco-caption has it, which differ from lengths for an empty caption
         delta = np.maximum(lengths - 1, 0)[self._image] - np.maximum(self._lengths - 1, 0)
         penalty = np.exp(-(delta**2) / (2 * SIGMA**2))
@@ -78,26 +69,48 @@ class References:
             ]
         )
 
-    def _order(self, n: int, counts: Counts, captions: int, values: Integers) -> "_Order":
-        """The n-grams of order n; `captions` is how many of the counted ones are references."""
-        own = counts.caption < captions
-        counts = Counts(counts.caption[own], counts.ngram[own], counts.count[own])
-        frequencies = None
-        if self.document_frequencies is not None:
-            # a caption that was added for an n-gram of n words has one window of n words, the n-gram itself
-            caption_of, ids = self._index.caption_of[n - 1], self._index.ids[n - 1]
-            lengths = np.bincount(self._index.caption_of[0], minlength=captions + len(values))
-            whole = (caption_of >= captions) & (lengths[caption_of] == n)
-            frequencies = np.zeros(self._index.sizes[n - 1], dtype=np.int64)
-            frequencies[ids[whole]] = values[caption_of[whole] - captions]
-        return _Order(
-            counts,
-            self._image[counts.caption],
-            captions=captions,
-            size=self._index.sizes[n - 1],
-            documents=self._images,
-            frequencies=frequencies,
-        )
+    def _inverse_frequencies(self, n: int, counts: Counts, words: Sequence[str]) -> Floats:
+        """By n-gram of order n: the logarithm of all documents over those that hold it, as if one did where none does.
+
+        The documents are the images, each with its references, unless others were given.
+        """
+        documents, size = len(self.references), len(counts.place)
+        if self.document_frequencies is None:
+            theirs = counts.caption >= documents
+            image = self._image[counts.caption[theirs] - documents]
+            keys = image * size + counts.ngram[theirs]
+            different, _ = np.unique(keys, return_counts=True)  # sorts; without counts numpy 2.4 hashes, slowly
+            holding = np.bincount(different % max(size, 1), minlength=size)
+        else:
+            documents, known = self.document_frequencies.images, self.document_frequencies.counts
+            holding = np.array([known.get(" ".join(words[i : i + n]), 0) for i in counts.place], dtype=np.int64)
+        inverse: Floats = np.log(documents) - np.log(np.maximum(holding, 1))
+        return inverse
+
+    def _compare(self, counts: Counts, inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
+        """Of n-grams of one order, first those of the hypotheses and then those of the references: how many of each
+        hypothesis match, each at most as often as one reference has it; and each reference's cosine with its image's
+        hypothesis, clipped as in CIDEr-D and plain, 0 without a norm.
+        """
+        images, size = len(self.references), len(inverse_frequencies)
+        half = int(np.searchsorted(counts.caption, images))
+        caption = counts.caption[half:] - images
+        keys = self._image[caption] * size + counts.ngram[half:]
+        known = np.append(counts.caption[:half] * size + counts.ngram[:half], -1)
+        place = np.searchsorted(known[:-1], keys)
+        shared = known[place] == keys  # n-grams of a reference that its image's hypothesis has too
+        caption, place = caption[shared], place[shared]
+        most = np.zeros(half, dtype=np.int64)
+        np.maximum.at(most, place, counts.count[half:][shared])
+        matched = np.bincount(counts.caption[:half], np.minimum(counts.count[:half], most), images)
+        weights = counts.count * inverse_frequencies[counts.ngram]
+        norms = np.sqrt(np.bincount(counts.caption, weights**2, images + len(self._image)))
+        product = norms[:images][self._image] * norms[images:]
+        scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
+        ours, theirs = weights[place], weights[half:][shared]
+        clipped = np.bincount(caption, np.minimum(ours, theirs) * theirs, len(self._image))
+        plain = np.bincount(caption, ours * theirs, len(self._image))
+        return matched, clipped * scale, plain * scale
 
     def _closest(self, lengths: Integers) -> Integers:
         far = int(self._lengths.max(initial=0)) + 1
@@ -112,52 +125,24 @@ class References:
         return np.array([rouge_l(*pair) for pair in zip(hypotheses, self.references, strict=True)])
 
 
-class _Order:
-    """What the n-grams of one order say of the references."""
+def bleu(statistics: Floats) -> Floats:
+    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without; of each row where there are rows."""
+    products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
+    values = products ** (1 / np.array(ORDERS))
+    return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
 
-    def __init__(
-        self,
-        counts: Counts,
-        image: Integers,  # of each entry of the counts
-        *,
-        captions: int,
-        size: int,  # how many n-grams are numbered
-        documents: int,
-        frequencies: Integers | None,  # by n-gram; None: in how many of these images it stands
-    ) -> None:
-        self._size = size
-        self._caption = counts.caption
-        self._captions = captions
-        self._keys = image * size + counts.ngram
-        order = np.argsort(self._keys, kind="stable")
-        self._clip_keys, first = np.unique(self._keys[order], return_index=True)
-        self._clip = np.maximum.reduceat(counts.count[order], first) if len(first) else first
-        if frequencies is None:
-            frequencies = np.bincount(self._clip_keys % max(size, 1), minlength=size)
-        inverse = np.log(documents) - np.log(np.maximum(frequencies, 1))
-        self._inverse = np.append(inverse, np.log(documents))  # the last: of an n-gram that no document holds
-        self._weights = counts.count * inverse[counts.ngram]
-        self._norms = np.sqrt(np.bincount(self._caption, self._weights**2, captions))
 
-    def correct(self, counts: Counts, images: int) -> Integers:
-        """Matched n-grams of each image's hypothesis, each at most as often as one reference has it."""
-        seen = counts.ngram < self._size
-        place, found = find(counts.caption[seen] * self._size + counts.ngram[seen], self._clip_keys)
-        matched = np.minimum(counts.count[seen][found], self._clip[place[found]])
-        return np.bincount(counts.caption[seen][found], matched, images).astype(np.int64)
+def _penalty(statistics: Floats) -> Floats:
+    """BLEU's brevity penalty."""
+    ratio = (statistics[..., HYPOTHESIS_LENGTH] + TINY) / (statistics[..., REFERENCE_LENGTH] + SMALL)
+    return np.exp(np.minimum(1 - 1 / ratio, 0))
 
-    def similarities(self, counts: Counts, image: Integers) -> tuple[Floats, Floats]:
-        """Each reference's cosine with its image's hypothesis: clipped as in CIDEr-D, and plain. 0 without a norm."""
-        weights = counts.count * self._inverse[np.minimum(counts.ngram, self._size)]
-        norms = np.sqrt(np.bincount(counts.caption, weights**2, int(image[-1]) + 1))
-        seen = counts.ngram < self._size
-        place, found = find(self._keys, counts.caption[seen] * self._size + counts.ngram[seen])
-        theirs, ours = self._weights[found], weights[seen][place[found]]
-        product = norms[image] * self._norms
-        scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
-        clipped = np.bincount(self._caption[found], np.minimum(ours, theirs) * theirs, self._captions)
-        plain = np.bincount(self._caption[found], ours * theirs, self._captions)
-        return clipped * scale, plain * scale
+
+def brevity(statistics: Floats) -> dict[str, float]:
+    """BLEU's brevity penalty (1 is none) and the words of the captions to those of the references closest to them."""
+    sums = statistics.sum(0)
+    ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
+    return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
 
 
 def rouge_l(hypothesis: str, references: Sequence[str]) -> float:

@@ -12,24 +12,12 @@ import numpy as np
 from seqtool.errors import InputError
 from seqtool.metrics import ptb
 from seqtool.metrics.bootstrap import SEED
-from seqtool.metrics.caption_statistics import (
-    CIDER,
-    CORRECT,
-    HYPOTHESIS_LENGTH,
-    POSSIBLE,
-    REFERENCE_LENGTH,
-    ROUGE_L,
-    SIGMA,
-    Floats,
-    References,
-)
+from seqtool.metrics.caption_statistics import CIDER, ROUGE_L, SIGMA, References, bleu
 from seqtool.metrics.document_frequencies import DocumentFrequencies
-from seqtool.metrics.ngrams import ORDERS
 from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.version import __version__
 
 TOKENIZERS = ("ptb", "none")
-TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and to possible n-grams, against dividing by zero
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
 ONE_IMAGE = (
     "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
@@ -66,12 +54,12 @@ class CaptionScorer(Scorer):
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
         """BLEU of the sums over images, the means of the others."""
-        bleu = _bleu(statistics[:, :ROUGE_L].sum(0))
+        sums = bleu(statistics[:, :ROUGE_L].sum(0))
         means = [statistics[:, column].mean() for column in range(ROUGE_L, CIDER + 1)]
-        return dict(zip(NAMES, [*bleu.tolist(), *map(float, means)], strict=True))
+        return dict(zip(NAMES, [*sums.tolist(), *map(float, means)], strict=True))
 
     def each(self, statistics: Statistics) -> list[dict[str, float]]:
-        rows = np.column_stack([_bleu(statistics), statistics[:, ROUGE_L:]])
+        rows = np.column_stack([bleu(statistics), statistics[:, ROUGE_L:]])
         return [dict(zip(NAMES, row, strict=True)) for row in rows.tolist()]
 
     def warnings(self) -> list[str]:
@@ -92,13 +80,6 @@ class CaptionScorer(Scorer):
             "version": f"seqtool-{__version__}",
         }
         return "|".join(f"{name}:{value}" for name, value in parts.items())
-
-
-def brevity(statistics: Statistics) -> dict[str, float]:
-    """BLEU's brevity penalty (1 is none) and the words of the captions to those of the references closest to them."""
-    sums = statistics.sum(0)
-    ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
-    return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
 
 
 def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
@@ -138,16 +119,3 @@ def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> N
 
 def _some(images: Sequence[str]) -> str:
     return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
-
-
-def _bleu(statistics: Statistics) -> Floats:
-    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without; of each row where there are rows."""
-    products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
-    values = products ** (1 / np.array(ORDERS))
-    return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
-
-
-def _penalty(statistics: Statistics) -> Floats:
-    """BLEU's brevity penalty."""
-    ratio = (statistics[..., HYPOTHESIS_LENGTH] + TINY) / (statistics[..., REFERENCE_LENGTH] + SMALL)
-    return np.exp(np.minimum(1 - 1 / ratio, 0))

@@ -48,7 +48,7 @@ def java_scores(
 
 
 def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
-    """Tokenised captions without what means something to METEOR's program: line ends, and ||| between texts."""
+    """Tokenised captions without what METEOR's program reads as a separator: line ends, and ||| between texts."""
     return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
 
 

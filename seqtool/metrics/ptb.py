@@ -83,7 +83,7 @@ def _abbreviations() -> str:
     return _any([*lower, *upper, *(word.capitalize() for word in words)])
 
 
-# Group 1, where there is one, is the token and the rest is looked at only.
+# Group 1, where there is one, is the token; the rest is only looked at.
 _PATTERNS = (
     # words taken apart, and contractions
     r"(?i:(can)not)(?!{Q})",
@@ -155,11 +155,6 @@ def tokenize(caption: str) -> list[str]:
             return _lex(caption)
         tokens += found
     return tokens
-
-
-def tokenize_all(captions: Iterable[str]) -> list[list[str]]:
-    """The tokens of each caption."""
-    return [tokenize(caption) for caption in captions]
 
 
 @lru_cache(maxsize=1 << 16)

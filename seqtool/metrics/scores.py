@@ -1,4 +1,4 @@
-"""The scores: what each is called, which way is better, and what computes it. A new score is a line here."""
+"""The scores: what each is called, whether more is better, and what computes it. A new score is a line here."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ Statistics = NDArray[Any]  # a row a segment: all that the score of a corpus is 
 @dataclass(frozen=True)
 class Score:
     """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
-    point; scorer: the class that computes it, module and all, where one of ours does.
+    point; scorer: what makes the `Scorer` that computes it, module and all, where one of ours does.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Scorer(ABC):
         return [self.scores(row[np.newaxis]) for row in statistics]
 
     def warnings(self) -> list[str]:
-        """What to know before the scores are believed."""
+        """What a reader should know before trusting the scores."""
         return []
 
     @abstractmethod
@@ -96,8 +96,8 @@ SCORES = {
         Score("bits", "bits/character", higher_is_better=False, digits=3),  # of a text
         # of translations; while training, `bleu` is that of captions too, and `cider` their CIDEr-D
         Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
-        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}Chrf"),
-        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}Ter"),
+        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}make_chrf"),
+        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}make_ter"),
         Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
         # of captions: the labels are the names that `eval` writes, where `cider` is without CIDEr-D's penalties
         Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS),
@@ -142,7 +142,7 @@ def metrics(names: Iterable[str], references: Sequence[Sequence[str]]) -> list[M
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """What computes these scores, each class made once, with the references and its options."""
+    """What computes these scores, each made once, with the references and its options."""
     found = []
     for path in dict.fromkeys(SCORES[name].scorer for name in names):
         module, _, attribute = str(path).rpartition(".")

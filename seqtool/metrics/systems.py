@@ -43,12 +43,12 @@ class System:
         """Each score with its interval."""
         return {name: estimate(value, self.draws[name]) for name, value in self.values.items()}
 
-    def each(self) -> list[dict[str, float]]:
-        """The scores of each segment by itself, by label."""
-        found: list[dict[str, float]] = [{} for _ in self.hypotheses]
+    def each(self) -> list[dict[str, Any]]:
+        """Each hypothesis, and its scores by itself, by label."""
+        found: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
             for segment, scores in zip(found, scorer.each(statistics), strict=True):
-                segment |= {score(name).label: value for name, value in scores.items()}
+                segment["scores"] |= {score(name).label: value for name, value in scores.items()}
         return found
 
 

@@ -18,7 +18,7 @@ from seqtool.metrics.bootstrap import SEED
 from seqtool.metrics.scores import Scorer, Statistics
 
 NAMES = ("bleu", "chrf", "ter")
-TOKENISED = 100  # hypotheses that end in " .", from which on sacreBLEU takes a text for tokenised
+TOKENISED = 100  # sacreBLEU takes a text with so many lines that end in " ." for tokenised
 
 log = logging.getLogger(__name__)
 
@@ -56,20 +56,14 @@ class Bleu(SacreBleu):
         return [{self.name: bleu_parts(row[np.newaxis], effective_order=True).score} for row in statistics]
 
 
-@final
-class Chrf(SacreBleu):
+def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """chrF2, of characters: it takes no tokeniser."""
-
-    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
-        super().__init__("chrf", CHRF(lowercase=lowercase), references)
+    return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
 
 
-@final
-class Ter(SacreBleu):
+def make_ter(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """TER, lower-cased always and with a tokeniser of its own, as sacreBLEU's default is."""
-
-    def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
-        super().__init__("ter", TER(), references)
+    return SacreBleu("ter", TER(), references)
 
 
 def check_lengths(
@@ -91,7 +85,7 @@ def check_lengths(
 
 
 def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
-    """Say it where the text looks tokenised, which BLEU would tokenise once more."""
+    """Warn where the text looks tokenised already: BLEU would tokenise it a second time."""
     ends = sum(line.endswith(" .") for line in lines)
     if ends >= TOKENISED and tokenize != "none":
         log.warning(

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seqtool.data.configuration import corpus_settings
+from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.coco import image_id
-from seqtool.data.corpora.corpus import Captioned, Corpus, ImageCorpus
+from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, check_images, check_references, tokenized
+from seqtool.metrics.caption_statistics import brevity
+from seqtool.metrics.captions import NAMES, TOKENIZERS, check_images, check_references, tokenized
 from seqtool.metrics.document_frequencies import DocumentFrequencies
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.scores import metrics, score, scorers
 from seqtool.metrics.systems import System
 from seqtool.predict.evaluation import Evaluation, Report, SystemReport
 from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
-from seqtool.runtime.classes import build
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
 
@@ -72,20 +72,13 @@ class SavedFrequencies(Report):
     file: Path
 
     def record(self) -> dict[str, Any]:
-        counted = self.frequencies
-        return {
-            "document_frequencies": str(self.file),
-            "images": counted.images,
-            "ngrams": len(counted.counts),
-            "tokenize": counted.tokenize,
-        }
-
-    def segments(self) -> Iterator[dict[str, Any]]:
-        yield self.record()
+        found = {"images": self.frequencies.images, "ngrams": len(self.frequencies.counts)}
+        return {"document_frequencies": str(self.file), **found, "tokenize": self.frequencies.tokenize}
 
     def text(self) -> str:
-        counted = self.frequencies
-        return f"{self.file}: {len(counted.counts):,} n-grams in the references of {counted.images:,} images"
+        return "{document_frequencies}: {ngrams:,} n-grams in the references of {images:,} images".format(
+            **self.record()
+        )
 
 
 @dataclass
@@ -167,10 +160,8 @@ class CaptionEvaluation(Evaluation):
         """Those of the split, of `data` or of the data that the checkpoint's `config` names."""
         from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
-        settings = corpus_settings(config.get("data", {}) if data is None else data)
-        corpus = build(settings, trusted=trust if data is None else True, base=Corpus)
-        if not isinstance(corpus, ImageCorpus):
-            raise InputError("This model describes images: choose data=scenes, flickr8k or other images with captions.")
+        settings = config.get("data", {}) if data is None else data
+        corpus = make_corpus(settings, ImageCorpus, trusted=trust if data is None else True)
         if data is None:
             corpus.check()  # a checkpoint does not say what is written where
         else:

@@ -1,8 +1,8 @@
 """A trained captioner with its vocabulary: images in, sentences out. For `caption`, `eval` and notebooks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
+from torch import Tensor
 
 from seqtool.data.images.images import fit, read_image, upright_rgb
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import Images, Pictures, chunks, decode
-from seqtool.decoding.hard_attention import Choosing, PicturesWithUniforms
+from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.hypothesis import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.hard_attention import CHOICES
+from seqtool.models.hard_attention import CHOICES, Choice
 from seqtool.models.image_captioner import ImageCaptioner
-from seqtool.models.inputs import Pixels
+from seqtool.models.inputs import Annotations, Pixels
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import build
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
+Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # by row, such as `cache.Split.pictures`
+
 READERS = 8  # threads that open images
-NOTHING = np.empty((0, 0, 3), np.uint8)  # what is seen of an image that cannot be read
+NOTHING = np.empty((0, 0, 3), np.uint8)  # stands for an image that cannot be read
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,32 @@ class CaptionDecodeSettings(DecodeSettings):
         if self.hard_attention not in CHOICES:
             raise InputError(f"Unknown hard_attention '{self.hard_attention}'; choose from {', '.join(CHOICES)}.")
 
-    def uniforms_of_attention(self, number: int) -> NDArray[np.float64]:
+    def uniforms_of_attention(self, number: int) -> Tensor:
         """The random numbers in [0, 1) that hard attention draws by for one image, one a word, whatever its batch."""
-        return np.random.default_rng([self.seed, number, 1]).random(self.max_length)
+        return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length)).float()
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """Images in memory: N×size×size×3, uint8."""
+class WithUniforms:
+    """A batch of images with a random number in [0, 1) for each word that may be written, B×T."""
 
-    values: NDArray[np.uint8]
+    images: Annotations | Pixels
+    uniforms: Tensor
 
-    def pictures(self, rows: Sequence[int]) -> Pixels:
-        return Pixels(torch.from_numpy(self.values[list(rows)]).permute(0, 3, 1, 2).contiguous())
+    def to(self, device: torch.device) -> "WithUniforms":
+        return WithUniforms(self.images.to(device), self.uniforms.to(device))
+
+
+class Choosing:
+    """A model whose attention chooses one location for each word. It reads images `WithUniforms`."""
+
+    def __init__(self, model: Any, choice: Choice) -> None:
+        self.model, self.choice = model, choice
+        self.step = model.step
+
+    def encode(self, source: WithUniforms) -> tuple[Any, Any]:
+        memory, state = self.model.encode(source.images)
+        return replace(memory, chances=source.uniforms, choose=self.choice), state
 
 
 class Captioner(Predictor):
@@ -154,8 +169,9 @@ class Captioner(Predictor):
         seen = {n: one for n, one in found.items() if not isinstance(one, InputError)}
         written: dict[int, Any] = {**found}
         if seen:
-            pictures = Loaded(np.stack(list(seen.values())))
-            written |= zip(seen, self.describe_pictures(pictures, list(seen)), strict=True)
+            loaded = torch.from_numpy(np.stack(list(seen.values()))).permute(0, 3, 1, 2)
+            described = self.describe_pictures(lambda rows: Pixels(loaded[rows].contiguous()), list(seen))
+            written |= zip(seen, described, strict=True)
         return [(str(images[n]), seen.get(n, NOTHING), written[n]) for n in numbers]
 
     def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
@@ -172,26 +188,26 @@ class Captioner(Predictor):
         """The same for images that are prepared, pixels or cached annotation vectors: what is drawn for row i depends
         on `numbers[i]`.
         """
-        uniforms: list[NDArray[np.float64]] = []
-        if self.choosing is not None:
-            uniforms = [self.settings.uniforms_of_attention(number) for number in numbers]
-            pictures = PicturesWithUniforms(pictures, uniforms)
+        uniforms = [self.settings.uniforms_of_attention(number) for number in numbers]
+
+        def with_uniforms(rows: Sequence[int]) -> WithUniforms:
+            return WithUniforms(pictures(rows), torch.stack([uniforms[i] for i in rows]))
+
         decoded = decode(
             self.model,
-            Images(pictures, range(len(numbers))),
+            Sources(range(len(numbers)), pictures if self.choosing is None else with_uniforms),
             self.settings,
             device=self.device,
             numbers=numbers,
             keep_attention=self.attends,
         )
         return [
-            [self._caption(one, uniforms[i] if uniforms else None) for one in n_best]
-            for i, n_best in enumerate(decoded)
+            [self._caption(one, drawn_by) for one in n_best] for n_best, drawn_by in zip(decoded, uniforms, strict=True)
         ]
 
-    def _caption(self, hypothesis: Hypothesis, uniforms: NDArray[np.float64] | None) -> Caption:
+    def _caption(self, hypothesis: Hypothesis, uniforms: Tensor) -> Caption:
         chosen = None
-        if self.choosing is not None and uniforms is not None and hypothesis.attention is not None:
+        if self.choosing is not None and hypothesis.attention is not None:
             alpha = hypothesis.attention[: len(hypothesis.tokens)].float().cpu()
-            chosen = self.choosing.chosen(alpha, uniforms)
+            chosen = self.choosing.choice(alpha, uniforms[: len(alpha)]).argmax(-1).tolist()
         return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)

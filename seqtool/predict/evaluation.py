@@ -89,9 +89,9 @@ class Report(ABC):
     def text(self) -> str:
         """Tables for people."""
 
-    @abstractmethod
     def segments(self) -> Iterator[dict[str, Any]]:
         """What was found of each line or image, for JSON lines."""
+        yield self.record()
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,7 @@ class SystemReport(Report):
         return None if self.baseline is None else Comparison.of(self.baseline, self.system)
 
     def segments(self) -> Iterator[dict[str, Any]]:
-        ours, theirs = _each(self.system), None if self.baseline is None else _each(self.baseline)
+        ours, theirs = self.system.each(), None if self.baseline is None else self.baseline.each()
         for i, name in enumerate(self.names):
             found = {self.segment: name, "references": list(self.references[i]), **ours[i]}
             yield found if theirs is None else {**found, "baseline": theirs[i]}
-
-
-def _each(system: System) -> list[dict[str, Any]]:
-    pairs = zip(system.hypotheses, system.each(), strict=True)
-    return [{"hypothesis": hypothesis, "scores": scores} for hypothesis, scores in pairs]

@@ -24,12 +24,12 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
     A pipe gives what has come in so far, so that a line in is a line out, a terminal each line that is typed at its
     prompt; a file gives full windows.
     """
-    if path is not None:
-        yield from _full_windows(read_lines(Path(path), may_be_empty=True), size)
+    if is_file(path):
+        lines = _decoded() if path is None else read_lines(Path(path), may_be_empty=True)
+        while window := list(islice(lines, size)):
+            yield window
     elif is_typed():
         yield from _typed()
-    elif is_file(path):
-        yield from _full_windows(_decoded(), size)
     else:
         yield from _arriving(size)
 
@@ -47,11 +47,6 @@ def is_file(path: str | None) -> bool:
 def is_typed() -> bool:
     """Whether standard input is a terminal, and standard error one to show a prompt on."""
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _full_windows(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    while window := list(islice(lines, size)):
-        yield window
 
 
 def _arriving(size: int) -> Iterator[list[str]]:

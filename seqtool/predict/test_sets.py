@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seqtool.predict.translation_evaluation import TranslationEvaluation
     from seqtool.training.checkpoint import Checkpoint
 
-ANSWERING = 20.0  # seconds that a server has to answer in, and to go on
+ANSWERING = 20.0  # seconds that a server may be silent, at first and in between
 
 
 @dataclass(frozen=True)

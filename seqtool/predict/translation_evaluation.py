@@ -114,12 +114,9 @@ class TranslationReport(SystemReport):
             return None
         statistics = self.baseline.statistics[0], self.system.statistics[0]
         gaps = length_gaps(*statistics, first, last, samples=self.system.samples)
-        text = {
-            f"BLEU ahead of the baseline, {short} source words": gaps.short.text(),
-            f"BLEU ahead of the baseline, {long} source words": gaps.long.text(),
-            "the difference of the two": gaps.growth.text(),
-        }
-        return {**asdict(gaps), "text": text}
+        ahead = "BLEU ahead of the baseline, {} source words".format
+        estimates = {ahead(short): gaps.short, ahead(long): gaps.long, "the difference of the two": gaps.growth}
+        return {**asdict(gaps), "text": {name: estimate.text() for name, estimate in estimates.items()}}
 
 
 @dataclass

@@ -11,7 +11,7 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import Sentences, decode, in_batches
+from seqtool.decoding.batching import decode, encoded_sentences, in_batches
 from seqtool.decoding.forced import force
 from seqtool.decoding.hypothesis import Hypothesis
 from seqtool.errors import InputError
@@ -109,7 +109,7 @@ class Translator(Predictor):
         before, self._sentences = self._sentences, self._sentences + len(sentences)
         decoded = decode(
             self.model,
-            Sentences([ids[i] for i in full]),
+            encoded_sentences([ids[i] for i in full]),
             self.settings,
             device=self.device,
             numbers=[before + i for i in full],

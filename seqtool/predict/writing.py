@@ -3,11 +3,10 @@
 import json
 import sys
 from abc import ABC
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Generic, Self, TextIO, TypeVar
 
 from omegaconf import DictConfig
@@ -67,16 +66,12 @@ class Writer(ABC, Generic[P]):
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """With its files, while it writes."""
         with ExitStack() as stack:
             self.open(stack)
-            self.stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stack.__exit__(kind, error, trace)
+            yield self
 
     def open(self, stack: ExitStack) -> None:
         """Make what is written to, which the stack closes."""

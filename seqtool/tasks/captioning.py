@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.decoding.batching import Images
+from seqtool.decoding.batching import Sources
 from seqtool.errors import InputError
 from seqtool.metrics.captions import CaptionScorer
 from seqtool.metrics.scores import metrics
@@ -98,7 +98,7 @@ class Captioning(Task):
             others = {name: value for one in own for name, value in one.scores(one.statistics(texts)).items()}
             return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"], **others}
 
-        sources = Images(split, range(len(references)))
+        sources = Sources(range(len(references)), split.pictures)
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:

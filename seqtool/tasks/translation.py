@@ -68,7 +68,7 @@ class Translation(Task):
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator":
         """Empty sources have empty translations."""
-        from seqtool.decoding.batching import Sentences  # imports torch
+        from seqtool.decoding.batching import encoded_sentences  # imports torch
         from seqtool.training.validation import Validator
 
         split = cache.split("valid")
@@ -84,7 +84,7 @@ class Translation(Task):
             lines = [written.get(i, "") for i in range(len(references))]
             return {name: value for one in found for name, value in one.scores(one.statistics(lines)).items()}
 
-        sources = Sentences([ids[i] for i in full])
+        sources = encoded_sentences([ids[i] for i in full])
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Translator":

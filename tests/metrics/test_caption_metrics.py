@@ -8,10 +8,10 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
-from seqtool.metrics.caption_statistics import rouge_l
-from seqtool.metrics.captions import NAMES, CaptionScorer, brevity, check_images, tokenized
+from seqtool.metrics.caption_statistics import brevity, rouge_l
+from seqtool.metrics.captions import NAMES, CaptionScorer, check_images, tokenized
 from seqtool.metrics.document_frequencies import DocumentFrequencies
-from seqtool.metrics.ngrams import ORDERS, NGramIndex
+from seqtool.metrics.ngrams import ORDERS, count_ngrams
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
 from seqtool.runtime.files import config_directory
@@ -219,20 +219,16 @@ def test_rouge_l_is_the_table_of_the_textbook() -> None:
 
 def test_ngrams_are_counted() -> None:
     captions = [caption.split() for captions in corpus()[1].values() for caption in captions]
-    held, others = captions[:40], captions[40:]
-    for n, own, foreign in zip(ORDERS, *(f() for f in _counters(held, others)), strict=True):
-        for counts, texts in ((own, held), (foreign, others)):
-            found: dict[int, list[int]] = {i: [] for i in range(len(texts))}
-            for caption, count in zip(counts.caption.tolist(), counts.count.tolist(), strict=True):
-                found[caption].append(count)
-            for i, words in enumerate(texts):
-                ngrams = Counter(tuple(words[j : j + n]) for j in range(len(words) - n + 1))
-                assert sorted(found[i]) == sorted(ngrams.values())
-
-
-def _counters(held: list[list[str]], others: list[list[str]]) -> Any:
-    index = NGramIndex(held)
-    return index.counts, lambda: index.counts_of(others)
+    flat = [word for words in captions for word in words]
+    for n, counts in zip(ORDERS, count_ngrams(flat, np.array([len(words) for words in captions])), strict=True):
+        texts = [tuple(flat[i : i + n]) for i in counts.place.tolist()]
+        assert len(set(texts)) == len(texts)
+        found: list[dict[Any, int]] = [{} for _ in captions]
+        entries = zip(*(one.tolist() for one in (counts.caption, counts.ngram, counts.count)), strict=True)
+        for caption, ngram, count in entries:
+            found[caption][texts[ngram]] = count
+        for i, words in enumerate(captions):
+            assert found[i] == Counter(tuple(words[j : j + n]) for j in range(len(words) - n + 1))
 
 
 def test_images_must_be_the_same() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seqtool.metrics import ptb
-from seqtool.metrics.ptb import tokenize, tokenize_all
+from seqtool.metrics.ptb import tokenize
 
 # Hard lines written by hand, each with what Java makes of it when the next line starts with "A".
 PAIRS = [json.loads(line) for line in (Path(__file__).parent / "ptb_pairs.jsonl").read_text("utf-8").splitlines()]
@@ -30,7 +30,7 @@ def test_hard_lines(caption: str, expected: str) -> None:
 def test_golden_pairs(shared: Path) -> None:
     """At most 1 in 10,000 differs, and those are known."""
     pairs = [json.loads(line) for line in (shared / "golden" / "ptb_pairs.jsonl").read_text("utf-8").splitlines()]
-    tokens = tokenize_all(caption for caption, _ in pairs)
+    tokens = [tokenize(caption) for caption, _ in pairs]
     different = {caption for (caption, wanted), found in zip(pairs, tokens, strict=True) if " ".join(found) != wanted}
     assert different == set(DIFFERENT)
     assert len(pairs) == 29_948

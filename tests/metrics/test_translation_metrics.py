@@ -105,7 +105,7 @@ def test_scores_of_a_sentence_are_sacrebleus(references: int) -> None:
     hypotheses[0] = "a cat"
     found = evaluate(hypotheses, alternatives[:references]).each()
     for i, (hypothesis, *texts) in enumerate(zip(hypotheses, *alternatives[:references], strict=True)):
-        assert found[i] == {
+        assert found[i]["scores"] == {
             "BLEU": sacrebleu.sentence_bleu(hypothesis, texts).score,
             "chrF2": sacrebleu.sentence_chrf(hypothesis, texts).score,
             "TER": sacrebleu.sentence_ter(hypothesis, texts).score,
