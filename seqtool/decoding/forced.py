@@ -4,22 +4,23 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqtool.decoding.hypothesis import Hypothesis, hypotheses
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD
 
-StepFunction = Callable[[Any, Any, Tensor], Step[Any]]
+StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
 class Prefix(NamedTuple):
-    """What the outputs of n sentences begin with: tokens n×(1+t), BOS and t ids; attention n×t×S over the source, or
-    None. The model has read all but the last token.
+    """What the outputs of B sentences begin with: tokens, BOS and t ids; attention over the source, or None. The model
+    has read all but the last token.
     """
 
-    tokens: Tensor
-    attention: Tensor | None
+    tokens: Int[Tensor, "B length"]
+    attention: Float[Tensor, "B t S"] | None
 
     @classmethod
     def nothing(cls, n: int) -> "Prefix":
@@ -29,14 +30,14 @@ class Prefix(NamedTuple):
     def to(self, device: torch.device) -> "Prefix":
         return Prefix(self.tokens.to(device), None if self.attention is None else self.attention.to(device))
 
-    def alphas(self, sentences: Tensor) -> list[Tensor]:
-        """Of the given N sentences the attention N×S of each of the t, or of none."""
+    def alphas(self, sentences: Int[Tensor, "N"]) -> list[Float[Tensor, "N S"]]:
+        """Of the given sentences the attention of each of the t, or of none."""
         return [] if self.attention is None else list(self.attention[sentences].unbind(1))
 
 
 @torch.no_grad()
-def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Prefix]:
-    """Have the model read known tokens, n×t ids without BOS: the state to decode from, and the prefix to go with it."""
+def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"]) -> tuple[Any, Prefix]:
+    """Have the model read known tokens, ids without BOS: the state to decode from, and the prefix to go with it."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
     if tokens.shape[1] == 1:
         return state, Prefix(tokens, None)
@@ -44,8 +45,10 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[An
     return state, Prefix(tokens, attention)
 
 
-def prefill(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Tensor | None]:
-    """Feed tokens, N×t ids: the state after them and the attention N×t×S, or None; in one pass if the model has one."""
+def prefill(
+    model: Any, memory: Any, state: Any, tokens: Int[Tensor, "N t"]
+) -> tuple[Any, Float[Tensor, "N t S"] | None]:
+    """Feed tokens (ids): the state after them and the attention, or None; in one pass if the model has one."""
     at_once = getattr(model, "prefill", None)
     if at_once is not None:
         state, attention = at_once(memory, state, tokens)
@@ -58,8 +61,8 @@ def prefill(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, T
 
 
 @torch.no_grad()
-def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[Hypothesis]:
-    """Forced decoding: the probability of given targets (B×(T+1) ids: BOS … EOS, then padding), and the attention."""
+def force(step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"]) -> list[Hypothesis]:
+    """Forced decoding: the probability of given targets (ids: BOS … EOS, then padding), and the attention."""
     log_p = torch.zeros(len(targets), device=targets.device)
     alphas = []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):

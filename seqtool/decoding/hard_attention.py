@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,22 +27,22 @@ class Choosing:
         memory, state = self.model.encode(source.images)
         return replace(memory, chances=source.uniforms, choose=self.choice), state
 
-    def step(self, memory: Any, state: Any, token: Tensor) -> Step[Any]:
+    def step(self, memory: Any, state: Any, token: Int[Tensor, "N"]) -> Step[Any]:
         step: Step[Any] = self.model.step(memory, state, token)
         return step
 
-    def chosen(self, alpha: Tensor, uniforms: NDArray[np.float64]) -> list[int]:
-        """The location of each of T words, given their attention T×S and the numbers it was chosen by."""
+    def chosen(self, alpha: Float[Tensor, "T S"], uniforms: NDArray[np.float64]) -> list[int]:
+        """The location of each word, given their attention and the numbers it was chosen by."""
         locations: list[int] = self.choice(alpha, torch.from_numpy(uniforms[: len(alpha)]).float()).argmax(-1).tolist()
         return locations
 
 
 @dataclass(frozen=True)
 class WithUniforms:
-    """A batch of images with a random number in [0, 1) for each word that may be written, B×T."""
+    """A batch of images with a random number in [0, 1) for each word that may be written."""
 
     images: Annotations | Pixels
-    uniforms: Tensor
+    uniforms: Float[Tensor, "B T"]
 
     def to(self, device: torch.device) -> "WithUniforms":
         return WithUniforms(self.images.to(device), self.uniforms.to(device))

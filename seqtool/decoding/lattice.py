@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
+from jaxtyping import Int
 from torch import Tensor
 
 from seqtool.decoding.pointers import Branches
@@ -31,8 +32,8 @@ class Lattice:
         self.steps: defaultdict[int, list[list[Candidate]]] = defaultdict(list)
         self._beams: dict[int, list[int]] = {}  # where the last step's beams are among its candidates
 
-    def add(self, sentences: Tensor, best: Branches, kept: Tensor) -> None:
-        """One step of the given n sentences: the branches considered, n×W, and the places of those kept, n×beam."""
+    def add(self, sentences: Int[Tensor, "B"], best: Branches, kept: Int[Tensor, "B K"]) -> None:
+        """One step of the given sentences: the branches considered, B×W, and the places of those kept."""
         beam = kept.shape[1]
         columns = (one.tolist() for one in (sentences, *best, kept))
         for sentence, rows, tokens, log_p, places in zip(*columns, strict=True):

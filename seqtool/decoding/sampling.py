@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
@@ -21,7 +22,7 @@ def sample(
     memory: Any,
     state: Any,
     *,
-    uniforms: Tensor,
+    uniforms: Float[Tensor, "B K T"],
     maximum: Sequence[int],
     minimum: int = 1,
     temperature: float,
@@ -33,7 +34,7 @@ def sample(
     """Ancestral sampling, most probable first, with the random numbers passed in: a sentence's samples depend on
     nothing else.
 
-    `uniforms`, sentences × samples × length, lie in [0, 1): each picks a word by the inverse of the cumulative
+    `uniforms`, of K samples a sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
     distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`).
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
@@ -69,7 +70,7 @@ def sample(
     return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
 
 
-def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:
+def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:
     if top_k:
         smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
         log_p = log_p.masked_fill(log_p < smallest, -math.inf)

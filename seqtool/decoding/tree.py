@@ -5,12 +5,13 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 X = TypeVar("X")
 
 
-def select(tree: X, rows: Tensor) -> X:
+def select(tree: X, rows: Int[Tensor, "N"]) -> X:
     """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; whatever else is in
     the tree is the same for all rows and stays.
 
@@ -33,7 +34,7 @@ def _select(tree: Any, rows: Tensor) -> Any:
     return tree
 
 
-def keep(tree: X, rows: Tensor, count: int) -> X:
+def keep(tree: X, rows: Int[Tensor, "N"], count: int) -> X:
     """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
     their order nothing is copied.
     """

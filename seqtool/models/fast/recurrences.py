@@ -88,8 +88,8 @@ class TorchRecurrence(GatheredRecurrence):
             return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
 
 
-def _as_taken(first: State) -> Tensor | State:
-    """The first state as torch's functions take it: of a cell with one tensor, the tensor."""
+def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """The first state, 1×N×H, as torch's functions take it: of a cell with one tensor, the tensor."""
     return first if len(first) > 1 else first[0]
 
 
