@@ -66,6 +66,10 @@ class Batch:
         """B×T: what it should say, one position ahead of `inputs`."""
         return self.target[:, 1:]
 
+    def pinned(self) -> "Batch":
+        """In memory that a GPU copies from by itself."""
+        return Batch(self.source.pinned(), self.target.pin_memory(), self.indices, self.tokens)
+
     def to(self, device: torch.device | str) -> "Batch":
         target = self.target.to(device, non_blocking=True)
         return Batch(self.source.to(device), target, self.indices, self.tokens)

@@ -19,6 +19,9 @@ class Source:
         """True at real positions."""
         return torch.arange(self.tokens.shape[1], device=self.lengths.device) < self.lengths[:, None]
 
+    def pinned(self) -> "Source":
+        return Source(self.tokens.pin_memory(), self.lengths.pin_memory())
+
     def to(self, device: torch.device | str) -> "Source":
         return Source(self.tokens.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
 
@@ -29,6 +32,9 @@ class Annotations:
 
     values: Float[Tensor, "B S D"]
 
+    def pinned(self) -> "Annotations":
+        return Annotations(self.values.pin_memory())
+
     def to(self, device: torch.device | str) -> "Annotations":
         return Annotations(self.values.to(device, non_blocking=True))
 
@@ -38,6 +44,9 @@ class Pixels:
     """Images as a backbone reads them."""
 
     values: UInt8[Tensor, "B 3 height width"]
+
+    def pinned(self) -> "Pixels":
+        return Pixels(self.values.pin_memory())
 
     def to(self, device: torch.device | str) -> "Pixels":
         return Pixels(self.values.to(device, non_blocking=True))
