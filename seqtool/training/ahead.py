@@ -11,14 +11,15 @@ import torch
 from seqtool.data.batches import Batch, Indices
 
 BATCHES = 2  # that are made ready or wait at once
-DEVICES = ("cuda",)  # that compute while Python does something else; on a CPU the thread takes what it saves
+DEVICES = ("cuda",)  # that compute while Python does something else
 
 
 class Ahead:
     """Makes a training split's batches, the next ones on a thread between entering and leaving, in pinned memory, from
     which they are copied to the GPU without waiting for it. `make` must not draw random numbers.
 
-    On a CPU, and outside, `take` makes each batch when it is asked for.
+    On a CPU, and outside, `take` makes each batch when it is asked for: with a thread an update took 124 ms of a CPU's
+    time where it took 119 without (RNNsearch of 64 units, 64 sentences, one thread).
     """
 
     def __init__(self, make: Callable[[Indices], Batch], device: torch.device) -> None:
