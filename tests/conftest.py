@@ -5,13 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shapes
 import torch
-from small_models import MODELS, make_model
+from jaxtyping import install_import_hook
 
-from seqtool.models.contract import EncoderDecoder
+# The shapes in the signatures of these are checked, as they are imported from here on; commands that tests run as
+# processes of their own are not.
+CHECKED = ["seqtool.models", "seqtool.decoding", "seqtool.training.losses"]
+install_import_hook(CHECKED, "shapes.shapes")
+
+from small_models import MODELS, make_model  # noqa: E402
+
+from seqtool.models.contract import EncoderDecoder  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def shapes_are_checked() -> None:
+    shapes.begin()
 
 
 @pytest.fixture(params=MODELS)

@@ -107,7 +107,7 @@ def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sa
     alpha = torch.randn(rows, steps, 4).softmax(-1)
     output = Output(logits, alpha, None, sampled=Sampled(**sampled) if sampled else None)
     target = torch.cat([torch.full((len(labels), 1), 1), labels], 1)
-    batch = Batch(Annotations(torch.zeros(0)), target, np.arange(len(labels)), int((labels != 0).sum()))
+    batch = Batch(Annotations(torch.zeros(0, 0, 0)), target, np.arange(len(labels)), int((labels != 0).sum()))
     return TrainingLoss(Given(output, penalties), 0.0), batch  # type: ignore[arg-type]
 
 

@@ -70,6 +70,11 @@ class Batch:
         """B×T: what it should say, one position ahead of `inputs`."""
         return self.target[:, 1:]
 
+    def pinned(self) -> "Batch":
+        """In memory that a GPU copies from by itself."""
+        source = None if self.source is None else self.source.pinned()
+        return Batch(source, self.target.pin_memory(), self.indices, self.tokens, self.continues)
+
     def to(self, device: torch.device | str) -> "Batch":
         target = self.target.to(device, non_blocking=True)
         source = None if self.source is None else self.source.to(device)

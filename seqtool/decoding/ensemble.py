@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqtool.models.contract import Step
@@ -23,19 +24,19 @@ class Ensemble:
         return tuple(memory for memory, _ in encoded), tuple(state for _, state in encoded)
 
     def prefill(
-        self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Tensor
-    ) -> tuple[tuple[Any, ...], Tensor | None]:
+        self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
+    ) -> tuple[tuple[Any, ...], Float[Tensor, "N t S"] | None]:
         read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
         return tuple(state for state, _ in read), _mean([attention for _, attention in read])
 
-    def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Tensor) -> Step[tuple[Any, ...]]:
+    def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
         steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
         log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
         attention = _mean([s.attention for s in steps])
         return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
 
 
-def _mean(attention: Sequence[Tensor | None]) -> Tensor | None:
+def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:
     """Over the models that attend."""
     alphas = [alpha for alpha in attention if alpha is not None]
     return torch.stack(alphas).mean(0) if alphas else None

@@ -4,27 +4,28 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqtool.decoding.hypothesis import Hypothesis, hypotheses
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD
 
-StepFunction = Callable[[Any, Any, Tensor], Step[Any]]
+StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
 class Prefix(NamedTuple):
-    """What the outputs of n sentences begin with: tokens n×(1+t), BOS and t ids; attention n×t×S over the source, or
-    None. The model has read all but the last token.
+    """What the outputs of B sentences begin with: tokens, BOS and t ids; attention over the source, or None. The model
+    has read all but the last token.
     """
 
-    tokens: Tensor
-    attention: Tensor | None
+    tokens: Int[Tensor, "B length"]
+    attention: Float[Tensor, "B t S"] | None
 
 
 @torch.no_grad()
-def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[Any, Prefix]:
-    """Have the model read known tokens, n×t ids without BOS: the state to decode from, and the prefix to go with it."""
+def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"]) -> tuple[Any, Prefix]:
+    """Have the model read known tokens, ids without BOS: the state to decode from, and the prefix to go with it."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
     attention = None
     if tokens.shape[1] > 1:
@@ -33,8 +34,8 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Tensor) -> tuple[An
 
 
 @torch.no_grad()
-def force(step: StepFunction, memory: Any, state: Any, targets: Tensor) -> list[Hypothesis]:
-    """Forced decoding: the probability of given targets (B×(T+1) ids: BOS … EOS, then padding), and the attention."""
+def force(step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"]) -> list[Hypothesis]:
+    """Forced decoding: the probability of given targets (ids: BOS … EOS, then padding), and the attention."""
     log_p = torch.zeros(len(targets), device=targets.device)
     alphas = []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):

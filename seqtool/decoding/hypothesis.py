@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from seqtool.errors import InputError
@@ -17,7 +18,7 @@ class Hypothesis(NamedTuple):
     """A decoded sequence.
 
     tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
-    was ranked by; attention: T×S, a row for each token and one for EOS where it ended, or None; ended: with EOS,
+    was ranked by; attention: a row for each token and one for EOS where it ended, or None; ended: with EOS,
     not by reaching the maximum length.
 
     Where it was decoded from a prefix, tokens and attention begin with the prefix's; log_probability and score are of
@@ -27,7 +28,7 @@ class Hypothesis(NamedTuple):
     tokens: list[int]
     log_probability: float
     score: float
-    attention: Tensor | None
+    attention: Float[Tensor, "T S"] | None
     ended: bool
 
 
@@ -46,19 +47,18 @@ def length_penalty(name: str, alpha: float) -> LengthPenalty:
     return penalties[name]
 
 
-def covered(attention: Tensor, real: Tensor | None) -> float:
-    """Σ_j log min(Σ_i α_ij, 1) of attention T×S (Wu et al. 2016, equation 14, without its β); j over the source
-    positions where `real`, of S, is true, or over all.
+def covered(attention: Float[Tensor, "T S"], real: Bool[Tensor, "S"] | None) -> float:
+    """Σ_j log min(Σ_i α_ij, 1) of the attention (Wu et al. 2016, equation 14, without its β); j over the source
+    positions where `real` is true, or over all.
     """
     total = attention.sum(0) if real is None else attention.sum(0)[real]
     return float(total.clamp(LEAST_COVERED, 1).log().sum())
 
 
-def hypotheses(ids: Sequence[list[int]], attention: Tensor | None, log_p: Tensor) -> list[Hypothesis]:
-    """N of them, each up to its EOS and without padding, scored by its log-probability.
-
-    ids: N rows of T, without BOS; attention: N×T×S; log_p: N.
-    """
+def hypotheses(
+    ids: Sequence[list[int]], attention: Float[Tensor, "N T S"] | None, log_p: Float[Tensor, "N"]
+) -> list[Hypothesis]:
+    """Of N rows of ids, without BOS: each up to its EOS and without padding, scored by its log-probability."""
     attention = None if attention is None else attention.cpu()
     made = []
     for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):

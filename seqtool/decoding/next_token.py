@@ -3,6 +3,7 @@
 import math
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqtool.models.tokens import BOS, EOS, PAD
@@ -10,8 +11,8 @@ from seqtool.models.tokens import BOS, EOS, PAD
 BLOCK = 64  # numbers whose maximum is taken at once
 
 
-def log_probabilities(logits: Tensor, *, may_end: bool) -> Tensor:
-    """N×V log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early.
+def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool) -> Float[Tensor, "N V"]:
+    """Log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early.
 
     Logits in single precision are overwritten.
     """
@@ -22,7 +23,7 @@ def log_probabilities(logits: Tensor, *, may_end: bool) -> Tensor:
     return log_p
 
 
-def highest(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], Int[Tensor, "N {k}"]]:
     """The k highest of each row, and where they are, like `topk` but in a quarter of its time on long rows: they lie in
     the k blocks with the highest maxima, or behind the last whole block.
     """

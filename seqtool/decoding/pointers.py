@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix
@@ -13,12 +14,12 @@ from seqtool.models.tokens import EOS
 
 class Branches(NamedTuple):
     """Continuations, all on the CPU: row, the row of the search that each goes on from; token, its id; log_p, in nats,
-    from the first step on.
+    from the first step on. Those of a step are B×W, W for each sentence; others are in a row.
     """
 
-    row: Tensor
-    token: Tensor
-    log_p: Tensor
+    row: Int[Tensor, "..."]
+    token: Int[Tensor, "..."]
+    log_p: Float[Tensor, "..."]
 
 
 class Pointers:
@@ -26,25 +27,27 @@ class Pointers:
     computed it, so of the rows before. Nothing is copied as rows are reordered; `trace` follows the pointers back.
     """
 
-    def __init__(self, prefix: Prefix, sentences: Tensor) -> None:
-        """`sentences` N: whose each of the first rows is. The prefix counts as steps that changed no row."""
+    def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
+        """`sentences`: whose each of the first rows is. The prefix counts as steps that changed no row."""
         known = prefix.tokens[sentences, 1:].T.tolist()
         self._rows = [list(range(len(sentences)))] * len(known)
         self._tokens: list[list[int]] = known
         self._attention = [] if prefix.attention is None else [*prefix.attention[sentences].cpu().unbind(1)]
 
-    def attend(self, alpha: Tensor) -> None:
-        """A step's attention, N×S: at every step or at none."""
+    def attend(self, alpha: Float[Tensor, "N S"]) -> None:
+        """A step's attention: at every step or at none."""
         self._attention.append(alpha.cpu())
 
-    def extend(self, rows: Tensor, tokens: Tensor) -> None:
+    def extend(self, rows: Int[Tensor, "N"], tokens: Int[Tensor, "N"]) -> None:
         """The rows that the new ones go on from, and what they are continued with."""
         self._rows.append(rows.tolist())
         self._tokens.append(tokens.tolist())
 
-    def trace(self, rows: Tensor, tokens: Tensor) -> tuple[list[list[int]], Tensor | None]:
-        """K hypotheses that go on from `rows` and end with `tokens`, as they were since BOS: their ids, and their
-        attention K×T×S or None.
+    def trace(
+        self, rows: Int[Tensor, "n"], tokens: Int[Tensor, "n"]
+    ) -> tuple[list[list[int]], Float[Tensor, "n T S"] | None]:
+        """The hypotheses that go on from `rows` and end with `tokens`, as they were since BOS: their ids, and their
+        attention or None.
         """
         path, ids = [rows.tolist()], [tokens.tolist()]
         for parents, fed in zip(reversed(self._rows), reversed(self._tokens), strict=True):

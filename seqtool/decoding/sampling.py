@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
@@ -21,7 +22,7 @@ def sample(
     memory: Any,
     state: Any,
     *,
-    uniforms: Tensor,
+    uniforms: Float[Tensor, "B K T"],
     maximum: Sequence[int],
     minimum: int = 1,
     temperature: float,
@@ -34,7 +35,7 @@ def sample(
     """Ancestral sampling, most probable first, with the random numbers passed in: a sentence's samples depend on
     nothing else.
 
-    `uniforms`, sentences × samples × length, lie in [0, 1): each picks a word by the inverse of the cumulative
+    `uniforms`, of K samples a sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
     distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`). `each` is given the tokens of
     every step, one a row, PAD where it has ended, and says which rows end with it.
 
@@ -72,7 +73,7 @@ def sample(
     return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
 
 
-def _truncated(log_p: Tensor, top_k: int, top_p: float) -> Tensor:
+def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:
     if top_k:
         smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
         log_p = log_p.masked_fill(log_p < smallest, -math.inf)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
@@ -34,7 +35,7 @@ def beam_search(
     n_best: int,
     penalty: LengthPenalty,
     coverage: float,
-    mask: Tensor | None = None,
+    mask: Bool[Tensor, "B S"] | None = None,
     keep_attention: bool,
     prefix: Prefix | None = None,
     trace: Lattice | None = None,
@@ -43,7 +44,7 @@ def beam_search(
 
     None is longer than its sentence's `maximum` (tokens, EOS included), and none ends before its `minimum` length.
     `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1), j over the
-    real positions of its source, which `mask` (sentences × S) says; None is all of them. Lengths and probabilities are
+    real positions of its source, which `mask` says; None is all of them. Lengths and probabilities are
     of what follows the `prefix` (`forced.read_prefix`). `trace` is told of every continuation that is considered.
     """
     active = torch.arange(len(maximum))  # the sentences still searched
@@ -79,17 +80,17 @@ def beam_search(
     return found.best()
 
 
-def _best(log_p: Tensor) -> Branches:
-    """The 2·beam best of n×beam×V for each sentence; of a beam of 1 the best."""
+def _best(log_p: Float[Tensor, "B K V"]) -> Branches:
+    """The 2·beam best for each sentence; of a beam of 1 the best."""
     n, beam, vocabulary = log_p.shape
     width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
     best, index = (one.cpu() for one in highest(log_p.flatten(1), width))
     return Branches(index // vocabulary + beam * torch.arange(n)[:, None], index % vocabulary, best)
 
 
-def _divide(best: Branches, beam: int) -> tuple[Tensor, Tensor, Branches]:
-    """Which of the first `beam` end, n×beam; the places of the `beam` best that do not, n×beam, and these: those of
-    probability 0 if there are not as many.
+def _divide(best: Branches, beam: int) -> tuple[Bool[Tensor, "B K"], Int[Tensor, "B K"], Branches]:
+    """Which of the first `beam` end; the places of the `beam` best that do not, and these: those of probability 0 if
+    there are not as many.
     """
     ends = best.token == EOS
     log_p, kept = best.log_p.masked_fill(ends, -math.inf).topk(beam, -1)
@@ -107,7 +108,7 @@ class _Found:
         n_best: int,
         penalty: LengthPenalty,
         coverage: float,
-        mask: Tensor | None,
+        mask: Bool[Tensor, "B S"] | None,
     ) -> None:
         self._beam, self._n_best, self._penalty, self._coverage = beam, n_best, penalty, coverage
         self._real = mask.cpu() if coverage and mask is not None else None
@@ -118,10 +119,16 @@ class _Found:
         self._bar = torch.full((len(maximum),), -math.inf, dtype=torch.float64)
 
     def add(
-        self, active: Tensor, length: int, best: Branches, ended: Tensor, live: Branches, pointers: Pointers
-    ) -> Tensor:
+        self,
+        active: Int[Tensor, "B"],
+        length: int,
+        best: Branches,
+        ended: Bool[Tensor, "B K"],
+        live: Branches,
+        pointers: Pointers,
+    ) -> Int[Tensor, "n"]:
         """Set aside what has ended, and what lives at its sentence's maximum length, as far as there is room among the
-        n best; which of the n active sentences go on.
+        n best; which of the active sentences go on.
         """
         owner, place = ended.nonzero(as_tuple=True)
         if len(owner):
@@ -137,7 +144,7 @@ class _Found:
         hopeless = attainable <= self._bar[active]
         return ((self._limit[active] > length) & ~hopeless).nonzero().flatten()
 
-    def _set_aside(self, sentences: Tensor, length: int, last: Branches, pointers: Pointers) -> None:
+    def _set_aside(self, sentences: Int[Tensor, "n"], length: int, last: Branches, pointers: Pointers) -> None:
         """`last`: the last step of a hypothesis of each of the given sentences."""
         ids, attention = pointers.trace(last.row, last.token)
         for i, hypothesis in zip(sentences.tolist(), hypotheses(ids, attention, last.log_p), strict=True):

@@ -5,10 +5,11 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 
-def select(tree: Any, rows: Tensor) -> Any:
+def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
     """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; whatever else is in
     the tree is the same for all rows and stays.
 
@@ -43,7 +44,7 @@ def rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
     return tree
 
 
-def keep(tree: Any, rows: Tensor, count: int) -> Any:
+def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
     """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
     their order nothing is copied.
     """

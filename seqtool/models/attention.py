@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
@@ -16,9 +17,14 @@ from seqtool.models.contract import Memory
 from seqtool.models.precision import single
 from seqtool.runtime.classes import chosen
 
+Queries = Float[Tensor, "B K H"]
+Values = Float[Tensor, "B S D"]
+Keys = Float[Tensor, "B S A"]
+Scores = Float[Tensor, "B K S"]
+
 
 class Score(nn.Module, ABC):
-    """score(query B×K×H, keys B×S×A) → B×K×S; `keys` turns annotation vectors B×S×D into keys, once.
+    """How well queries match keys; `keys` turns annotation vectors into keys, once.
 
     It is made with the lengths of a query and of an annotation vector, H and D, and the size that `model.alignment` is.
     """
@@ -27,10 +33,10 @@ class Score(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def keys(self, values: Tensor) -> Tensor: ...
+    def keys(self, values: Values) -> Keys: ...
 
     @abstractmethod
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor: ...
+    def forward(self, query: Queries, keys: Keys) -> Scores: ...
 
 
 class Dot(Score):
@@ -44,17 +50,17 @@ class Dot(Score):
                 f"({value}): make decoder_hidden equal to the encoder's output, or choose score=general."
             )
 
-    def keys(self, values: Tensor) -> Tensor:
+    def keys(self, values: Values) -> Keys:
         return values
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, query: Queries, keys: Keys) -> Scores:
         return query @ keys.transpose(1, 2)
 
 
 class ScaledDot(Dot):
     """h_jᵀ s / √d."""
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, query: Queries, keys: Keys) -> Scores:
         return super().forward(query / math.sqrt(query.shape[-1]), keys)
 
 
@@ -65,11 +71,11 @@ class General(Score):
         super().__init__(query, value, size)
         self.W = nn.Linear(value, query, bias=False)
 
-    def keys(self, values: Tensor) -> Tensor:
+    def keys(self, values: Values) -> Keys:
         keys: Tensor = self.W(values)
         return keys
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, query: Queries, keys: Keys) -> Scores:
         return query @ keys.transpose(1, 2)
 
 
@@ -82,11 +88,11 @@ class Additive(Score):
         self.U = nn.Linear(value, size, bias=False)
         self.v = nn.Linear(size, 1, bias=False)
 
-    def keys(self, values: Tensor) -> Tensor:
+    def keys(self, values: Values) -> Keys:
         keys: Tensor = self.U(values)
         return keys
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, query: Queries, keys: Keys) -> Scores:
         e: Tensor = self.v(torch.tanh(self.W(query)[:, :, None] + keys[:, None]))
         return e.squeeze(-1)
 
@@ -100,17 +106,17 @@ SCORES: dict[str, type[Score]] = {
 
 
 class WeightedSum(nn.Module):
-    """Weights N×S of annotation vectors B×S×D, N = B·K → N×D, in the type of the vectors."""
+    """The sums of weighted annotation vectors, N = B·K, in the type of the vectors."""
 
-    def forward(self, weights: Tensor, values: Tensor) -> Tensor:
+    def forward(self, weights: Float[Tensor, "N S"], values: Values) -> Float[Tensor, "N D"]:
         return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
 
 
 class Attended(NamedTuple):
-    """What a query saw: context N×D, and alpha N×S, which sums to 1 over real positions and is 0 elsewhere."""
+    """What a query saw: the context, and alpha, which sums to 1 over real positions and is 0 elsewhere."""
 
-    context: Tensor
-    alpha: Tensor
+    context: Float[Tensor, "N D"]
+    alpha: Float[Tensor, "N S"]
 
 
 class Attention(nn.Module):
@@ -121,8 +127,8 @@ class Attention(nn.Module):
         self.score = chosen(score, SCORES, kind="score")(query, value, size)
         self.sum = WeightedSum()
 
-    def forward(self, query: Tensor, memory: Memory) -> Attended:
-        """`query` is N×H with N = B·K: K queries for each of the memory's B rows. The softmax is in single precision
+    def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> Attended:
+        """N = B·K: K queries for each of the memory's B rows. The softmax is in single precision
         at least.
         """
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)

@@ -11,19 +11,22 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.models.precision import at_least_single
 from seqtool.runtime.classes import chosen
 
-State = tuple[Tensor, ...]
-"""The tensors a cell carries from step to step, each N×H; the first is its output h. In single precision at least, also
+State = tuple[Float[Tensor, "N H"], ...]
+"""The tensors a cell carries from step to step; the first is its output h. In single precision at least, also
 where products are not: what is rounded at every step is far off after a hundred.
 """
 
+Shares = Float[Tensor, "N {self.gates*self.hidden}"]  # of the pre-activations of a cell, `self`
+
 
 class Cell(nn.Module, ABC):
-    """One step of a recurrence: `x` N×(gates·H), state of N×H tensors → the new state."""
+    """One step of a recurrence: the input's share `x`, and the state → the new state."""
 
     gates: int
     tensors: int = 1
@@ -34,10 +37,10 @@ class Cell(nn.Module, ABC):
         self.hidden = hidden
 
     @abstractmethod
-    def forward(self, x: Tensor, state: State) -> State: ...
+    def forward(self, x: Shares, state: State) -> State: ...
 
-    def start(self, x: Tensor) -> State:
-        """The zero state for a batch like `x` (N×…)."""
+    def start(self, x: Float[Tensor, "N ..."]) -> State:
+        """The zero state for a batch like `x`."""
         return tuple(at_least_single(x.new_zeros(x.shape[0], self.hidden)) for _ in range(self.tensors))
 
 
@@ -50,7 +53,7 @@ class RNN(Cell):
         super().__init__(hidden)
         self.recurrent = nn.Linear(hidden, hidden)
 
-    def forward(self, x: Tensor, state: State) -> State:
+    def forward(self, x: Shares, state: State) -> State:
         (h,) = state
         return (torch.tanh(at_least_single(x) + self.recurrent(h)),)
 
@@ -65,7 +68,7 @@ class LSTM(Cell):
         super().__init__(hidden)
         self.recurrent = nn.Linear(hidden, 4 * hidden)
 
-    def forward(self, x: Tensor, state: State) -> State:
+    def forward(self, x: Shares, state: State) -> State:
         h, c = state
         i, f, g, o = (at_least_single(x) + self.recurrent(h)).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -81,7 +84,7 @@ class GRU(Cell):
         super().__init__(hidden)
         self.recurrent = nn.Linear(hidden, 3 * hidden)
 
-    def forward(self, x: Tensor, state: State) -> State:
+    def forward(self, x: Shares, state: State) -> State:
         (h,) = state
         x_r, x_z, x_n = at_least_single(x).chunk(3, -1)
         u_r, u_z, u_n = self.recurrent(h).chunk(3, -1)
@@ -100,7 +103,7 @@ class GRUCho(Cell):
         self.recurrent = nn.Linear(hidden, 2 * hidden, bias=False)
         self.candidate = nn.Linear(hidden, hidden, bias=False)
 
-    def forward(self, x: Tensor, state: State) -> State:
+    def forward(self, x: Shares, state: State) -> State:
         (h,) = state
         x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
         r, z = torch.sigmoid(x_rz + self.recurrent(h)).chunk(2, -1)
@@ -116,17 +119,22 @@ def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
 
 
 class States(NamedTuple):
-    """h after every step, N×T×H; the state after each row's last step; and, where it was asked for, h step by step as
+    """h after every step; the state after each row's last step; and, where it was asked for, h step by step as
     it stands in the graph.
     """
 
-    h: Tensor
+    h: Float[Tensor, "N T H"]
     last: State
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Float[Tensor, "N H"], ...]
 
     @classmethod
-    def of(cls, tensors: State, lengths: Tensor | None, outputs: tuple[Tensor, ...] = ()) -> "States":
-        """Of the state's tensors after every step, T×N×H. Rows end after `lengths` steps, N, or all after the last."""
+    def of(
+        cls,
+        tensors: tuple[Float[Tensor, "T N H"], ...],
+        lengths: Int[Tensor, "N"] | None,
+        outputs: tuple[Float[Tensor, "N H"], ...] = (),
+    ) -> "States":
+        """Of the state's tensors after every step. Rows end after `lengths` steps, or all after the last."""
         last = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
@@ -143,10 +151,15 @@ class Recurrence(nn.Module):
         self.input = nn.Linear(inputs, self.cell.gates * hidden)
 
     def forward(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
+        self,
+        x: Float[Tensor, "N T inputs"],
+        state: State | None = None,
+        *,
+        lengths: Int[Tensor, "N"] | None = None,
+        stepwise: bool = False,
     ) -> States:
-        """All steps of `x` (N×T×inputs), from `state` or from zero; rows end after `lengths` steps, N. `stepwise` asks
-        for the outputs.
+        """All steps of `x`, from `state` or from zero; rows end after `lengths` steps. `stepwise` asks for the
+        outputs.
         """
         x = self.input(x.transpose(0, 1))
         state = self.cell.start(x[0]) if state is None else state
@@ -157,20 +170,20 @@ class Recurrence(nn.Module):
         tensors = tuple(map(torch.stack, zip(*states, strict=True)))
         return States.of(tensors, lengths, tuple(one[0] for one in states) if stepwise else ())
 
-    def step(self, x: Tensor, state: State) -> State:
-        """One step: `x` N×inputs."""
+    def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
+        """One step."""
         new: State = self.cell(self.input(x), state)
         return new
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The state of a stack of cells: for each layer its tensors, N×H."""
+    """The state of a stack of cells: for each layer its tensors."""
 
     layers: tuple[State, ...]
 
     @property
-    def top(self) -> Tensor:
+    def top(self) -> Float[Tensor, "N H"]:
         return self.layers[-1][0]
 
 
@@ -180,8 +193,10 @@ class Stack(nn.ModuleList):
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())
 
-    def step(self, x: Tensor, layers: tuple[State, ...], dropout: nn.Dropout) -> tuple[Tensor, tuple[State, ...]]:
-        """One step of all layers, with dropout behind each: the output N×H and the new states."""
+    def step(
+        self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout
+    ) -> tuple[Float[Tensor, "N H"], tuple[State, ...]]:
+        """One step of all layers, with dropout behind each: the output and the new states."""
         new: list[State] = []
         for recurrence, old in zip(self, layers, strict=True):
             new.append(recurrence.step(x, old))

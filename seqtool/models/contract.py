@@ -22,6 +22,10 @@ What they owe each other:
 - `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
 - `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
   state is then that of one row, to be repeated).
+
+Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
+target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
+checked while the tests run (tests/conftest.py), and never otherwise.
 """
 
 from abc import ABC, abstractmethod
@@ -29,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
@@ -39,38 +44,36 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Memory:
-    """values B×S×D annotation vectors, keys B×S×A (empty, ×0, where the context is fixed), mask B×S, true at real
-    positions.
-    """
+    """Annotation vectors, their keys (empty, ×0, where the context is fixed), and a mask: true at real positions."""
 
-    values: Tensor
-    keys: Tensor
-    mask: Tensor
+    values: Float[Tensor, "B S D"]
+    keys: Float[Tensor, "B S A"]
+    mask: Bool[Tensor, "B S"]
 
 
 class Step(NamedTuple, Generic[S]):
-    """One decoding step: logits N×V, the new state, attention N×S over the source (None without attention)."""
+    """One decoding step: logits, the new state, attention over the source (None without attention)."""
 
-    logits: Tensor
+    logits: Float[Tensor, "N V"]
     state: S
-    attention: Tensor | None
+    attention: Float[Tensor, "N S"] | None
 
 
 @dataclass(frozen=True)
 class Output:
     """Teacher forcing over a whole target.
 
-    features B×T×R, to be projected to logits; attention B×T×S, or None; the state after the last step. Where it was
-    asked for, the hidden states, one B×H tensor for each time step as it stands in the graph, so that gradients by time
-    step can be asked for: the encoder's in the order in which it read, then the decoder's. Where hard attention drew, B
-    stands for `sampled`'s N rows.
+    features, to be projected to logits; attention, or None; the state after the last step. Where it was asked for, the
+    hidden states, a tensor for each time step as it stands in the graph, so that gradients by time step can be asked
+    for: the encoder's in the order in which it read, then the decoder's. N is B, or `sampled`'s rows where hard
+    attention drew.
     """
 
-    features: Tensor
-    attention: Tensor | None
+    features: Float[Tensor, "N T R"]
+    attention: Float[Tensor, "N T S"] | None
     state: Any
-    encoder_states: tuple[Tensor, ...] = ()
-    decoder_states: tuple[Tensor, ...] = ()
+    encoder_states: tuple[Float[Tensor, "N encoder_H"], ...] = ()
+    decoder_states: tuple[Float[Tensor, "N H"], ...] = ()
     sampled: Sampled | None = None
 
 
@@ -92,11 +95,11 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         """Read the source once: the memory and the decoder's first state."""
 
     @abstractmethod
-    def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
-        """Feed `token` (N, ids) to N = B·K states, K for each row of the memory."""
+    def step(self, memory: Any, state: S, token: Int[Tensor, "N"]) -> Step[S]:
+        """Feed `token` (ids) to N = B·K states, K for each row of the memory."""
 
-    def prefill(self, memory: Any, state: S, tokens: Tensor) -> tuple[S, Tensor | None]:
-        """Feed known tokens, N×t ids, to N states: the last state, and attention N×t×S or None."""
+    def prefill(self, memory: Any, state: S, tokens: Int[Tensor, "N t"]) -> tuple[S, Float[Tensor, "N t S"] | None]:
+        """Feed known tokens (ids) to N states: the last state, and attention or None."""
         seen = []
         for token in tokens.unbind(1):
             _, state, attention = self.step(memory, state, token)
@@ -104,18 +107,20 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         return state, torch.stack(seen, 1) if seen else None
 
     @abstractmethod
-    def forward(self, source: Any, target: Tensor, state: S | None = None, *, stepwise: bool = False) -> Output:
-        """Teacher forcing: `target` B×T ids from BOS on; features of position t predict token t + 1. `stepwise` asks
+    def forward(
+        self, source: Any, target: Int[Tensor, "B T"], state: S | None = None, *, stepwise: bool = False
+    ) -> Output:
+        """Teacher forcing: `target` are ids from BOS on; features of position t predict token t + 1. `stepwise` asks
         for the hidden states.
         """
 
-    def project(self, features: Tensor) -> Tensor:
-        """Features …×R → logits …×V."""
+    def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
+        """Features → logits."""
         logits: Tensor = self.output(features)
         return logits
 
-    def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
-        """−log p of the labels, N×T, in nats, with label smoothing."""
+    def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
+        """−log p of the labels in nats, with label smoothing."""
         return cross_entropy(self.project(features), labels, smoothing)
 
     def __call__(self, *arguments: Any, **named: Any) -> Output:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,16 +11,16 @@ from seqtool.models.tokens import PAD
 
 
 class CrossEntropy(NamedTuple):
-    """total: the smoothed cross-entropy summed over the real tokens, to be minimised; nll: −log p of each, N×T, a
-    constant, 0 at padding. Both in nats.
+    """total: the smoothed cross-entropy summed over the real tokens, to be minimised; nll: −log p of each, a constant,
+    0 at padding. Both in nats.
     """
 
-    total: Tensor
-    nll: Tensor
+    total: Float[Tensor, ""]
+    nll: Float[Tensor, "N T"]
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
-    """−log softmax(logits)[label]; logits N×T×V, labels N×T. The softmax is in single precision at least.
+def cross_entropy(logits: Float[Tensor, "N T V"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
+    """−log softmax(logits)[label]. The softmax is in single precision at least.
 
     With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
     (Szegedy et al. 2016).

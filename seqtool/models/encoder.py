@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Recurrence, State, States
@@ -10,15 +11,15 @@ from seqtool.models.cells import Cell, Recurrence, State, States
 
 @dataclass(frozen=True)
 class Encoding:
-    """annotations B×S×D, D = H·directions; for each layer the final state of the forward reading, and of the
+    """Annotation vectors, D = H·directions; for each layer the final state of the forward reading, and of the
     backward reading, which ends at the first word (None with one direction); the top layer's forward h_t by time step,
     where it was asked for.
     """
 
-    annotations: Tensor
+    annotations: Float[Tensor, "N S D"]
     forward: tuple[State, ...]
     backward: tuple[State, ...] | None
-    states: tuple[Tensor, ...]
+    states: tuple[Float[Tensor, "N H"], ...]
 
 
 class Encoder(nn.Module):
@@ -35,8 +36,8 @@ class Encoder(nn.Module):
         self.back = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes) if bidirectional else None
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor, *, stepwise: bool = False) -> Encoding:
-        """`x` B×S×E, `lengths` B. Each reading runs over its words first and padding last, so no state ever passes
+    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"], *, stepwise: bool = False) -> Encoding:
+        """Each reading runs over its words first and padding last, so no state ever passes
         through padding: the backward one reads a copy of each row that is reversed within its own length.
         """
         reverse = reversal(lengths, x.shape[1])
@@ -56,13 +57,13 @@ class Encoder(nn.Module):
         return Encoding(x, tuple(forward), tuple(backward) or None, outputs)
 
 
-def reversal(lengths: Tensor, size: int) -> Tensor:
-    """Indices B×size that reverse each row within its length and leave the rest in place; its own inverse."""
+def reversal(lengths: Int[Tensor, "B"], size: int) -> Int[Tensor, "B {size}"]:
+    """Indices that reverse each row within its length and leave the rest in place; its own inverse."""
     positions = torch.arange(size, device=lengths.device)[None]
     return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)
 
 
-def _gather(x: Tensor, index: Tensor) -> Tensor:
-    """x[b, index[b, s]] of `x` B×S×D, `index` B×S: each vector is copied whole, which `gather` does not do."""
+def _gather(x: Float[Tensor, "B S D"], index: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+    """x[b, index[b, s]]: each vector is copied whole, which `gather` does not do."""
     flat = index + x.shape[1] * torch.arange(len(x), device=x.device)[:, None]
     return x.flatten(0, 1).index_select(0, flat.flatten()).view(x.shape)

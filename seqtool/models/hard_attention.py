@@ -5,26 +5,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from seqtool.models.categorical import categorical
 
-Choice = Callable[[Tensor, Tensor], Tensor]
-"""How attention weighs the locations: (α N×S, uniform random numbers N in [0, 1)) → weights N×S, which sum to 1."""
+Alpha = Float[Tensor, "N S"]
+Chance = Float[Tensor, "N"]
+Choice = Callable[[Alpha, Chance], Alpha]
+"""How attention weighs the locations: (α, uniform random numbers in [0, 1)) → weights, which sum to 1."""
 
 
-def expected(alpha: Tensor, chance: Tensor) -> Tensor:
+def expected(alpha: Alpha, chance: Chance) -> Alpha:
     """Soft attention: the context is its expectation under α."""
     return alpha
 
 
-def argmax(alpha: Tensor, chance: Tensor) -> Tensor:
+def argmax(alpha: Alpha, chance: Chance) -> Alpha:
     """The likeliest location alone."""
     return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
-def drawn(alpha: Tensor, chance: Tensor) -> Tensor:
+def drawn(alpha: Alpha, chance: Chance) -> Alpha:
     """s ~ Categorical(α): the location where the cumulative distribution passes the random number."""
     return F.one_hot(_location(alpha, chance), alpha.shape[-1]).to(alpha.dtype)
 
@@ -41,16 +44,16 @@ CREDITS = ("caption", "future")
 
 @dataclass(frozen=True)
 class Rows:
-    """The N rows that a batch of B images becomes: `image` N, the row of the batch that each is of.
+    """The N rows that a batch of B images becomes: `image` is the row of the batch that each is of.
 
-    The first `expected` rows take the expected context. The others draw theirs, `samples` rows an image side by side,
+    The first `expected` rows take the expected context. The other n draw theirs, `samples` rows an image side by side,
     by `chances`, which has a uniform random number for each of these rows and steps.
     """
 
-    image: Tensor
+    image: Int[Tensor, "N"]
     expected: int
     samples: int
-    chances: Tensor
+    chances: Float[Tensor, "n T"]
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
@@ -61,14 +64,14 @@ class Rows:
         return cls(image, first, samples, torch.rand(len(image) - first, steps, device=device))
 
     @classmethod
-    def given(cls, images: int, chances: Tensor) -> "Rows":
+    def given(cls, images: int, chances: Float[Tensor, "N T"]) -> "Rows":
         """Every image draws, as often as there are rows of `chances` for it."""
         samples = len(chances) // images
         image = torch.arange(images, device=chances.device).repeat_interleave(samples)
         return cls(image, 0, samples, chances)
 
-    def sampled(self, alpha: Tensor) -> "Sampled":
-        """What was drawn of these rows' α, N×T×S."""
+    def sampled(self, alpha: Float[Tensor, "N T S"]) -> "Sampled":
+        """What was drawn of these rows' α."""
         alpha = alpha[self.expected :]
         log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
         location = _location(alpha.flatten(0, 1), self.chances.flatten()).view(*self.chances.shape, 1)
@@ -80,14 +83,14 @@ class Rows:
 class Sampled:
     """What hard attention drew, of the N rows of an output (`Rows`).
 
-    Of the n rows that drew: log_probability n×T, log α of each drawn location; entropy n×T of α, in nats.
+    Of the n rows that drew: log_probability, log α of each drawn location; entropy of α, in nats.
     """
 
-    image: Tensor
+    image: Int[Tensor, "N"]
     expected: int
     samples: int
-    log_probability: Tensor
-    entropy: Tensor
+    log_probability: Float[Tensor, "n T"]
+    entropy: Float[Tensor, "n T"]
 
 
 @dataclass(frozen=True)
@@ -107,5 +110,5 @@ class Penalties:
     credit: str = "caption"
 
 
-def _location(alpha: Tensor, chance: Tensor) -> Tensor:
+def _location(alpha: Alpha, chance: Chance) -> Int[Tensor, "N"]:
     return categorical(alpha.detach(), chance.to(alpha.dtype))

@@ -9,6 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch
@@ -16,6 +17,8 @@ from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.hard_attention import Sampled
 from seqtool.models.tokens import PAD
+
+Scalar = Float[Tensor, ""]
 
 
 class Loss(NamedTuple):
@@ -26,9 +29,9 @@ class Loss(NamedTuple):
     starts from, None where examples stand by themselves; no gradient goes back through it.
     """
 
-    total: Tensor
-    nll: Tensor
-    reward: Tensor | None = None
+    total: Scalar
+    nll: Scalar
+    reward: Scalar | None = None
     state: Any = None
 
 
@@ -39,7 +42,7 @@ class TrainingLoss(nn.Module):
     saves it.
     """
 
-    baseline: Tensor
+    baseline: Scalar
 
     def __init__(self, model: EncoderDecoder, smoothing: float) -> None:  # type: ignore[type-arg]
         super().__init__()
@@ -56,7 +59,7 @@ class TrainingLoss(nn.Module):
         return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
 
     @torch.no_grad()
-    def observe(self, reward: Tensor) -> None:
+    def observe(self, reward: Scalar) -> None:
         """Move the baseline towards a batch's reward, b ← 0.9 b + 0.1 R (`decay`); the first reward starts it.
 
         A reward that is not finite changes nothing.
@@ -65,7 +68,12 @@ class TrainingLoss(nn.Module):
         moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
         self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
 
-    def _of_expected(self, features: Tensor, attention: Tensor | None, labels: Tensor) -> Loss:
+    def _of_expected(
+        self,
+        features: Float[Tensor, "N T R"],
+        attention: Float[Tensor, "N T S"] | None,
+        labels: Int[Tensor, "N T"],
+    ) -> Loss:
         """−log p and the doubly stochastic penalty."""
         total, nll = self.model.loss(features, labels, self.smoothing)
         penalty = self.model.penalties.doubly_stochastic
@@ -73,7 +81,7 @@ class TrainingLoss(nn.Module):
             total = total + penalty * doubly_stochastic(attention, labels).sum()
         return Loss(total, nll.sum())
 
-    def _of_samples(self, output: Output, sampled: Sampled, labels: Tensor) -> Loss:
+    def _of_samples(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
         """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
         R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
@@ -95,9 +103,9 @@ class TrainingLoss(nn.Module):
             loss = loss + penalties.doubly_stochastic * doubly_stochastic(output.attention[drew], labels[drew]).sum()
         return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, reward.mean())
 
-    def _baseline(self, earned: Tensor, samples: int) -> Tensor:
-        """b for what each row earned (n×1 or n×T): the moving average as it was before these samples, or the mean of
-        the image's others.
+    def _baseline(self, earned: Float[Tensor, "n T"], samples: int) -> Float[Tensor, "n T"] | Scalar:
+        """b for what each row earned (with credit=caption one number, T = 1): the moving average as it was before these
+        samples, or the mean of the image's others.
         """
         if self.model.penalties.baseline == "leave_one_out":
             each = earned.view(-1, samples, earned.shape[1])
@@ -106,10 +114,7 @@ class TrainingLoss(nn.Module):
         return torch.where(self.baseline.isnan(), earned[:, 0].mean(), self.baseline)
 
 
-def doubly_stochastic(alpha: Tensor, labels: Tensor) -> Tensor:
-    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count.
-
-    alpha N×T×S, labels N×T.
-    """
+def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:
+    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count."""
     seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
     return (1 - seen).square().sum(1)

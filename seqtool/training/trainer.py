@@ -59,7 +59,7 @@ class Trainer:
         settings, progress = self.settings, self.progress
         started = time.monotonic() - progress.seconds
         batches = self._epoch()
-        with self.reporter.bar(progress.step, self._expected_steps(batches)):
+        with self.reporter.bar(progress.step, self._expected_steps(batches)), self.updates.ahead:
             while not (stopped := self._stops(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
                     self._validate(scheduled=True)
@@ -113,7 +113,9 @@ class Trainer:
         progress.step += 1
         progress.position += len(group)
         optimisation.prepare(progress.step, epoch, progress.plateaus)
-        done = self.updates.update(group, self._too_large)
+        ended = batches.has_ended(progress.position)
+        following = [] if ended else batches.batches(progress.position, self.settings.accumulate)
+        done = self.updates.update(group, self._too_large, following)
         progress.count(skipped=done is None)
         if done is not None:
             self.reporter.meter.add(done.nll, done.tokens, done.norm)

@@ -13,6 +13,7 @@ from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.training.ahead import Ahead
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings
@@ -45,15 +46,19 @@ class Updates:
         self.optimisation = optimisation
         self.settings = settings
         self.machine = machine
+        self.ahead = Ahead(split.collate, machine.device)
         self._carried: Any = None  # the state that the next batch of the same streams starts from
         self.loss = TrainingLoss(model, settings.label_smoothing).to(machine.device)
         self._parallel = distributed.DataParallel(self.loss)
         self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
 
-    def update(self, group: Sequence[Indices], too_large: Callable[[Batch], str]) -> Update | None:
+    def update(
+        self, group: Sequence[Indices], too_large: Callable[[Batch], str], following: Sequence[Indices] = ()
+    ) -> Update | None:
         """One step over these batches; None, and nothing changed, where the loss or its gradient is not finite.
 
-        `too_large` is the end of the sentence about a batch that does not fit into memory.
+        `too_large` is the end of the sentence about a batch that does not fit into memory; `following` are the batches
+        of the next step, as far as they are known.
         """
         sentences = sum(len(indices) for indices in group)
         tokens = sum(self.split.labels(indices) for indices in group)
@@ -63,8 +68,10 @@ class Updates:
         optimiser.zero_grad(set_to_none=True)
         self._parallel.prepare()
         sums = torch.zeros(3, device=self.machine.device)  # −log p; rewards and how many there are
-        for indices in group:
-            sums += self._backward(indices, divisor, too_large, last=indices is group[-1])
+        rows = [_rows(indices) for indices in (*group, *following)]
+        for place, indices in enumerate(group, start=1):
+            batch = self.ahead.take(rows[place - 1], rows[place:])
+            sums += self._backward(indices, batch, divisor, too_large, last=place == len(group))
         nll, reward, rewards = distributed.total(sums)
         self._scaler.unscale_(optimiser)  # so that the norm is clipped in the gradient's own scale
         norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
@@ -80,11 +87,12 @@ class Updates:
         self._scaler.update()  # which lowers its scale after an infinite gradient
         return Update(nll, tokens, norm) if done else None
 
-    def _backward(self, indices: Any, divisor: int, too_large: Callable[[Batch], str], *, last: bool) -> Tensor:
+    def _backward(
+        self, indices: Any, batch: Batch, divisor: int, too_large: Callable[[Batch], str], *, last: bool
+    ) -> Tensor:
         """Add the gradient of this process's share of a batch; returns its −log p, and rewards and their number."""
         device = self.machine.device
         mine = distributed.share(indices)
-        batch = self.split.collate(mine if len(mine) else indices[:1])  # no process is left out of the exchange
         weight = distributed.size() if len(mine) else 0  # the exchange is a mean
         with self._parallel.exchanging(last=last), out_of_memory(device, partial(too_large, batch)):
             with autocast(device, self.machine.precision):
@@ -137,3 +145,10 @@ class Updates:
                 whole[process :: len(parts)] = part
             found[f"{CARRIED}{i:03d}"] = whole
         return found
+
+
+def _rows(indices: Any) -> Indices:
+    """This process's share of a batch, or one example where it has none: no process is left out of the exchange."""
+    mine: Any = distributed.share(indices)
+    rows: Indices = mine if len(mine) else indices[:1]
+    return rows

@@ -6,7 +6,8 @@ where it took 29. And what is fused on a CPU gives no cell state of an LSTM but 
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,20 +75,30 @@ class TorchRecurrence(GatheredRecurrence):
         recurrent = self.cell.recurrent
         dtype = single(recurrent.bias.dtype)
         weights = [one.to(dtype) for one in (self.input.weight, recurrent.weight, self.input.bias, recurrent.bias)]
-        state = self.cell.start(x) if state is None else state
-        ends = torch.full(x.shape[:1], x.shape[1]) if lengths is None else lengths.cpu()
-        packed = pack_padded_sequence(x.to(dtype), ends, batch_first=True, enforce_sorted=False)
-        first = tuple(one.to(dtype)[None, packed.sorted_indices] for one in state)
-        with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="RNN module weights")  # which are copied at each call
-            data, *last = function(
-                packed.data,
-                packed.batch_sizes,
-                first if len(first) > 1 else first[0],
-                *(weights, True, 1, 0.0, torch.is_grad_enabled(), False),
-            )
-        h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
-        return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
+        first = tuple(one.to(dtype)[None] for one in (self.cell.start(x) if state is None else state))
+        rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
+        with torch.autocast(x.device.type, enabled=False), _without_advice():
+            if lengths is None:
+                h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
+                return States(h, tuple(one[0] for one in last), ())
+            packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
+            first = tuple(one[:, packed.sorted_indices] for one in first)
+            data, *last = function(packed.data, packed.batch_sizes, _as_taken(first), *rest)
+            h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
+            return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
+
+
+def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """The first state, 1×N×H, as torch's functions take it: of a cell with one tensor, the tensor."""
+    return first if len(first) > 1 else first[0]
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Without the warning that weights which do not lie side by side are copied at each call."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights")
+        yield
 
 
 HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {QuickLSTM: gates.lstm_over, QuickGRU: gates.gru_over}

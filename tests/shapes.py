@@ -1,0 +1,60 @@
+"""Checks the shapes in signatures while the tests run (conftest.py): beartype, of the annotations that hold one."""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from beartype import beartype
+from beartype.door import is_bearable
+from beartype.vale import Is
+from jaxtyping import AbstractArray, config
+
+ENOUGH = 200  # checks a test, of some 50 µs: searches of small models take thousands of steps that are all alike
+_done = 0
+
+
+def begin() -> None:
+    """Check from here on, for another test."""
+    global _done
+    _done = 0
+    config.update("jaxtyping_disable", False)
+
+
+def shapes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the import hook decorates a function with. What is not of a tensor is left to mypy, and to the tests' own
+    stand-ins.
+    """
+    hints = {name: checked(hint) for name, hint in function.__annotations__.items()}
+    if all(hint is Any for hint in hints.values()):
+        return function
+    function.__annotations__ = hints
+    check = beartype(function)
+
+    @wraps(function)
+    def counted(*arguments: Any, **named: Any) -> Any:
+        global _done
+        _done += 1
+        if _done == ENOUGH:
+            config.update("jaxtyping_disable", True)
+        return check(*arguments, **named)
+
+    return counted
+
+
+def checked(hint: Any) -> Any:
+    """The hint as beartype is to see it: a named tuple is its fields, and what holds no shape is anything."""
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return hint
+    kind = get_origin(hint) or hint
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _by_its_fields(kind)
+    return hint if any(checked(part) is not Any for part in get_args(hint)) else Any
+
+
+@cache
+def _by_its_fields(record: type[Any]) -> Any:
+    hints = {name: checked(hint) for name, hint in get_type_hints(record).items()}
+    shaped = {name: hint for name, hint in hints.items() if hint is not Any}
+    if not shaped:
+        return Any
+    return Annotated[tuple, Is[lambda one: all(is_bearable(getattr(one, name), shaped[name]) for name in shaped)]]

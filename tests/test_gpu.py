@@ -1,0 +1,271 @@
+"""A GPU gives what the CPU gives. Some of the bodies run on the CPU, too, so that they hold wherever they run.
+
+bash scripts/test.sh -m gpu
+"""
+
+import copy
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from small_models import MODELS, VOCABULARY, make_captioner, make_model, random_images, random_sentences
+from torch import Tensor
+
+from seqtool.cli import main as cli
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding.batching import Images, Sentences, decode, laid_out
+from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.settings import DecodeSettings
+from seqtool.models.categorical import categorical
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.quicken import quicken
+from seqtool.models.hard_attention import Rows
+from seqtool.models.inputs import Annotations
+from seqtool.models.precision import without_tf32
+from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.runtime.defaults import defaults
+from seqtool.runtime.devices import autocast
+from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
+from seqtool.training.losses import TrainingLoss
+
+Model = EncoderDecoder[Any]
+CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+CPU = torch.device("cpu")
+TEXT = ["bahdanau-gru", "bahdanau-gru_cho", "bahdanau-deep", "luong", "sutskever-lstm", "sutskever-rnn"]
+IMAGES = ["show_tell-first_step", "show_tell-gru", "show_attend_tell-soft", "show_attend_tell-hard"]
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return there(request.param)
+
+
+def there(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here: torch.cuda.is_available() is false")
+    return torch.device(name)
+
+
+@pytest.fixture(params=[*TEXT, *IMAGES])
+def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
+    """A model of each family, and a batch of sentences or captions of different lengths."""
+    target = make_target(random_sentences(6, seed=2))
+    if request.param in MODELS:
+        return make_model(request.param), Batch(make_source(random_sentences(6, seed=1)), target, np.arange(6), 0)
+    return make_captioner(request.param), Batch(random_images(6, seed=1), target, np.arange(6), 0)
+
+
+def on(model: Model, device: torch.device) -> Model:
+    return quicken(copy.deepcopy(model), device).to(device)
+
+
+def gradients(model: Model, batch: Batch, device: torch.device, precision: str = "fp32") -> tuple[float, list[Tensor]]:
+    with without_tf32():
+        with autocast(device, precision):
+            loss = TrainingLoss(model, 0.1).to(device)(batch.to(device))
+        loss.total.backward()
+    return float(loss.total.detach()), [one.grad.cpu() for one in model.parameters() if one.grad is not None]
+
+
+def test_losses_and_gradients_are_the_cpus(case: tuple[Model, Batch], device: torch.device) -> None:
+    model, batch = case
+    loss, found = gradients(on(model, device), batch, device)
+    plain, expected = gradients(model, batch, CPU)
+    assert loss == pytest.approx(plain, rel=1e-4)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_is_near_to_the_full_one(
+    case: tuple[Model, Batch], device: torch.device, precision: str
+) -> None:
+    if device.type == "cpu" and precision == "fp16":
+        pytest.skip("a CPU is asked for bf16 only (runtime.devices.check_precision)")
+    model, batch = case
+    loss, found = gradients(on(model, device), batch, device, precision)
+    plain, expected = gradients(model, batch, CPU)
+    assert loss == pytest.approx(plain, rel=0.03)
+    one, other = (torch.cat([gradient.float().flatten() for gradient in each]) for each in (found, expected))
+    assert torch.cosine_similarity(one, other, dim=0) > 0.97
+
+
+def decoded(model: Model, batch: Batch, device: torch.device, **settings: Any) -> list[list[Hypothesis]]:
+    known = {one.name: defaults("decoding")[one.name] for one in fields(DecodeSettings)}
+    asked = DecodeSettings(**known | {"max_length": 12, "precision": "fp32"} | settings)
+    rows = range(len(batch.indices))
+    if model.reads == "text":
+        sources: Any = Sentences([row[: n - 1].tolist() for row, n in zip(*vars(batch.source).values(), strict=True)])
+    else:
+        sources = Images(Pictures(batch.source), rows)
+    laid = laid_out(copy.deepcopy(model).to(device), "fp32", device)
+    with without_tf32():
+        return decode(laid, sources, asked, device=device, keep_attention=True)
+
+
+class Pictures:
+    def __init__(self, images: Any) -> None:
+        self.values = images.values
+
+    def pictures(self, rows: Any) -> Annotations:
+        return Annotations(self.values[list(rows)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"beam": 1, "n_best": 1}, {"beam": 4, "n_best": 3}, {"sample": True, "n_best": 3}],
+    ids=["greedy", "beam", "sample"],
+)
+def test_decoding_is_the_cpus(case: tuple[Model, Batch], device: torch.device, settings: dict[str, Any]) -> None:
+    """Samples too: their random numbers are made on the CPU."""
+    model, batch = case
+    found, expected = (decoded(model, batch, one, **settings) for one in (device, CPU))
+    for some, others in zip(found, expected, strict=True):
+        assert [one.tokens for one in some] == [one.tokens for one in others]
+        for one, other in zip(some, others, strict=True):
+            assert one.log_probability == pytest.approx(other.log_probability, rel=1e-3, abs=1e-4)
+            if other.attention is not None:
+                assert one.attention is not None and torch.allclose(one.attention, other.attention, atol=1e-4)
+
+
+def hard(device: torch.device) -> ShowAttendTell:
+    model = on(make_captioner("show_attend_tell-hard"), device)
+    assert isinstance(model, ShowAttendTell)
+    return model
+
+
+def test_hard_attention_draws_the_cpus_locations_by_the_same_numbers(device: torch.device) -> None:
+    images, target = random_images(4, seed=1), make_target(random_sentences(4, seed=2))[:, :-1]
+    chances = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
+    found, expected = (
+        hard(one)(images.to(one), target.to(one), chances=chances.to(one)).sampled for one in (device, CPU)
+    )
+    assert found is not None and expected is not None
+    assert torch.allclose(found.log_probability.cpu(), expected.log_probability, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(found.entropy.cpu(), expected.entropy, rtol=1e-3, atol=1e-3)
+
+
+def test_hard_attentions_own_numbers_are_the_seeds(device: torch.device) -> None:
+    """What is drawn while training depends on the seed alone, and has the right distribution."""
+
+    def draw(seed: int) -> Rows:
+        torch.manual_seed(seed)
+        return Rows.draw(200, 50, 4, 0.0, device)
+
+    assert torch.equal(draw(1).chances, draw(1).chances) and not torch.equal(draw(1).chances, draw(2).chances)
+    p = torch.tensor([0.5, 0.0, 0.3, 0.2], device=device)
+    chances = draw(1).chances.flatten()
+    share = categorical(p.expand(len(chances), -1), chances).bincount(minlength=4) / len(chances)
+    assert torch.allclose(share, p, atol=4 * 0.5 / len(chances) ** 0.5) and share[1] == 0
+
+
+def test_pinned_batches_are_the_same(device: torch.device) -> None:
+    batch = Batch(make_source(random_sentences(3, seed=1)), make_target(random_sentences(3, seed=2)), np.arange(3), 9)
+    moved = (batch.pinned() if device.type == "cuda" else batch).to(device)
+    assert torch.equal(moved.target.cpu(), batch.target) and moved.tokens == batch.tokens
+    assert torch.equal(moved.source.tokens.cpu(), batch.source.tokens)
+
+
+COMMON = [
+    *("data.processes=1", "data.vocabulary.kind=word", "data.vocabulary.minimum_count=1", "threads=1"),
+    *("model.embedding=8", "train.minutes=null", "train.batch_size=4", "train.validate_every=3", "train.steps=6"),
+]
+PAIRS = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
+PHOTOS = [
+    *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model.encoder.size=32"),
+    *("model.encoder.fine_tune_from=2", "model.hidden=12"),
+]
+SAT = [*PHOTOS, "model=show_attend_tell", "model.alignment=8"]
+RUNS = {
+    "sutskever": [*PAIRS, "model=sutskever", "model.hidden=12"],
+    "bahdanau": [*PAIRS, "model=bahdanau", "model.encoder_hidden=8", "model.decoder_hidden=12"],
+    "luong": [*PAIRS, "model=luong", "model.hidden=12"],
+    "show_tell": [*PHOTOS, "model=show_tell"],
+    "soft": [*SAT, "model.attention=soft"],
+    "hard": [*SAT, "model.attention=hard"],
+}
+ALL = [pytest.param("cpu", "luong"), *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in RUNS)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with sentences to reverse, and pictures of one colour."""
+    for name, count in (("train", 40), ("valid", 6)):
+        rows = [["abcdefghijk"[token % VOCABULARY] for token in row] for row in random_sentences(count, seed=count)]
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{' '.join(row)}\t{' '.join(row[::-1])}\n" for row in rows))
+    (tmp_path / "photos").mkdir()
+    with (tmp_path / "photos" / "captions.jsonl").open("w") as file:
+        for number in range(12):
+            colour = np.array([number % 2, number // 2 % 2, number // 4 % 2])
+            Image.fromarray(np.full((16, 16, 3), 200 * colour, np.uint8)).save(tmp_path / f"photos/{number}.png")
+            caption = " ".join(f"{'much' if part else 'no'} {name}" for part, name in zip(colour, "rgb", strict=True))
+            file.write(json.dumps({"file": f"{number}.png", "captions": [caption]}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(*settings: str) -> None:
+    with without_tf32():
+        assert cli.run(["train", *settings], config_directory()) == 0
+
+
+def weights(run: str) -> dict[str, Tensor]:
+    return load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors")
+
+
+def losses(run: str) -> list[float]:
+    lines = (Path("runs") / run / "metrics.jsonl").read_text().splitlines()
+    return [record["valid_loss"] for line in lines if "valid_loss" in (record := json.loads(line))]
+
+
+def distance(one: str, other: str) -> float:
+    pair = weights(one), weights(other)
+    return max(float((pair[0][name].double() - pair[1][name].double()).abs().max()) for name in pair[0])
+
+
+@pytest.mark.parametrize(("name", "family"), ALL)
+def test_training_is_the_cpus(place: Path, name: str, family: str) -> None:
+    """A few steps without dropout; hard attention draws its own numbers on each device, and its loss stays finite."""
+    device = there(name)
+    settings = [*RUNS[family], *COMMON, "model.dropout=0"]
+    train(*settings, f"device={device}", "run=there")
+    train(*settings, "device=cpu", "run=here")
+    tolerance = 0.3 if family == "hard" else 1e-3
+    assert losses("there") == pytest.approx(losses("here"), rel=tolerance) and len(losses("here")) == 2
+
+
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(("name", "family"), ALL)
+def test_training_in_mixed_precision_is_near(place: Path, name: str, family: str, precision: str) -> None:
+    """In fp16 with a scaled loss, whose first steps may be skipped."""
+    device = there(name)
+    if device.type == "cpu" and precision == "fp16":
+        pytest.skip("a CPU is asked for bf16 only (runtime.devices.check_precision)")
+    settings = [*RUNS[family], *COMMON, "model.dropout=0"]
+    train(*settings, f"device={device}", f"precision={precision}", "run=mixed")
+    train(*settings, "device=cpu", "run=here")
+    assert losses("mixed") == pytest.approx(losses("here"), rel=0.3)
+
+
+@pytest.mark.parametrize(("name", "family"), ALL)
+def test_resuming_and_seeds(place: Path, name: str, family: str) -> None:
+    """With dropout: what goes on is what had not stopped, and another seed is another run. A GPU sums some gradients in
+    no fixed order, so that the last digits may differ.
+    """
+    device = there(name)
+    settings = [*RUNS[family], *COMMON, "model.dropout=0.3", f"device={device}"]
+    train(*settings, "run=whole")
+    train(*settings, "run=parts", "train.steps=4")
+    train("run=parts", "train.resume=true", "train.steps=6")
+    train(*settings, "run=again")
+    train(*settings, "run=other", "seed=7")
+    most = 0.0 if device.type == "cpu" else 1e-3
+    assert distance("whole", "parts") <= most and distance("whole", "again") <= most
+    assert distance("whole", "other") > 1e-2
