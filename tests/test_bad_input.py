@@ -394,6 +394,7 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
             settings += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, []) if images else []
             for key in ("vocabulary", *(("train", "valid", "test") if isinstance(content.get("train"), int) else ())):
                 content.pop(key, None)  # tested by themselves
+            settings += {"language_model": ["data=text"], "text": ["model=language_model"]}.get(file.stem, [])
             settings += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
             found[" ".join(settings)] = settings, flat(content, f"{group}.")
     found["data.vocabulary"] = ([], flat(yaml.safe_load((CONFIGS / "preparation.yaml").read_text("utf-8")), "data."))
@@ -408,7 +409,7 @@ def wrong(settings: dict[str, Any]) -> dict[str, str]:
     values = ("word", "[word]", "{a: 1}")
     found = {}
     for number, (key, value) in enumerate(settings.items()):
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and key not in any_text:
             found[key] = values[number % 3]
         elif key not in any_text and "_target_" not in key:
             found[key] = (

@@ -164,6 +164,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text that repeats itself, and a model that has learnt it."""
     place = tmp_path_factory.mktemp("text")
     (place / "a.txt").write_text(TEXT)
+    (place / "e.txt").write_text("")
     (place / "b.txt").write_text("the cat sees the sun.\nÜber\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -261,6 +262,12 @@ BAD = {
     "two prompts": (["generate", "checkpoint=runs/a", "prompt=a", "input=a.txt"], "prompt= and input= both say"),
     "own input": (["generate", "checkpoint=runs/a", "input=a.txt", "output=a.txt"], "output=a.txt is the same file"),
     "format": (["generate", "checkpoint=runs/a", "format=json"], "Unknown format 'json'; choose from text, jsonl."),
+    "split": (["eval", "checkpoint=runs/a", "split=none"], "The text has no split 'none'; it has train, valid."),
+    "no checkpoint": (["eval", "task=language_modelling"], "task=language_modelling needs checkpoint=PATH: a text by"),
+    "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
+    "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),
+    "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: say task="),
+    "empty": (["eval", "checkpoint=runs/a", "text=e.txt"], "e.txt is empty."),
     "range": (
         ["generate", "checkpoint=runs/a", "top_p=0", "n=0"],
         "N must be at least 1, not 0; top_p must be above 0",
@@ -277,3 +284,43 @@ def test_bad_input(place: Path, case: str, monkeypatch: pytest.MonkeyPatch, caps
     error = capsys.readouterr().err
     assert sentence.lower() in error.lower() and error.count("\n") <= 2
     assert sorted(place.rglob("*")) == before
+
+
+def test_a_text_is_scored_as_one_stream(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every token's −log p is that of one pass over the whole text; of an ensemble, that of the mean probability."""
+    monkeypatch.chdir(place)
+    capsys.readouterr()
+    common = ["eval", "checkpoint=runs/a", "device=cpu", "threads=1", "bootstrap=20"]
+    assert run(*common, "text=b.txt", "format=json") == 0
+    found = json.loads(capsys.readouterr().out)
+    text = Path("b.txt").read_text()
+    generator = seqtool.load("runs/a", device="cpu")
+    ids = generator.target_vocabulary.encode(text)
+    model = generator.model
+    with torch.no_grad():
+        logits = model.project(model(None, torch.tensor([[BOS, *ids[:-1]]])).features)[0]
+        nats = -logits.log_softmax(-1)[range(len(ids)), ids]
+    assert (found["tokens"], found["characters"], found["unknown"]) == (len(text), len(text), 3)
+    assert found["loss"] == pytest.approx(float(nats.mean()), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["bits_per_character"]["value"] == pytest.approx(found["loss"] / math.log(2))
+    assert found["bits_per_character"]["low"] <= found["bits_per_character"]["value"]
+    assert run(*common[:1], "checkpoint=runs/a,runs/a/last", *common[2:], "text=b.txt", "format=jsonl") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == text.splitlines(keepends=True)
+    assert sum(line["nats"] for line in lines) == pytest.approx(float(nats.sum()), rel=1e-5)
+    assert run(*common) == 0
+    assert "Text: the split valid, as one stream" in capsys.readouterr().out
+
+
+def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    generator = seqtool.load("runs/a", device="cpu")
+    ids = generator.target_vocabulary.encode(TEXT[:333])
+    whole = generator.nats(ids, lambda more: None)
+    monkeypatch.setattr("seqtool.predict.generator.STEPS", 50)
+    told: list[int] = []
+    np.testing.assert_allclose(generator.nats(ids, told.append), whole, rtol=1e-4, atol=1e-6)
+    assert told == [50] * 6 + [33]

@@ -19,7 +19,7 @@ from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, or any text, and those of them that hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test"})
-NAMES = LISTS | {"prompt", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
+NAMES = LISTS | {"prompt", "text", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
 NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}

@@ -13,6 +13,7 @@ from seqtool import tasks
 from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.evaluation import Evaluation, Report
+from seqtool.predict.text_evaluation import TextEvaluation
 from seqtool.predict.translation_evaluation import TranslationEvaluation
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
@@ -21,7 +22,13 @@ from seqtool.settings import names, plain, typed
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS: dict[str, type[Evaluation]] = {"translation": TranslationEvaluation, "captioning": CaptionEvaluation}
+TASKS: dict[str, type[Evaluation]] = {
+    "translation": TranslationEvaluation,
+    "captioning": CaptionEvaluation,
+    "language_modelling": TextEvaluation,
+}
+TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
+READING = ("precision", "device", "threads")  # the decoding settings that reading a text has
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # which sampling makes no use of
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
 
@@ -72,12 +79,15 @@ def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
 def _evaluation(config: DictConfig, task: str) -> Evaluation:
     """What the settings ask for, checked."""
     kind = TASKS[task]
-    values = {**{field.name: config[field.name] for field in fields(kind)}, "references": names(config.references)}
-    values["scores"] = names(config.scores)
-    evaluation = typed(kind, {**values, "tokenize": config.tokenize or kind.tokenizer})
+    own = {field.name for field in fields(kind)}
+    values = {name: config[name] for name in own}
+    values |= {name: names(config[name]) for name in ("references", "scores") if name in own}
+    if "tokenize" in own:
+        values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
+    evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
-    if config.checkpoint is None and config.task is None and str(evaluation.hypotheses).endswith(".json"):
-        raise InputError(f"hypotheses={evaluation.hypotheses} is JSON, as captions are: say task=captioning.")
+    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith(".json"):
+        raise InputError(f"hypotheses={config.hypotheses} is JSON, as captions are: say task=captioning.")
     return evaluation
 
 
@@ -89,13 +99,13 @@ def _check_given(config: DictConfig, task: str) -> None:
             useless.insert(0, "data")
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    advice = ": say task=captioning." if config.checkpoint is None else "."
-    means = "means nothing for captions." if task == "captioning" else f"is for captions{advice}"
     own = {field.name for field in fields(TASKS[task])} | set(_decoding(task))
     for kind in TASKS:
         for name in (*(field.name for field in fields(TASKS[kind])), *_decoding(kind)):
             if name not in own and _changed(config, name):
-                raise InputError(f"{name}= {means}")
+                advice = f": say task={kind}." if config.checkpoint is None else "."
+                is_for = f"is for {TITLES[kind]}{advice}"
+                raise InputError(f"{name}= {is_for if task == 'translation' else f'means nothing for {TITLES[task]}.'}")
 
 
 def _of_checkpoint(
@@ -112,14 +122,15 @@ def _of_checkpoint(
     if found.trust:
         given["trust"] = found.trust
     predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
-    decoding = {name: v for name, v in asdict(predictor.settings).items() if name not in ("n_best", "batch_size")}
+    used = set(_decoding(task)) - {"n_best", "batch_size"}
+    decoding = {name: value for name, value in asdict(predictor.settings).items() if name in used}
     made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
     return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))
 
 
 def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
     """What made the hypotheses, for people: the settings that have a say, as they are written on a command line."""
-    unused = SEARCHING if decoding["sample"] else SAMPLING
+    unused = SEARCHING if decoding.get("sample") else SAMPLING
     settings = [f"{name}={str(value).lower()}" for name, value in decoding.items() if name not in unused]
     return f"Checkpoint: {', '.join(checkpoints)}\nDecoding: {' '.join(settings)}"
 
@@ -140,7 +151,8 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
 
 def _decoding(*tasks: str) -> list[str]:
     """The names of the decoding settings that these tasks have."""
-    return [*defaults("decoding"), *(["hard_attention"] if "captioning" in tasks else [])]
+    found = dict.fromkeys(defaults("decoding") if {"translation", "captioning"} & {*tasks} else READING)
+    return [*found, *(["hard_attention"] if "captioning" in tasks else [])]
 
 
 def _changed(config: DictConfig, name: str) -> bool:

@@ -21,7 +21,7 @@ from seqtool.metrics.document_frequencies import DocumentFrequencies
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.scores import metrics, score, scorers
 from seqtool.metrics.systems import System
-from seqtool.predict.evaluation import Evaluation, Report, SystemReport
+from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport
 from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
@@ -82,7 +82,7 @@ class SavedFrequencies(Report):
 
 
 @dataclass
-class CaptionEvaluation(Evaluation):
+class CaptionEvaluation(HypothesesEvaluation):
     """That of captions."""
 
     java: bool

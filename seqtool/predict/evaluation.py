@@ -26,16 +26,8 @@ class Evaluation(ABC):
     """An evaluation as configs/eval.yaml describes it, besides how a checkpoint decodes. Here: what every task has."""
 
     split: str
-    hypotheses: str | None
-    references: list[str]
-    baseline: str | None
-    tokenize: str
     bootstrap: int
     format: str
-    output: str | None
-    scores: list[str] = field(default_factory=list, kw_only=True)  # one's own, besides the task's
-
-    tokenizer: ClassVar[str]  # where tokenize=null
 
     @abstractmethod
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
@@ -49,6 +41,9 @@ class Evaluation(ABC):
     def of_files(self) -> "Report":
         """The report on files of hypotheses and of references."""
 
+    def write_nothing(self) -> None:  # noqa: B027 not every task writes
+        """For a process that only shares the work."""
+
     @abstractmethod
     def of_checkpoint(self, predictor: Any, data: DictConfig | None, found: "Checkpoint | None") -> "Report":
         """The report on what a predictor writes about a test set.
@@ -56,14 +51,8 @@ class Evaluation(ABC):
         Without the user's own `data` it is the checkpoint's, which may be found in a cache by what `found` records.
         """
 
-    def write_nothing(self) -> None:
-        """For a process that only shares the work."""
-        self.output = None
-
     def check(self, *, checkpoint: bool) -> None:
         """Raise one InputError on what cannot be, before any work is done."""
-        for name in self.scores:
-            metric(name)
         known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
             f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,
@@ -76,6 +65,28 @@ class Evaluation(ABC):
         for file in self.files():
             if file is not None:
                 check_file(Path(file))
+
+
+@dataclass
+class HypothesesEvaluation(Evaluation):
+    """One of hypotheses against references."""
+
+    hypotheses: str | None
+    references: list[str]
+    baseline: str | None
+    tokenize: str
+    output: str | None
+    scores: list[str] = field(default_factory=list, kw_only=True)  # one's own, besides the task's
+
+    tokenizer: ClassVar[str]  # where tokenize=null
+
+    def check(self, *, checkpoint: bool) -> None:
+        for name in self.scores:
+            metric(name)
+        super().check(checkpoint=checkpoint)
+
+    def write_nothing(self) -> None:
+        self.output = None
 
 
 class Report(ABC):

@@ -1,5 +1,6 @@
 """A trained language model: a prompt in, its continuations out. For `generate`, `eval` and notebooks."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
@@ -16,11 +18,13 @@ from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder, Step
-from seqtool.models.tokens import PAD, UNK
+from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime.classes import build
 from seqtool.runtime.devices import autocast, onednn
 from seqtool.training.checkpoint import Checkpoint
+
+STEPS = 1000  # of a text that are scored at once
 
 
 @dataclass
@@ -144,6 +148,24 @@ class Generator(Predictor):
     def unknown(self, text: str) -> int:
         """How many symbols of a text the model does not know."""
         return self.target_vocabulary.encode(text).count(UNK)
+
+    def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
+        """−log p of every token of a text that begins with them, read as one stream. `progress` is told how many more
+        have been read.
+        """
+        parts, states = [], [None for _ in self.models]
+        given = torch.tensor([[BOS, *tokens]], device=self.device)
+        with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
+            for start in range(0, len(tokens), STEPS):
+                chunk, log_p = given[:, start : start + STEPS + 1], []
+                for i, model in enumerate(self.models):
+                    output = model(None, chunk[:, :-1], states[i])
+                    states[i] = output.state
+                    log_p.append(model.project(output.features[0]).float().log_softmax(-1))
+                mean = torch.stack(log_p).logsumexp(0) - math.log(len(log_p))
+                parts.append(-mean.gather(1, chunk[0, 1:, None]).squeeze(1).double().cpu().numpy())
+                progress(chunk.shape[1] - 1)
+        return np.concatenate(parts)
 
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
         settings, known = self.settings, self.target_vocabulary

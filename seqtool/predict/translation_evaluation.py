@@ -16,7 +16,7 @@ from seqtool.metrics.scores import metrics, score, scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.tables import table
 from seqtool.metrics.translation import NAMES, check_lengths, warn_of_tokenised
-from seqtool.predict.evaluation import Evaluation, SystemReport
+from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
 from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
 from seqtool.runtime.files import read_lines, replacing
 from seqtool.runtime.progress import progress_bar
@@ -120,7 +120,7 @@ class TranslationReport(SystemReport):
 
 
 @dataclass
-class TranslationEvaluation(Evaluation):
+class TranslationEvaluation(HypothesesEvaluation):
     """That of translations."""
 
     testset: str | None

@@ -1,0 +1,128 @@
+"""`eval` of language models: how well a text is predicted, read as one stream whose state is carried to its end."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from seqtool.data.configuration import make_corpus
+from seqtool.data.corpora.plain_text import PlainText
+from seqtool.errors import InputError
+from seqtool.metrics.bootstrap import Estimate, bootstrap
+from seqtool.metrics.tables import table
+from seqtool.models.tokens import UNK
+from seqtool.predict.evaluation import Evaluation, Report
+from seqtool.runtime.files import read_lines
+from seqtool.runtime.progress import progress_bar
+
+if TYPE_CHECKING:
+    from seqtool.predict.generator import Generator
+    from seqtool.training.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class TextReport(Report):
+    """Of a text, by line: the nats that predicting it costs, its tokens and characters; and how many are unknown.
+
+    All unknown symbols are one to the model, so a text that has many of them is predicted too well.
+    """
+
+    name: str
+    lines: Sequence[str]
+    nats: NDArray[np.float64]
+    tokens: NDArray[np.int64]
+    characters: NDArray[np.int64]
+    unknown: int
+    resamples: int
+
+    @cached_property
+    def bits(self) -> Estimate:
+        """A character; lines are drawn anew for the interval."""
+
+        def bits(lines: NDArray[np.int64]) -> float:
+            return float(self.nats[lines].sum() / math.log(2) / self.characters[lines].sum())
+
+        return bootstrap(bits, [np.arange(len(self.lines))], self.resamples)
+
+    def record(self) -> dict[str, Any]:
+        loss = float(self.nats.sum() / self.tokens.sum())
+        return {
+            "text": self.name,
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700)),
+            "nats_per_character": float(self.nats.sum() / self.characters.sum()),
+            "bits_per_character": asdict(self.bits),
+            "tokens": int(self.tokens.sum()),
+            "characters": int(self.characters.sum()),
+            "unknown": self.unknown,
+        }
+
+    def text(self) -> str:
+        found = self.record()
+        header = ("nats/token", "perplexity", "nats/character", "bits/character", "tokens", "characters", "unknown")
+        row = (
+            *(f"{found[name]:.4f}" for name in ("loss", "perplexity", "nats_per_character")),
+            self.bits.text(4),
+            *(f"{found[name]:,}" for name in ("tokens", "characters", "unknown")),
+        )
+        return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row])])
+
+    def segments(self) -> Iterator[dict[str, Any]]:
+        for number, (line, nats, tokens) in enumerate(zip(self.lines, self.nats, self.tokens, strict=True), start=1):
+            yield {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
+
+
+@dataclass
+class TextEvaluation(Evaluation):
+    """The `eval` settings of language models: a file, or a split of the data that a model was trained with."""
+
+    text: str | None
+
+    def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
+        return {"task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint}
+
+    def files(self) -> Sequence[str | None]:
+        return [self.text]
+
+    def of_files(self) -> Report:
+        raise NotImplementedError("refused by the rules")
+
+    def of_checkpoint(self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None") -> TextReport:
+        name, lines = self._lines(predictor, data, found)
+        encoded = predictor.target_vocabulary.encode_batch(lines)
+        tokens = np.array([len(ids) for ids in encoded], np.int64)
+        with progress_bar(total=int(tokens.sum()), unit="token", description="eval") as bar:
+            nats = predictor.nats([index for ids in encoded for index in ids], bar.update)
+        return TextReport(
+            name=name,
+            lines=lines,
+            nats=np.add.reduceat(nats, np.concatenate([[0], np.cumsum(tokens)[:-1]])),
+            tokens=tokens,
+            characters=np.array(list(map(len, lines)), np.int64),
+            unknown=sum(ids.count(UNK) for ids in encoded),
+            resamples=self.bootstrap,
+        )
+
+    def _lines(
+        self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None"
+    ) -> tuple[str, list[str]]:
+        """What the text is called, and its lines with their ends."""
+        if self.text is not None:
+            return self.text, list(read_lines(Path(self.text), with_ends=True))
+        settings = predictor.config["data"] if data is None else data
+        corpus = make_corpus(settings, PlainText, trusted=predictor.trust if data is None else True)
+        split = self.split if self.split in corpus.splits() or self.split != "test" else "valid"
+        if split != self.split and found is not None:
+            from seqtool.training import recorded  # imports torch
+
+            settings = recorded.data_settings(found, {}, split)
+            corpus = make_corpus(settings, PlainText, trusted=predictor.trust)
+        if split not in corpus.splits():
+            raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
+        return f"the split {split}", list(corpus.lines(split))
