@@ -159,7 +159,7 @@ def test_out_of_memory_names_the_batch_that_was_computed(
     """Not the one that the thread has made ready meanwhile."""
     seen: list[Batch] = []
 
-    def fail(self: TrainingLoss, batch: Batch) -> None:
+    def fail(self: TrainingLoss, batch: Batch, state: object) -> None:
         seen.append(batch)
         raise MemoryError
 

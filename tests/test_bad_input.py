@@ -392,7 +392,11 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
             settings = [f"{group}={file.stem}", "train.epochs=1"]
             images = any("caption" in str(one) or "encoder" in str(one) for one in content.pop("defaults", []))
             settings += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, []) if images else []
-            for key in ("vocabulary", *(("train", "valid", "test") if isinstance(content.get("train"), int) else ())):
+            for key in (
+                "vocabulary",
+                "processes",
+                *(("train", "valid", "test") if isinstance(content.get("train"), int) else ()),
+            ):
                 content.pop(key, None)  # tested by themselves
             settings += {"language_model": ["data=text"], "text": ["model=language_model"]}.get(file.stem, [])
             settings += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
@@ -405,7 +409,9 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def wrong(settings: dict[str, Any]) -> dict[str, str]:
     """A value that each setting cannot have; the names of files and runs may be anything."""
-    any_text = arguments.NAMES | {"train.resume", "initialisation", "data.directory", "data.split_file"}
+    any_text = (
+        arguments.NAMES | arguments.DOTTED | {"train.resume", "initialisation", "data.directory", "data.split_file"}
+    )
     values = ("word", "[word]", "{a: 1}")
     found = {}
     for number, (key, value) in enumerate(settings.items()):
@@ -481,7 +487,7 @@ def test_files_as_the_data_of_a_built_in_corpus(place: Path, capsys: pytest.Capt
         assert sentence.startswith("data.train is a number with data=toy, not ")
         assert sentence.endswith(": for files of your own add data=parallel or photos.")
     sentence = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
-    assert sentence == "Setting 'data.train' of prepare is only there with data=parallel, photos, scenes or toy."
+    assert sentence == "Setting 'data.train' of prepare is only there with data=parallel, photos, scenes, text or toy."
 
 
 @pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])

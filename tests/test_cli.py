@@ -46,8 +46,14 @@ input: ???
 references: null
 baseline: null
 """,
+    "generate.yaml": """
+checkpoint: ???
+prompt: null
+stop: null
+""",
     "eval.yaml": """
 defaults: [{data: names}, _self_]
+text: null
 checkpoint: ???
 references: null
 images: null
@@ -158,7 +164,7 @@ def own(tmp_path: Path) -> Path:
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The configurations that commands are called with, from an empty working directory."""
     found: list[Any] = []
-    for name in ("prepare", "train", "translate", "caption", "evaluate"):
+    for name in ("prepare", "train", "translate", "caption", "generate", "evaluate"):
         replace(name, lambda config: found.append(plain(config)), monkeypatch)
     replace("inspect", found.append, monkeypatch)
     (tmp_path / "empty").mkdir()
@@ -483,10 +489,14 @@ def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, caps
     assert (calls, printed.err) == ([], "")
 
 
+GENERATING = {"prompt", "stop"}  # which eval does not have
+EVALUATING = arguments.NAMES - GENERATING
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_file_name_is_taken_as_it_stands(name: str, calls: list[Any], configs: Path) -> None:
     expected = "./???" if name == "???" else name
-    keys = sorted(arguments.NAMES - {"references", "data.train"})
+    keys = sorted(EVALUATING - {"references", "data.train"})
     settings = [f"{key}={name}" for key in keys] + [f"++input={name}"]
     settings += [f"references={name},{name}x,{name}", f"data.train={name},x"]
     assert cli.run(["eval", *settings], configs) == 0
@@ -495,9 +505,18 @@ def test_any_file_name_is_taken_as_it_stands(name: str, calls: list[Any], config
     assert {value for _, value in leaves(calls[0])} == {expected}
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Path) -> None:
+    expected = "./???" if name == "???" else name
+    assert cli.run(["generate", f"checkpoint={name}", f"prompt={name}", f"stop={name}"], configs) == 0
+    assert {calls[0][key] for key in ("checkpoint", *GENERATING)} == {expected}
+    assert cli.run(["generate", "checkpoint=a", "stop=[',',a]"], configs) == 0
+    assert calls[1]["stop"] == [",", "a"]
+
+
 def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])  # not every one of these names can be sent between processes
-    keys = sorted(arguments.NAMES - arguments.LISTS - {"run"})
+    keys = sorted(EVALUATING - arguments.LISTS - {"run"})
     for start in range(0, len(HOSTILE), len(keys)):
         names = dict(zip(keys, HOSTILE[start : start + len(keys)], strict=False))
         settings = [f"{key}={name}" for key, name in names.items()]
@@ -510,7 +529,7 @@ def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeyp
 
 def test_random_names_survive_quoting(calls: list[Any], configs: Path) -> None:
     generator = random.Random(1)
-    keys = sorted(arguments.NAMES - arguments.LISTS)
+    keys = sorted(EVALUATING - arguments.LISTS)
     letters = "\\\\\\$${}'\"a, =#[]()"
     for _ in range(10):
         names = {key: "".join(generator.choices(letters, k=generator.randint(1, 9))) for key in keys}

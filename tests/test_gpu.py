@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.batching import Images, Sentences, decode, laid_out
+from seqtool.decoding.batching import Sources, decode, encoded_sentences, laid_out
 from seqtool.decoding.hypothesis import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.categorical import categorical
@@ -102,20 +102,14 @@ def decoded(model: Model, batch: Batch, device: torch.device, **settings: Any) -
     asked = DecodeSettings(**known | {"max_length": 12, "precision": "fp32"} | settings)
     rows = range(len(batch.indices))
     if model.reads == "text":
-        sources: Any = Sentences([row[: n - 1].tolist() for row, n in zip(*vars(batch.source).values(), strict=True)])
+        sources = encoded_sentences(
+            [row[: n - 1].tolist() for row, n in zip(*vars(batch.source).values(), strict=True)]
+        )
     else:
-        sources = Images(Pictures(batch.source), rows)
+        sources = Sources(rows, lambda chosen: Annotations(batch.source.values[list(chosen)]))
     laid = laid_out(copy.deepcopy(model).to(device), "fp32", device)
     with without_tf32():
         return decode(laid, sources, asked, device=device, keep_attention=True)
-
-
-class Pictures:
-    def __init__(self, images: Any) -> None:
-        self.values = images.values
-
-    def pictures(self, rows: Any) -> Annotations:
-        return Annotations(self.values[list(rows)])
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def test_a_text_is_scored_as_one_stream(
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["bits_per_character"]["value"] == pytest.approx(found["loss"] / math.log(2))
     assert found["bits_per_character"]["low"] <= found["bits_per_character"]["value"]
-    assert run(*common[:1], "checkpoint=runs/a,runs/a/last", *common[2:], "text=b.txt", "format=jsonl") == 0
+    assert run(*common[:1], "checkpoint=runs/a,runs/a", *common[2:], "text=b.txt", "format=jsonl") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == text.splitlines(keepends=True)
     assert sum(line["nats"] for line in lines) == pytest.approx(float(nats.sum()), rel=1e-5)

@@ -94,7 +94,7 @@ class Given(nn.Module):
         self.penalties = penalties
         self.output = identity(output.features.shape[-1])
 
-    def forward(self, source: Any, target: Any) -> Output:
+    def forward(self, source: Any, target: Any, state: Any = None) -> Output:
         return self.given
 
     project, loss = EncoderDecoder.project, EncoderDecoder.loss

@@ -359,8 +359,8 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, *, steps: range, part: str) -> None:
     """Make a part of the loss of these training steps, counted from 1, NaN."""
     forward, seen = TrainingLoss.forward, []
 
-    def spoil(self: TrainingLoss, batch: Any) -> Loss:
-        loss = forward(self, batch)
+    def spoil(self: TrainingLoss, batch: Any, state: Any = None) -> Loss:
+        loss = forward(self, batch, state)
         if not self.training:
             return loss
         seen.append(1)
@@ -532,7 +532,10 @@ def test_pretrained_vectors(place: Path) -> None:
 
 
 REFUSED = {
-    "model=null": r"Unknown model 'null'; choose from bahdanau, luong, show_attend_tell, show_tell, sutskever\.",
+    "model=null": (
+        r"Unknown model 'null'; choose from bahdanau, language_model, luong, show_attend_tell, show_tell, "
+        r"sutskever\."
+    ),
     "train=5": r"Setting 'train' is a group of settings, not 5\.",
     "seed=-1": r"seed must be at least 0, not -1\.",
     "device=meta": r"device=meta is not one that seqtool runs on here",

@@ -121,7 +121,7 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     cache = prepare(config)
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
     assert cache.name == "album" and cache.splits == ("train", "valid")
-    assert cache.holds == "images" and list(cache.vocabularies) == ["target"]
+    assert cache.holds == "captions" and list(cache.vocabularies) == ["target"]
     assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
     written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
@@ -254,7 +254,7 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
 def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: Path) -> None:
     first = prepare(config)
     assert first.directory.name.startswith("album-") and is_cache(first.directory)
-    assert first.holds == "images" and not image_store.is_store(first.directory)
+    assert first.holds == "captions" and not image_store.is_store(first.directory)
     assert prepare(config).directory == first.directory
     assert prepare(changed(config, processes=2)).directory == first.directory
     other = prepare(changed(config, vocabulary_minimum_count=1))
@@ -309,7 +309,7 @@ def test_a_vocabulary_can_be_used_again(config: Config, tmp_path: Path) -> None:
     assert second.summary["splits"]["train"]["unknown"] == 3
     with pytest.raises(InputError) as error:
         prepare(changed(config, vocabulary_reuse="/nowhere"))
-    assert str(error.value) == "/nowhere has no vocabulary of captions: expected target.vocabulary."
+    assert str(error.value) == "/nowhere has no vocabulary: expected target.vocabulary."
     with pytest.raises(InputError, match=r"^/nowhere has no vocabulary"):
         prepare(changed(config, vocabulary_reuse="/nowhere", cache=str(tmp_path / "empty")))
     assert not (tmp_path / "empty").exists()
@@ -352,15 +352,11 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
     with pytest.raises(InputError) as error:
         prepare(toy)
     assert str(error.value) == (
-        "Toy has sentence pairs, not images: choose model=bahdanau or another translation model, or images with "
-        "captions such as data=scenes."
+        "Toy has sentence pairs, but images with captions are wanted here, such as data=scenes."
     )
     with pytest.raises(InputError) as error:
         prepare_pairs(config)
-    assert str(error.value) == (
-        "Album has images, not sentence pairs: choose model=show_attend_tell or model=show_tell, or parallel text "
-        "such as data=toy."
-    )
+    assert str(error.value) == ("Album has images with captions, but sentence pairs are wanted here, such as data=toy.")
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
         prepare_captions(changed(config, _target_="os.system"), FROZEN, device=CPU, trusted=False)
 
