@@ -1,0 +1,144 @@
+#!/usr/bin/env python
+"""Characters a second in training a language model, beside a plain loop over torch.nn.LSTM of the same sizes.
+
+    python scripts/benchmark_language_model.py --threads 2 --text PATH --output results/language_model_speed.json
+
+Both train on the same streams, chunk after chunk with their state carried over, by Adam with clipping; they run in
+turn, --updates at a time, after a warm-up. The ratio is the median of the pairs, with the interval that holds 90 % of
+them. Without --text, on the built-in grammar's sentences.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor, nn
+
+from seqtool import tasks
+from seqtool.data.streams import Streams
+from seqtool.models.fast.quicken import quicken
+from seqtool.models.initialisation import initialise
+from seqtool.runtime.devices import Machine, autocast, keep_memory, onednn
+from seqtool.runtime.files import config_directory
+from seqtool.settings import typed
+from seqtool.training.optimisation import make_optimisation
+from seqtool.training.train_settings import TrainSettings
+from seqtool.training.updates import Updates
+
+CPU = torch.device("cpu")
+
+
+class PlainModel(nn.Module):
+    """What a tutorial would write."""
+
+    def __init__(self, symbols: int, *, embedding: int, hidden: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(symbols, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, dropout=dropout, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden, symbols)
+
+    def forward(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        h, state = self.lstm(self.dropout(self.embedding(tokens)), state)
+        return self.output(self.dropout(h)), state
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--updates", type=int, default=8, help="in each turn")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_memory()
+    overrides = ["data=text", "experiment=shakespeare_lstm"]
+    overrides += [] if arguments.text is None else [f"data.train={arguments.text}"]
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("train", overrides)
+    cache = tasks.of(config).prepare(config)
+    rows: dict[str, Any] = {}
+    with onednn():
+        for precision in ("fp32", "bf16"):
+            systems = {"seqtool": ours(config, cache, precision), "torch.nn.LSTM": plain(config, cache, precision)}
+            for system in systems.values():
+                system(arguments.updates)  # oneDNN makes its code
+            found = benchmarking.in_turn(
+                {name: lambda one=one: one(arguments.updates) for name, one in systems.items()}, arguments.pairs
+            )
+            ratios = sorted(a / b for a, b in zip(*found.values(), strict=True))
+            low, high = np.percentile(ratios, [5, 95])
+            medians = benchmarking.medians(found)
+            rows[precision] = {
+                **{f"{name}, characters/s": round(value) for name, value in medians.items()},
+                "ratio": round(statistics.median(ratios), 3),
+                "ratio_90_per_cent": [round(float(low), 3), round(float(high), 3)],
+            }
+            print(precision, rows[precision])
+    machine = benchmarking.machine(arguments.threads)
+    benchmarking.write({"machine": machine, "pairs": arguments.pairs, "rows": rows}, arguments.output)
+
+
+def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
+    """Updates as `seqtool train` makes them, timed."""
+    task, settings = tasks.of(config), typed(TrainSettings, config.train)
+    torch.manual_seed(1)
+    model = task.make_model(config, cache, pretrained=False)
+    initialise(model, config.initialisation)
+    quicken(model, CPU)
+    optimisation = make_optimisation(config.optim, config.schedule, task.parameter_groups(model, config))
+    streams = task.examples(cache, settings)
+    updates = Updates(model, streams, optimisation, settings=settings, machine=Machine(CPU, precision))
+    chunks, steps = cycle(range(streams.chunks - 1)), iter(range(1, 1_000_000))
+
+    def run(count: int) -> float:
+        characters, start = 0, time.perf_counter()
+        for _ in range(count):
+            indices = streams.chunk(next(chunks))
+            optimisation.prepare(next(steps), 0.0, 0)
+            done = updates.update([indices], lambda batch: "")
+            assert done is not None
+            characters += done.tokens
+        return characters / (time.perf_counter() - start)
+
+    return run
+
+
+def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
+    """The same by torch's own classes, timed."""
+    sizes = {name: config.model[name] for name in ("embedding", "hidden", "layers", "dropout")}
+    torch.manual_seed(1)
+    model = PlainModel(len(cache.target_vocabulary), **sizes).train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=config.optim.lr, fused=True)
+    streams: Streams = tasks.of(config).examples(cache, typed(TrainSettings, config.train))
+    chunks, carried = cycle(range(streams.chunks - 1)), [None]
+
+    def run(count: int) -> float:
+        characters, start = 0, time.perf_counter()
+        for _ in range(count):
+            batch = streams.collate(streams.chunk(next(chunks)))
+            optimiser.zero_grad(set_to_none=True)
+            with autocast(CPU, precision):
+                logits, state = model(batch.inputs, carried[0] if batch.continues else None)
+                loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=0)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
+            optimiser.step()
+            carried[0] = tuple(one.detach() for one in state)
+            characters += batch.tokens
+        return characters / (time.perf_counter() - start)
+
+    return run
+
+
+if __name__ == "__main__":
+    main()
