@@ -21,7 +21,8 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import open_dict
 
 import seqtool
-from seqtool.cli import arguments, usage
+from seqtool.cli import arguments
+from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
@@ -205,7 +206,7 @@ def test_help_imports_neither_hydra_nor_torch() -> None:
 
 def test_nothing_that_runs_before_a_command_imports_torch() -> None:
     code = (
-        "import sys; from seqtool import settings; from seqtool.cli import arguments, main, usage; "
+        "import sys; from seqtool import settings; from seqtool.cli import arguments, main, help; "
         "from seqtool.training import runs; "
         "configs = main.config_directory(); "
         "assert main.run(['train', '--help'], configs) == main.run(['train', '--cfg', 'job'], configs) == 0; "
@@ -752,14 +753,14 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 def test_help_of_a_command_shows_its_settings_and_choices(configs: Path) -> None:
-    text = usage.command("train", configs, ["model=large"])
+    text = help_texts.command("train", configs, ["model=large"])
     assert "seqtool train -m model=" in text
     assert "run: null  # the name of the run" in text
     assert "model=large  # choose from large, small" in text
     assert "    deep: {layers: 4}" in text
     assert "defaults" not in text.split("Settings and their defaults")[1]
-    assert "beam: 5  # 1 is greedy" in usage.command("translate", configs, [])
-    assert usage.command("inspect", configs, []).startswith("seqtool inspect: ")
+    assert "beam: 5  # 1 is greedy" in help_texts.command("translate", configs, [])
+    assert help_texts.command("inspect", configs, []).startswith("seqtool inspect: ")
 
 
 def helped(capsys: pytest.CaptureFixture[str], *arguments: str, configs: Path) -> str:
@@ -800,7 +801,7 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n      size: 32  # pixels" in helped(
         capsys, "train", "model=show_tell", "model.encoder.size=32", configs=config
     )
-    assert "model.encoder.backbone=" in usage.complete("seqtool train model=show_tell model.en", config)
+    assert "model.encoder.backbone=" in help_texts.complete("seqtool train model=show_tell model.en", config)
 
 
 def test_help_with_the_users_own_settings(own: Path, configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -817,13 +818,13 @@ def test_completion_with_the_users_own_settings(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     own.rename("mine")
-    assert usage.complete("seqtool train --config-dir mi", configs) == ["mine/"]
-    assert usage.complete("seqtool train --config-dir mine model=", configs) == [
+    assert help_texts.complete("seqtool train --config-dir mi", configs) == ["mine/"]
+    assert help_texts.complete("seqtool train --config-dir mine model=", configs) == [
         "model=large ",
         "model=small ",
         "model=tiny ",
     ]
-    assert usage.complete("seqtool train -cd mine model=tiny model.s", configs) == ["model.size="]
+    assert help_texts.complete("seqtool train -cd mine model=tiny model.s", configs) == ["model.size="]
 
 
 def test_completion(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -831,17 +832,17 @@ def test_completion(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "runs" / "first").mkdir()
     (tmp_path / "runs" / "file.txt").touch()
     monkeypatch.chdir(tmp_path)
-    assert usage.complete("seqtool tra", configs) == ["train ", "translate "]
-    assert usage.complete("seqtool train mod", configs) == ["model.hidden=", "model="]
-    assert usage.complete("seqtool train model=large model.", configs) == [
+    assert help_texts.complete("seqtool tra", configs) == ["train ", "translate "]
+    assert help_texts.complete("seqtool train mod", configs) == ["model.hidden=", "model="]
+    assert help_texts.complete("seqtool train model=large model.", configs) == [
         "model.deep.layers=",
         "model.hidden=",
     ]
-    assert usage.complete("seqtool train model=", configs) == ["model=large ", "model=small "]
-    assert usage.complete("seqtool translate b", configs) == ["baseline=", "beam="]
-    assert usage.complete("seqtool translate checkpoint=ru", configs) == ["checkpoint=runs/"]
-    assert usage.complete("seqtool inspect runs/f", configs) == ["runs/file.txt", "runs/first/"]
-    assert usage.complete("seqtool nothing x", configs) == []
+    assert help_texts.complete("seqtool train model=", configs) == ["model=large ", "model=small "]
+    assert help_texts.complete("seqtool translate b", configs) == ["baseline=", "beam="]
+    assert help_texts.complete("seqtool translate checkpoint=ru", configs) == ["checkpoint=runs/"]
+    assert help_texts.complete("seqtool inspect runs/f", configs) == ["runs/file.txt", "runs/first/"]
+    assert help_texts.complete("seqtool nothing x", configs) == []
 
 
 def test_bash_completes(tmp_path: Path) -> None:

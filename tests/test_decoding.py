@@ -9,12 +9,12 @@ import torch
 from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
+from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force
-from seqtool.decoding.hypothesis import Hypothesis, length_penalty
 from seqtool.decoding.next_token import highest
+from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.search import beam_search
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.contract import Step

@@ -12,12 +12,12 @@ from small_models import VOCABULARY, make_model, random_sentences
 from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
+from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force, read_prefix
-from seqtool.decoding.hypothesis import Hypothesis, length_penalty
 from seqtool.decoding.pointers import Lattice
+from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.search import beam_search
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS, PAD
 

@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqtool.cli import usage
+from seqtool.cli import help as help_texts
 from seqtool.errors import InputError, full_disk, naming, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.version import __version__
@@ -22,7 +22,7 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-COMMANDS = tuple(usage.SUMMARIES)
+COMMANDS = tuple(help_texts.SUMMARIES)
 FUNCTIONS = {"eval": "evaluate"}  # those of another name than their command
 
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended
@@ -94,19 +94,19 @@ def _say(error: InputError | OSError) -> None:
 def _dispatch(arguments: list[str], configs: Path) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
-        print(usage.overview())
+        print(help_texts.overview())
     elif command == "--version":
         print(f"seqtool {__version__}")
     elif command == "--completion":
-        print(usage.completion(rest[0] if rest else ""))
+        print(help_texts.completion(rest[0] if rest else ""))
     elif command == "--complete":
-        print("\n".join(usage.complete(rest[0] if rest else "", configs)))
+        print("\n".join(help_texts.complete(rest[0] if rest else "", configs)))
     elif command not in COMMANDS:
         from seqtool.settings import sentence, unknown
 
         raise InputError(sentence([unknown(command, COMMANDS, kind="command")]))
     elif "--help" in rest or "-h" in rest:
-        print(usage.command(command, configs, rest))
+        print(help_texts.command(command, configs, rest))
     elif command == "inspect":
         paths = [one if os.path.lexists(one) else one.removeprefix("checkpoint=") for one in rest]
         if len(paths) != 1 or not paths[0]:
@@ -132,7 +132,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     import hydra
 
     from seqtool.cli import arguments as ours
-    from seqtool.cli.explanations import explained
+    from seqtool.cli.setting_errors import explained
     from seqtool.cli.sweeps import Sweep, added
 
     options, given = ours.split(arguments)
@@ -190,7 +190,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     from omegaconf.errors import OmegaConfBaseException
 
     from seqtool.cli.arguments import has_stored_data
-    from seqtool.cli.explanations import check, check_name
+    from seqtool.cli.setting_errors import check, check_name
     from seqtool.settings import plain
 
     values = plain(config)  # refuses what cannot be resolved, before any work starts

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool.cli import config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders
-from seqtool.cli.explanations import check_name, references
+from seqtool.cli.setting_errors import check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.settings import escape, plain
 from seqtool.training.runs import RUNS

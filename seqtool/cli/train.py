@@ -15,8 +15,9 @@ from seqtool.data.directories import versions
 from seqtool.errors import InputError
 from seqtool.models.fast.quicken import quicken
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, check_precision, choose_device, keep_memory, onednn, set_threads
+from seqtool.runtime.devices import Machine, choose_device, keep_memory, onednn, set_threads
 from seqtool.runtime.files import write_whole
+from seqtool.runtime.precision import check_precision
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, place, recorded, resuming, signals

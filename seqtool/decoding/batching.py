@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from seqtool.data.batches import make_source
-from seqtool.decoding.hypothesis import Hypothesis, length_penalty
+from seqtool.decoding.beam_search import beam_search
+from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.search import beam_search
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.fast.quicken import lay_out, quicken
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import PRECISIONS, autocast, onednn
+from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import PRECISIONS, autocast
 
 X = TypeVar("X")
 M = TypeVar("M", bound=nn.Module)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.decoding.hypothesis import Hypothesis, hypotheses
+from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
-from seqtool.decoding.hypothesis import Hypothesis, hypotheses
 from seqtool.decoding.next_token import log_probabilities
+from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.tokens import BOS, EOS, PAD

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.decoding.hypothesis import length_penalty
+from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
 

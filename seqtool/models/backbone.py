@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError
-from seqtool.models.precision import without_tf32
+from seqtool.models.number_types import without_tf32
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights
 from seqtool.models.weight_files import load_weights
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.precision import at_least_single
+from seqtool.models.number_types import at_least_single
 from seqtool.runtime.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]

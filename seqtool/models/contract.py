@@ -12,7 +12,7 @@ What they owe each other:
   after the tokens up to t, and the states that the three leave are the same, to rounding.
 - Padding and batch mates change nothing: a row's result depends on its own source and tokens alone.
 - A state is a tree of dataclasses and tuples of tensors, batch first, floating ones in the parameters' type, under
-  autocast too. Its rows can be repeated, dropped and reordered (`decoding.search.select`). A state may grow: a node
+  autocast too. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a node
   that selects rows in its own way has a method `select(rows)`. It may be carried: `forward` begins with the state that
   it is given instead of `encode`'s, and gives the last one.
 - A memory is such a tree too, and may hold other things that all rows share. It is constant while a sequence is decoded

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqtool.models.precision import single
+from seqtool.models.number_types import single
 from seqtool.models.tokens import PAD
 
 

@@ -1,4 +1,6 @@
-"""What only hard attention needs: how it chooses locations, what it drew, the terms of its loss (Xu et al. 2015)."""
+"""What only hard attention needs: how it chooses locations, what it drew, and the weights of the terms of its loss (Xu
+et al. 2015), which `training/losses.py` puts together, with the baseline.
+"""
 
 import math
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
-from seqtool.models.precision import at_least_single, for_products
+from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
 
 

@@ -17,7 +17,7 @@ from seqtool.models.construction import check_sizes
 from seqtool.models.contract import Memory, Output
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.image_captioner import ImageCaptioner, Images
-from seqtool.models.precision import at_least_single, for_products, single
+from seqtool.models.number_types import at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import Advanced, Reading
 
 

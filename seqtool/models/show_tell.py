@@ -12,7 +12,7 @@ from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes
 from seqtool.models.contract import Memory
 from seqtool.models.image_captioner import ImageCaptioner, Images
-from seqtool.models.precision import at_least_single
+from seqtool.models.number_types import at_least_single
 from seqtool.models.recurrent_decoder import Advanced, Reading
 
 CONTEXTS = ("first_step", "initial_state", "every_step")

@@ -17,7 +17,7 @@ from seqtool.data.images.images import fit, read_image, upright_rgb
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import Sources, chunks, decode
-from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.forced import read_prefix
-from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
@@ -21,7 +21,8 @@ from seqtool.models.contract import EncoderDecoder, Step
 from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime.classes import build
-from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import autocast
 from seqtool.training.checkpoint import Checkpoint
 
 STEPS = 1000  # of a text that are scored at once

@@ -14,12 +14,13 @@ from omegaconf import DictConfig
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import laid_out
 from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
+from seqtool.runtime.devices import MachineSettings, choose_device, keep_memory, set_threads
+from seqtool.runtime.precision import check_precision
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint

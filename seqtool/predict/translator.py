@@ -13,13 +13,14 @@ from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, har
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import decode, encoded_sentences, in_batches
 from seqtool.decoding.forced import force
-from seqtool.decoding.hypothesis import Hypothesis
+from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime.classes import build
-from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import autocast
 from seqtool.training.checkpoint import Checkpoint
 
 

@@ -1,1 +1,1 @@
-"""The machine: devices, processes, files."""
+"""The machine: devices, precision, processes, files."""

@@ -16,7 +16,6 @@ from seqtool.runtime import distributed
 MOST_THREADS = 1024
 KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
@@ -30,7 +29,7 @@ class MachineSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tensors are, and in which precision matrices are multiplied (`autocast`)."""
+    """Where tensors are, and in which precision matrices are multiplied (`precision.autocast`)."""
 
     device: torch.device
     precision: str
@@ -127,20 +126,6 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def check_precision(device: torch.device, precision: str) -> None:
-    """Raise InputError where the device cannot compute in this precision."""
-    if precision not in PRECISIONS:
-        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
-    if precision == "fp16" and device.type == "cpu":
-        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision: matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32."""
-    dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from small_models import (
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, make_target
-from seqtool.decoding.hypothesis import length_penalty
-from seqtool.decoding.search import beam_search
+from seqtool.decoding.beam_search import beam_search
+from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.hard_attention import argmax, drawn, expected

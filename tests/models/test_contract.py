@@ -9,7 +9,7 @@ from small_models import BAHDANAU, CAPTIONERS, MODELS, make_captioner, make_mode
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.search import select
+from seqtool.decoding.beam_search import select
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.quicken import quicken

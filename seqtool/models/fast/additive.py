@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from seqtool.models.attention import Additive
 from seqtool.models.fast.gathering import Ledger, in_this_pass
-from seqtool.models.precision import at_least_single
+from seqtool.models.number_types import at_least_single
 
 IN_CACHE = 2**20  # numbers that the cache which cores share has room for
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input

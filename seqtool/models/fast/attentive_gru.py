@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from seqtool.models.contract import Memory
 from seqtool.models.fast import gates
 from seqtool.models.fast.additive import ExponentialAdditive, additive, additive_back, exponential
-from seqtool.models.precision import product_dtype
+from seqtool.models.number_types import product_dtype
 
 _through_softmax = torch.ops.aten._softmax_backward_data
 

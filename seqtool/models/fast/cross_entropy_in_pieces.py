@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqtool.models.cross_entropy import CrossEntropy
-from seqtool.models.precision import product_dtype, single
+from seqtool.models.number_types import product_dtype, single
 from seqtool.models.tokens import PAD
 
 ROWS, LOGITS = 512, 2**23  # at once, at most: with more rows CPUs' libraries are slower

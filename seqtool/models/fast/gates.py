@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.precision import product_dtype
+from seqtool.models.number_types import product_dtype
 
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 _through_tanh = torch.ops.aten.tanh_backward.grad_input

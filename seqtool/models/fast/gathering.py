@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqtool.models.attention import WeightedSum
-from seqtool.models.precision import product_dtype, single
+from seqtool.models.number_types import product_dtype, single
 
 X = TypeVar("X")
 _pass: ContextVar[dict[int, tuple[Tensor, Any]] | None] = ContextVar("pass", default=None)

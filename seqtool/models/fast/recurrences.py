@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
 from seqtool.models.fast import gates
 from seqtool.models.fast.gathering import one_pass
-from seqtool.models.precision import at_least_single, single
+from seqtool.models.number_types import at_least_single, single
 
 
 class QuickLSTM(LSTM):

@@ -16,7 +16,7 @@ from yaml import YAMLError
 from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
-from seqtool.cli.usage import SUMMARIES
+from seqtool.cli.help import SUMMARIES
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 

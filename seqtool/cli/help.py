@@ -104,7 +104,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     if name == "inspect":
         return f"seqtool inspect: {SUMMARIES[name]}\n\nUsage: seqtool inspect PATH\n\nExamples\n{examples}"
     from seqtool.cli.arguments import folders  # OmegaConf and Hydra, which `seqtool --help` does without
-    from seqtool.cli.explanations import composed
+    from seqtool.cli.setting_errors import composed
 
     given = [one for one in arguments if re.match(r"[^-].*=|~", one, re.DOTALL)]
     places = folders(arguments, configs)

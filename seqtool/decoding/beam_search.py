@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
-from seqtool.decoding.hypothesis import Hypothesis, LengthPenalty, covered, hypotheses
 from seqtool.decoding.next_token import highest, log_probabilities
 from seqtool.decoding.pointers import Branches, Lattice, Pointers
+from seqtool.decoding.ranking import Hypothesis, LengthPenalty, covered, hypotheses
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS
 
