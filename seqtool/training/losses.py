@@ -1,8 +1,9 @@
 """What training minimises.
 
 Of a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
-doubly stochastic penalty; with hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections 4.1 and 4.2), without bias
-where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic penalty, label smoothing, soft rows).
+doubly stochastic penalty; with hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections
+4.1 and 4.2), without bias where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic
+penalty, label smoothing, soft rows).
 """
 
 import math
