@@ -146,6 +146,16 @@ def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tol
             torch.testing.assert_close(together[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
 
 
+def test_fewer_streams_than_processes(tmp_path: Path) -> None:
+    """Saved by two processes and gone on with by one, and the other way round."""
+    make_photos(tmp_path / "photos")
+    line = [*STREAMS, "train.batch_size=1", "train.resume=auto"]
+    for step, processes in ((10, 2), (20, 1), (30, 2)):
+        commands(tmp_path, [*line, f"train.steps={step}", "train.validate_every=10"], processes=processes)
+    file = tmp_path / "runs/streams/checkpoints/step-0000030/training.safetensors"
+    assert load_file(file)["carried.000"].shape == (1, 12)
+
+
 @pytest.mark.parametrize("processes", [2, 4])
 def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
     """As they are carried on, in the order of the streams, of which there are seven."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,12 @@ def test_where_a_text_is_divided(tmp_path: Path) -> None:
         list(corpus(train=files[0], valid_share=0.99).lines("train"))
     with pytest.raises(InputError, match=r"^data\.valid_share must be above 0 and below 1, not 1\."):
         corpus(valid_share=1.0)
-    assert corpus().splits() == ("train", "valid")
-    assert next(corpus().lines("train")).endswith(".\n") or next(corpus().lines("train")).endswith("?\n")
+
+
+def test_without_a_file_the_text_is_the_built_in_sentences() -> None:
+    made = corpus()
+    assert made.splits() == ("train", "valid") and made.fingerprint(lambda path: "")["built_in"]["train"] == 20_000
+    assert all(line.endswith((".\n", "?\n")) for line in islice(made._lines("train"), 100))
 
 
 @pytest.mark.parametrize(("length", "rows", "steps"), [(100, 4, 7), (23, 5, 4), (3, 8, 2), (50, 1, 50), (11, 3, 100)])
@@ -142,6 +147,21 @@ def test_forward_equals_stepping_equals_prefilling(cell: str, quick: bool) -> No
     torch.testing.assert_close(model.step(memory, first, tokens[:1, 0]).logits, model.project(output.features[:1, 0]))
 
 
+def test_there_is_no_source_to_tie() -> None:
+    sizes: dict[str, Any] = {
+        "target_vocabulary": 9,
+        "embedding": 4,
+        "hidden": 4,
+        "layers": 1,
+        "cell": "gru",
+        "dropout": 0.0,
+    }
+    model = LanguageModel(**sizes, tie="output")
+    assert model.output.weight is model.target_embedding.weight
+    with pytest.raises(InputError, match=r"^Unknown model\.tie 'all' of a language model; choose from none, output\.$"):
+        LanguageModel(**sizes, tie="all")
+
+
 def test_quicker_parts_change_nothing() -> None:
     tokens, labels = torch.randint(4, 11, (4, 9)), torch.randint(4, 11, (4, 9))
     gradients = []
@@ -155,7 +175,7 @@ def test_quicker_parts_change_nothing() -> None:
 SETTINGS = [
     *("data=text", "data.train=a.txt", "data.processes=1", "model=language_model", "model.embedding=8"),
     *("model.hidden=24", "model.dropout=0", "optim.lr=0.02", "train.batch_size=4", "train.bptt=12", "device=cpu"),
-    *("threads=1", "train.minutes=null", "train.steps=400"),
+    *("threads=1", "train.minutes=null", "train.steps=300"),
 ]
 
 
@@ -165,6 +185,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("text")
     (place / "a.txt").write_text(TEXT)
     (place / "e.txt").write_text("")
+    (place / "bom.txt").write_bytes(b"\xef\xbb\xbf")
+    (place / "pairs").mkdir()
+    words = VocabularySettings("word", 9, 1, None, "none", False, None)
+    vocabulary_training.train(["a b"], words).save(place / "pairs" / "target.vocabulary")
     (place / "b.txt").write_text("the cat sees the sun.\nÜber\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -267,6 +291,13 @@ BAD = {
     "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
     "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),
     "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: say task="),
+    "words of pairs": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "is a vocabulary for other data: wanted"),
+    "bptt later": (
+        ["train", "run=a", "train.resume=true", "train.bptt=7", "train.steps=500"],
+        "train.bptt (12, now 7)",
+    ),
+    "half a character": (["generate", "checkpoint=runs/a", "prompt=\udcff"], "prompt= is not valid UTF-8."),
+    "a mark alone": (["train", *SETTINGS, "data.valid=bom.txt"], "bom.txt is empty."),
     "empty": (["eval", "checkpoint=runs/a", "text=e.txt"], "e.txt is empty."),
     "range": (
         ["generate", "checkpoint=runs/a", "top_p=0", "n=0"],
@@ -279,11 +310,11 @@ BAD = {
 def test_bad_input(place: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments, sentence = BAD[case]
     monkeypatch.chdir(place)
-    before = sorted(place.rglob("*"))
+    before = {path for path in place.rglob("*") if path.name != "digests.json"}
     assert run(*arguments) == 2
     error = capsys.readouterr().err
     assert sentence.lower() in error.lower() and error.count("\n") <= 2
-    assert sorted(place.rglob("*")) == before
+    assert {path for path in place.rglob("*") if path.name != "digests.json"} == before
 
 
 def test_a_text_is_scored_as_one_stream(
@@ -324,3 +355,33 @@ def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.
     told: list[int] = []
     np.testing.assert_allclose(generator.nats(ids, told.append), whole, rtol=1e-4, atol=1e-6)
     assert told == [50] * 6 + [33]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_long_lines_are_learnt_from(kind: str) -> None:
+    text = "".join(np.random.default_rng(0).choice(list("abc de"), 90_000))
+    assert UNK not in learnt(text + "\nff", kind, size=20).encode(text)
+
+
+def test_streams_that_have_ended_are_still_a_batch() -> None:
+    """As for a process whose streams are shorter than those of the others, by a multiple of the steps."""
+    streams = Streams(np.arange(4, 101), rows=4, steps=12)
+    batch = streams.collate(streams.chunk(streams.chunks - 1)[0::2])
+    assert batch.target.shape == (2, 2) and batch.tokens == 0
+
+
+def test_settings_of_the_data_are_taken_where_there_is_no_test_split(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    capsys.readouterr()
+    assert run("eval", "checkpoint=runs/a", "data.valid_share=0.5", "bootstrap=9", "format=json", "device=cpu") == 0
+    assert json.loads(capsys.readouterr().out)["characters"] == len(TEXT) - len(TEXT) // 2
+
+
+def test_a_stop_is_taken_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    common = ["generate", "checkpoint=runs/a", "device=cpu", "max_length=30", "n=2", "output=whole.txt"]
+    assert run(*common, "stop=${x}", "prompt=the ") == 0
+    parts = Path("whole.txt").read_text().split("-" * 20 + "\n")
+    assert len(parts) == 2 and all(part.startswith("the ") for part in parts)

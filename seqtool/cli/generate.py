@@ -15,7 +15,7 @@ from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs, keeping
-from seqtool.settings import typed
+from seqtool.settings import escape, typed
 
 BETWEEN = "-" * 20  # on a line of its own between two texts
 FORMATS = ("text", "jsonl")
@@ -26,6 +26,7 @@ class GenerateOutput:
     """The settings of configs/generate.yaml about what is read and written, and where."""
 
     prompt: str | None
+    stop: list[str] | None
     input: str | None
     output: str | None
     format: str
@@ -34,6 +35,9 @@ class GenerateOutput:
         """Raise InputError on what cannot be."""
         if self.format not in FORMATS:
             raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(FORMATS)}.")
+        for name, text in (("prompt", self.prompt or ""), ("stop", "".join(self.stop or []))):
+            if text.encode(errors="replace").decode() != text:
+                raise InputError(f"{name}= is not valid UTF-8.")
         if self.prompt is not None and self.input is not None:
             raise InputError("prompt= and input= both say what the texts begin with: give one of them.")
         check_outputs({"output": self.output}, [] if self.input is None else [(f"input={self.input}", self.input)])
@@ -49,7 +53,7 @@ def generate(config: DictConfig) -> None:
     """Continue prompts; nothing but texts on standard output."""
     with open_dict(config):
         if isinstance(config.stop, str):
-            config.stop = [config.stop]
+            config.stop = [escape(config.stop)]
     settings = typed(GenerateOutput, {one.name: config[one.name] for one in fields(GenerateOutput)})
     settings.check()
     with distributed.group():
@@ -88,9 +92,11 @@ class TextWriter:
             out.flush()
 
         for uniforms in self.generator.uniforms():
-            if self.count:
-                told(f"{BETWEEN}\n")
-            told(prompt)
-            found = self.generator.stream(prompt, uniforms, told)
-            told("" if found.text.endswith("\n") else "\n")
+            whole: list[str] = []  # a file has whole texts, also where this is stopped
+            say = told if self.settings.output is None else whole.append
+            say((f"{BETWEEN}\n" if self.count else "") + prompt)
+            found = self.generator.stream(prompt, uniforms, say)
+            say("" if found.text.endswith("\n") else "\n")
+            if whole:
+                told("".join(whole))
             self.count += 1

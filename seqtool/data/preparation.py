@@ -90,7 +90,14 @@ def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], St
     """
     vocabulary: Any = asdict(settings.vocabulary)
     if settings.vocabulary.reuse is not None:  # a wrong one is refused before anything is read or made
-        known = [one.fingerprint for one in load_all(Path(settings.vocabulary.reuse), corpus.sides).values()]
+        reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
+        if any(one.verbatim != (corpus.holds == "text") for one in reused.values()):
+            wanted = "keeps" if corpus.holds == "text" else "does not keep"
+            raise InputError(
+                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
+                f"{wanted} white space as it is."
+            )
+        known = [one.fingerprint for one in reused.values()]
         vocabulary = known if len(known) > 1 else known[0]
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ class Streams:
     def collate(self, indices: ArrayLike) -> Batch:
         """The chunk at these places, or some rows of it, as a batch."""
         places: Indices = np.asarray(indices, np.int64)
-        target = np.full((len(places), 1 + int((places[:, 1] - places[:, 0]).max())), PAD, np.int64)
+        target = np.full((len(places), 1 + max(1, int((places[:, 1] - places[:, 0]).max()))), PAD, np.int64)
         for row, (start, end, _) in zip(target, places, strict=True):
             row[0] = BOS if start == 0 else self._text[start - 1]
             row[1 : 1 + end - start] = self._text[start:end]

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Layers, Recurrence, Stack
 from seqtool.models.construction import check_sizes, tie_embeddings
 from seqtool.models.contract import Output
@@ -35,6 +36,8 @@ class LanguageModel(RecurrentDecoder[Layers]):
     ) -> None:
         super().__init__()
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
+        if tie not in ("none", "output"):
+            raise InputError(f"Unknown model.tie '{tie}' of a language model; choose from none, output.")
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
         sizes = [embedding] + [hidden] * (layers - 1)

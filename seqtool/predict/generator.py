@@ -136,7 +136,7 @@ class Generator(Predictor):
             raise InputError("generate takes a list of prompts: write [prompt] for a single one.")
         return [self._continued(prompt, self.uniforms()) for prompt in prompts]
 
-    def stream(self, prompt: str, uniforms: Sequence[Sequence[float]], told: Callable[[str], None]) -> Continuation:
+    def stream(self, prompt: str, uniforms: Sequence[float], told: Callable[[str], None]) -> Continuation:
         """One continuation, drawn by a row of `uniforms`, of which `told` is given every piece as it comes."""
         return self._continued(prompt, np.asarray(uniforms)[np.newaxis], told)[0]
 

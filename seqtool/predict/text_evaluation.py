@@ -121,7 +121,8 @@ class TextEvaluation(Evaluation):
         if split != self.split and found is not None:
             from seqtool.training import recorded  # imports torch
 
-            settings = recorded.data_settings(found, {}, split)
+            given = {str(name): settings[name] for name in settings if name not in recorded.SOURCES}
+            settings = recorded.data_settings(found, given, split)
             corpus = make_corpus(settings, PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")

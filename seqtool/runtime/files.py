@@ -40,8 +40,9 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
                 if len(line) == LONGEST:
                     raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
-                if number == 1:
-                    line = line.removeprefix(BOM)
+                if number == 1 and not (line := line.removeprefix(BOM)):  # nothing but the mark
+                    number = 0
+                    break
                 yield line.decode() if with_ends else line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
             raise InputError(

@@ -66,7 +66,7 @@ class Checkpoint:
 
     @property
     def reads(self) -> str:
-        """What the model reads, as its class says: text or images. InputError on a class that is not a model's."""
+        """What the model reads, as its class says. InputError on a class that is not a model's."""
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         return model.reads
 

@@ -30,7 +30,7 @@ GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddin
 # What a run cannot change while it goes on: the weights' shapes, the batches and their order.
 FIXED = (
     *("model", "data", "seed", "precision", "initialisation", "init_from", "embeddings", "optim.name", "schedule.name"),
-    *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "accumulate", "normalise")),
+    *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
 )
 
 UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # when they change

@@ -175,6 +175,11 @@ class Trainer:
         longest = f"target of {batch.target.shape[1] - 2:,} tokens"
         if isinstance(batch.source, Source):
             longest = f"source of {int(batch.source.lengths.max()) - 1:,} and longest {longest}"
+        if batch.continues is not None:
+            return (
+                f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} streams of "
+                f"{batch.target.shape[1] - 1:,} tokens: start a run with a lower train.batch_size or train.bptt."
+            )
         begin = f" (init_from={self.run} begins with what was learnt)" if checkpoint.list_checkpoints(self.run) else ""
         return (
             f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "

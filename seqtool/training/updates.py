@@ -56,7 +56,8 @@ class Updates:
     def update(
         self, group: Sequence[Indices], too_large: Callable[[Batch], str], following: Sequence[Indices] = ()
     ) -> Update | None:
-        """One step over these batches; None, and nothing changed, where the loss or its gradient is not finite.
+        """One step over these batches; None where the loss or its gradient is not finite: parameters stay, and
+        streams go on without a state.
 
         `too_large` is the end of the sentence about a batch that does not fit into memory; `following` are the batches
         of the next step, as far as they are known.
@@ -133,7 +134,7 @@ class Updates:
         self.loss.baseline.copy_(tensors[BASELINE])
         carried = [tensors[name] for name in sorted(name for name in tensors if name.startswith(CARRIED))]
         if carried:
-            mine = (tensor[distributed.rank() :: distributed.size()].to(self.machine.device) for tensor in carried)
+            mine = (torch.as_tensor(_rows(tensor)).to(self.machine.device) for tensor in carried)
             self._carried = tree.rebuilt(self.model.encode(None)[1], mine)
 
     def _streams(self) -> dict[str, Tensor]:
@@ -141,10 +142,10 @@ class Updates:
         found = {}
         for i, mine in enumerate(tree.leaves(self._carried)):
             parts = distributed.gathered(mine.cpu())
-            whole = torch.cat(parts)
+            whole = mine.new_empty(len(parts) * max(map(len, parts)), *mine.shape[1:], device="cpu")
             for process, part in enumerate(parts):
-                whole[process :: len(parts)] = part
-            found[f"{CARRIED}{i:03d}"] = whole
+                whole[process :: len(parts)][: len(part)] = part
+            found[f"{CARRIED}{i:03d}"] = whole[: self.split.rows].clone()  # without those of processes that have none
         return found
 
 

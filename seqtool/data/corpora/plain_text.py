@@ -47,7 +47,7 @@ class PlainText(FileCorpus):
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         found = {**super().fingerprint(digest), "valid_share": self._share}
-        return found if self._files["train"] else {**found, **BUILT_IN, "grammar": list(toy.GRAMMAR)}
+        return found if self._files["train"] else {**found, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
         """The text of a split, line by line with their ends, as it stands."""

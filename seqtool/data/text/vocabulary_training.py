@@ -26,6 +26,7 @@ from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 MOST = 10_000_000  # entries
+PART = 2**14  # characters of a long line of verbatim text that are learnt from as one; at most four bytes each
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
@@ -33,7 +34,8 @@ THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on th
 class VocabularySettings:
     """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
     bpe, at most for char and word; source_size and target_size, where not null, take its place on their side.
-    joint: one vocabulary for both languages. minimum_count: of a word, to be known (word only). sample:
+    joint: one vocabulary for both languages. minimum_count: of a word, or of a text's
+    character, to be known. sample:
     SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
     normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
     taken as they are, the other settings then unused.
@@ -99,6 +101,10 @@ def train(
         model = _learn_pieces(list(normalized), settings.kind, size, verbatim=verbatim)
     except RuntimeError as error:
         problem = _size_problem(str(error))
+        if problem is None and "sentences_.empty()" in str(error):
+            raise InputError(
+                "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
+            ) from error
         if problem is None:
             raise
         text = f"the {side} side of the training text" if side else "the training text"
@@ -131,7 +137,8 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
     model = io.BytesIO()
     form: dict[str, Any] = {}
     if verbatim:
-        lines = [line.removesuffix("\n") for line in lines]
+        whole = (line.removesuffix("\n") for line in lines)  # of which SentencePiece leaves out those that are too long
+        lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
         ends = [end for end in "\n\r" if end == "\n" or end in characters]  # which SentencePiece takes off lines
         form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
     sentencepiece.SentencePieceTrainer.train(
