@@ -9,7 +9,7 @@ from beartype.door import is_bearable
 from beartype.vale import Is
 from jaxtyping import AbstractArray, config
 
-ENOUGH = 200  # checks a test, of some 50 µs: searches of small models take thousands of steps that are all alike
+ENOUGH = 50  # checks a test, of some 50 µs: searches of small models take thousands of steps that are all alike
 _done = 0
 
 
