@@ -1,4 +1,4 @@
-"""A trained model, or several as one, that writes: what translators and captioners share."""
+"""A trained model, or several as one, that writes: what translators, captioners and generators share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
