@@ -188,10 +188,10 @@ class Captioner(Predictor):
         """The same for images that are prepared, pixels or cached annotation vectors: what is drawn for row i depends
         on `numbers[i]`.
         """
-        uniforms = [self.settings.uniforms_of_attention(number) for number in numbers]
 
         def with_uniforms(rows: Sequence[int]) -> WithUniforms:
-            return WithUniforms(pictures(rows), torch.stack([uniforms[i] for i in rows]))
+            drawn = [self.settings.uniforms_of_attention(numbers[i]) for i in rows]
+            return WithUniforms(pictures(rows), torch.stack(drawn))
 
         decoded = decode(
             self.model,
@@ -201,13 +201,12 @@ class Captioner(Predictor):
             numbers=numbers,
             keep_attention=self.attends,
         )
-        return [
-            [self._caption(one, drawn_by) for one in n_best] for n_best, drawn_by in zip(decoded, uniforms, strict=True)
-        ]
+        return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
 
-    def _caption(self, hypothesis: Hypothesis, uniforms: Tensor) -> Caption:
+    def _caption(self, hypothesis: Hypothesis, number: int) -> Caption:
         chosen = None
         if self.choosing is not None and hypothesis.attention is not None:
             alpha = hypothesis.attention[: len(hypothesis.tokens)].float().cpu()
-            chosen = self.choosing.choice(alpha, uniforms[: len(alpha)]).argmax(-1).tolist()
+            uniforms = self.settings.uniforms_of_attention(number)[: len(alpha)]
+            chosen = self.choosing.choice(alpha, uniforms).argmax(-1).tolist()
         return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)

@@ -43,10 +43,10 @@ def gradients(model: EncoderDecoder[Any], batch: Batch) -> tuple[Loss, dict[str,
     return loss, {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
 
-def compare(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def compare(found: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-9, atol: float = 1e-12) -> None:
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
-        assert torch.allclose(gradient, expected[name], rtol=1e-9, atol=1e-12), name
+        assert torch.allclose(gradient, expected[name], rtol=rtol, atol=atol), name
 
 
 @pytest.fixture(params=[*MODELS, *CAPTIONERS])
@@ -66,6 +66,16 @@ def test_equals_plain_gradients(
     fast, found = gradients(quick(model, device), batch)
     assert torch.allclose(fast.total, plain.total, rtol=1e-12) and torch.allclose(fast.nll, plain.nll, rtol=1e-12)
     compare(found, expected)
+
+
+def test_in_single_precision_gradients_are_the_plain_ones(case: tuple[Model, Batch]) -> None:
+    """A CPU has parts for it alone."""
+    model, batch = case
+    model.train()
+    plain, expected = gradients(model, batch)
+    fast, found = gradients(quick(model), batch)
+    assert torch.allclose(fast.total, plain.total, rtol=1e-5)
+    compare(found, expected, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -211,3 +221,20 @@ def test_a_part_of_another_class_and_a_backbone_stay_as_they_are() -> None:
     assert type(model.image) is Mine and type(model.output) is GatheredLinear
     assert {name: type(one) for name, one in model.backbone.named_modules()} == before
     assert list(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+def test_dropout_leaves_its_share_and_scales_it(p: float) -> None:
+    dropout = quicken(torch.nn.Dropout(p), torch.device("cpu"))
+    x = torch.ones(301, 333, requires_grad=True)
+    torch.manual_seed(3)
+    dropped = dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x), dropped)
+    values = {0.0, 1 / (1 - p)} if 0 < p < 1 else {1 - p}
+    assert all(any(abs(found - value) < 1e-4 for value in values) for found in dropped.unique().tolist())
+    share = float((dropped == 0).double().mean())
+    assert abs(share - p) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-5  # five standard deviations
+    dropped.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, dropped)
+    assert dropout.eval()(x) is x or torch.equal(dropout(x), x)

@@ -9,6 +9,7 @@ from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, LSTM, Recurrence
 from seqtool.models.fast.additive import ExponentialAdditive
+from seqtool.models.fast.dropout import QuickDropout
 from seqtool.models.fast.gathering import GatheredLinear, GatheredSum
 from seqtool.models.fast.models import (
     QuickBahdanau,
@@ -47,14 +48,17 @@ PARTS: dict[type[nn.Module], type[nn.Module]] = {
     ShowTell: QuickShowTell,
     ShowAttendTell: QuickShowAttendTell,
 }
-RECURRENCES = {"cpu": HandWrittenRecurrence, "cuda": TorchRecurrence}
+FOR_DEVICE: dict[str, dict[type[nn.Module], type[nn.Module]]] = {
+    "cpu": {Recurrence: HandWrittenRecurrence, nn.Dropout: QuickDropout},
+    "cuda": {Recurrence: TorchRecurrence},
+}
 
 
 def quicken(model: M, device: torch.device) -> M:
     """Put in the quicker parts, in place: same parameters, same results to rounding. A part of another class, such as a
     subclass, stays as it is; so does a captioner's backbone.
     """
-    table = {**PARTS, Recurrence: RECURRENCES.get(device.type, GatheredRecurrence)}
+    table = PARTS | FOR_DEVICE.get(device.type, {Recurrence: GatheredRecurrence})
     for module in _own_modules(model):
         module.__class__ = table.get(type(module), type(module))
     return model

@@ -1,8 +1,9 @@
 """Cells and layers with quicker steps: hand-written ones for a CPU, torch's own functions for a GPU.
 
-torch's functions were tried on a CPU, too (one thread, forward and backward, 64 sequences of 24 steps). 512 units of
-LSTM took 122 ms in fp32 where the hand-written pass took 126, but 95 where it took 68 in bf16; 256 units of GRU took 33
-where it took 29. And what is fused on a CPU gives no cell state of an LSTM but the one behind the padding.
+On a CPU torch's functions serve LSTMs in fp32 whose rows all end together, as those of a language model do: 64 rows of
+100 steps of 512 units take 361 ms forward and backward (two threads), the hand-written pass 478. They were slower in
+bf16 (95 ms and 68 for 24 steps on one thread) and as GRUs (33 and 29, 256 units); and of rows that end earlier, what is
+fused on a CPU gives no cell state but the one behind the padding.
 """
 
 import warnings
@@ -11,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
 from seqtool.models.fast import gates
 from seqtool.models.fast.gathering import one_pass
-from seqtool.models.number_types import at_least_single, single
+from seqtool.models.number_types import at_least_single, product_dtype, single
 
 
 class QuickLSTM(LSTM):
@@ -47,18 +48,25 @@ class GatheredRecurrence(Recurrence):
 
 
 class HandWrittenRecurrence(GatheredRecurrence):
-    """For a CPU: LSTMs and GRUs over a whole sequence have one backward pass, written by hand."""
+    """For a CPU: LSTMs and GRUs over a whole sequence have one backward pass, written by hand, or torch's."""
 
     def forward(
         self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
     ) -> States:
         over = HAND_WRITTEN.get(type(self.cell))
+        if lengths is None and not stepwise and self._is_fused(x):
+            return by_torch(self, torch.lstm, x, state)
         if over is None or stepwise or not torch.is_grad_enabled():
             return super().forward(x, state, lengths=lengths, stepwise=stepwise)
         x = self.input(x.transpose(0, 1))
         recurrent = self.cell.recurrent
         first = self.cell.start(x[0]) if state is None else state
         return States.of(over(x, recurrent.weight, recurrent.bias, *first), lengths)
+
+    def _is_fused(self, x: Tensor) -> bool:
+        parts = self.input, self.cell.recurrent
+        single = all(isinstance(part, nn.Linear) and part.weight.dtype == torch.float32 for part in parts)
+        return single and product_dtype(x) == torch.float32 and isinstance(self.cell, QuickLSTM)
 
 
 class TorchRecurrence(GatheredRecurrence):
@@ -72,20 +80,31 @@ class TorchRecurrence(GatheredRecurrence):
         function = OF_TORCH.get(type(self.cell))
         if function is None or stepwise:
             return super().forward(x, state, lengths=lengths, stepwise=stepwise)
-        recurrent = self.cell.recurrent
-        dtype = single(recurrent.bias.dtype)
-        weights = [one.to(dtype) for one in (self.input.weight, recurrent.weight, self.input.bias, recurrent.bias)]
-        first = tuple(one.to(dtype)[None] for one in (self.cell.start(x) if state is None else state))
-        rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
-        with torch.autocast(x.device.type, enabled=False), _without_advice():
-            if lengths is None:
-                h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
-                return States(h, tuple(one[0] for one in last), ())
-            packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
-            first = tuple(one[:, packed.sorted_indices] for one in first)
-            data, *last = function(packed.data, packed.batch_sizes, _as_taken(first), *rest)
-            h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
-            return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
+        return by_torch(self, function, x, state, lengths)
+
+
+def by_torch(
+    layer: Recurrence,
+    function: Callable[..., Any],
+    x: Tensor,
+    state: State | None = None,
+    lengths: Tensor | None = None,
+) -> States:
+    """All steps of a layer by `torch.lstm` or its like."""
+    recurrent = layer.cell.recurrent
+    dtype = single(recurrent.bias.dtype)
+    weights = [one.to(dtype) for one in (layer.input.weight, recurrent.weight, layer.input.bias, recurrent.bias)]
+    first = tuple(one.to(dtype)[None] for one in (layer.cell.start(x) if state is None else state))
+    rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
+    with torch.autocast(x.device.type, enabled=False), _without_advice():
+        if lengths is None:
+            h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
+            return States(h, tuple(one[0] for one in last), ())
+        packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        first = tuple(one[:, packed.sorted_indices] for one in first)
+        data, *last = function(packed.data, packed.batch_sizes, _as_taken(first), *rest)
+        h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
+        return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
 
 
 def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
