@@ -37,16 +37,15 @@ import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_target
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.decoding.batching import laid_out
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
+from seqtool.models.fast.packed import laid_out
 from seqtool.models.fast.quicken import quicken
 from seqtool.models.inputs import Annotations
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.classes import build
-from seqtool.runtime.devices import keep_memory, onednn
-from seqtool.runtime.precision import autocast
+from seqtool.runtime.devices import autocast, keep_memory, onednn
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import make_optimiser
 

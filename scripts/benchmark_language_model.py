@@ -23,12 +23,11 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
 
 from seqtool import tasks
-from seqtool.data.streams import Streams
+from seqtool.data.batches import Streams
 from seqtool.models.fast.quicken import quicken
 from seqtool.models.initialisation import initialise
-from seqtool.runtime.devices import Machine, keep_memory, onednn
+from seqtool.runtime.devices import Machine, autocast, keep_memory, onednn
 from seqtool.runtime.files import config_directory
-from seqtool.runtime.precision import autocast
 from seqtool.settings import typed
 from seqtool.training.optimisation import make_optimisation
 from seqtool.training.train_settings import TrainSettings
@@ -99,7 +98,7 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     optimisation = make_optimisation(config.optim, config.schedule, task.parameter_groups(model, config))
     streams = task.examples(cache, settings)
     updates = Updates(model, streams, optimisation, settings=settings, machine=Machine(CPU, precision))
-    chunks, steps = cycle(range(streams.chunks - 1)), iter(range(1, 1_000_000))
+    chunks, steps = cycle(range(len(streams) - 1)), iter(range(1, 1_000_000))
 
     def run(count: int) -> float:
         characters, start = 0, time.perf_counter()
@@ -121,7 +120,7 @@ def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.optim.lr, fused=True)
     streams: Streams = tasks.of(config).examples(cache, typed(TrainSettings, config.train))
-    chunks, carried = cycle(range(streams.chunks - 1)), [None]
+    chunks, carried = cycle(range(len(streams) - 1)), [None]
 
     def run(count: int) -> float:
         characters, start = 0, time.perf_counter()

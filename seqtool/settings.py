@@ -28,19 +28,29 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
     `train.batch_size`), the unknown ones with the nearest real one. `prefix` begins the names where `config` does not
     know its own place.
     """
-    return _typed(schema, plain(config), full_name(config) or prefix)
-
-
-def call(target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str) -> Any:
-    """Call `target` with settings checked against its signature, as `typed` does; `prefix` begins their names."""
-    return target(**checked(target, arguments, prefix=prefix))
+    prefix = full_name(config) or prefix
+    target = OmegaConf.structured(schema)
+    problems = _fill(target, schema, plain(config), prefix)
+    for name in (join(prefix, key) for key in sorted(OmegaConf.missing_keys(target))):
+        problems.setdefault(name, f"missing setting '{name}'")
+    if problems:
+        raise InputError(sentence(list(problems.values())))
+    return typing.cast(T, OmegaConf.to_object(target))
 
 
 def checked(
     target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The settings as `target` takes them beside its `parts`; InputError as for `typed`."""
-    found = _typed(_schema(target, arguments, parts), arguments, prefix)
+    fields: list[tuple[str, Any, Any]] = []
+    for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
+        if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if name in arguments or parameter.default is parameter.empty:
+            fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
+        else:  # a default of the target's own: only the name matters here
+            fields.append((name, Any, dataclasses.field(default=None)))
+    found: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix=prefix)
     return {key: getattr(found, key) for key in arguments}
 
 
@@ -103,16 +113,6 @@ def escape(text: str) -> str:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
-def _typed(schema: type[T], values: Mapping[str, Any], prefix: str) -> T:
-    target = OmegaConf.structured(schema)
-    problems = _fill(target, schema, values, prefix)
-    for key in sorted(OmegaConf.missing_keys(target)):
-        problems.setdefault(join(prefix, key), f"missing setting '{join(prefix, key)}'")
-    if problems:
-        raise InputError(sentence(list(problems.values())))
-    return typing.cast(T, OmegaConf.to_object(target))
-
-
 def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: str) -> dict[str, str]:
     """Set the values in `target` one by one; returns what is wrong, by the setting's full name."""
     hints = typing.get_type_hints(schema)
@@ -143,19 +143,6 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
 def _is_beyond(value: Any) -> bool:
     """Whether it is a number that no setting means: NaN, or a whole number that float64 and int64 do not hold alike."""
     return isinstance(value, int | float) and (value != value or (isinstance(value, int) and abs(value) > 2**53))
-
-
-def _schema(target: Callable[..., Any], arguments: Iterable[str], parts: Iterable[str]) -> type[Any]:
-    """The settings that `target` takes besides its parts, as a dataclass for `_typed`."""
-    fields: list[tuple[str, Any, Any]] = []
-    for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
-        if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if name in arguments or parameter.default is parameter.empty:
-            fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
-        else:  # a default of the target's own: only the name matters here
-            fields.append((name, Any, dataclasses.field(default=None)))
-    return dataclasses.make_dataclass("Settings", fields, kw_only=True)
 
 
 def _checkable(hint: Any) -> Any:

@@ -17,10 +17,10 @@ from small_models import random_sentences
 from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, Indices, make_source, make_target
 from seqtool.runtime.files import config_directory
-from seqtool.training import ahead, checkpoint
-from seqtool.training.ahead import Ahead
+from seqtool.training import checkpoint, updates
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.trainer import Trainer
+from seqtool.training.updates import Ahead
 
 CPU = torch.device("cpu")
 GROUPS = [np.arange(start, start + 3) for start in range(0, 30, 3)]
@@ -50,7 +50,7 @@ def names() -> list[str]:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread on the CPU, too."""
-    monkeypatch.setattr(ahead, "DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(updates, "DEVICES", ("cuda", "cpu"))
 
 
 @pytest.mark.usefixtures("threads")
@@ -139,7 +139,7 @@ def test_training_is_the_same_with_and_without_a_thread_also_when_it_goes_on(
     """Over two epochs, stopped by a signal in the middle of one; no thread stays behind."""
     settings = ["train.steps=20" if accumulate == "1" else "train.steps=8", f"train.accumulate={accumulate}"]
     assert train(*settings, "run=without") == 0
-    monkeypatch.setattr(ahead, "DEVICES", ("cpu",))
+    monkeypatch.setattr(updates, "DEVICES", ("cpu",))
     assert train(*settings, "run=with") == 0
     assert equal("without", "with")
     with monkeypatch.context() as patch:

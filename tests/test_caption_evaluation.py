@@ -14,7 +14,7 @@ from pycocotools.coco import COCO
 from seqtool.cli import main as cli
 from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
-from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.ngrams import DocumentFrequencies
 from seqtool.predict import caption_evaluation
 from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.captioner import Captioner

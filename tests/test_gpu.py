@@ -19,19 +19,20 @@ from torch import Tensor
 
 from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.batching import Sources, decode, encoded_sentences, laid_out
+from seqtool.decoding.batching import Sources, decode, encoded_sentences
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.packed import laid_out
 from seqtool.models.fast.quicken import quicken
 from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Annotations
 from seqtool.models.number_types import without_tf32
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.devices import autocast
 from seqtool.runtime.files import config_directory
-from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint
 from seqtool.training.losses import TrainingLoss
 

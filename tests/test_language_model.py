@@ -12,8 +12,8 @@ import torch
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.data.batches import Streams
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.streams import StreamEpoch, Streams
 from seqtool.data.text import vocabulary_training
 from seqtool.data.text.vocabulary import Vocabulary, load
 from seqtool.data.text.vocabulary_training import VocabularySettings
@@ -109,10 +109,10 @@ def test_without_a_file_the_text_is_the_built_in_sentences() -> None:
 def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> None:
     text = np.arange(4, 4 + length).astype(np.uint16)
     streams = Streams(text, rows=rows, steps=steps)
-    epoch, labels, position = StreamEpoch(streams), [], 0
-    assert streams.rows == min(rows, length)
-    while not epoch.has_ended(position):
-        (places,) = epoch.batches(position, 1)
+    labels, position = [], 0
+    assert streams.rows == min(rows, length) and streams.tokens == length
+    while not streams.has_ended(position):
+        (places,) = streams.batches(position, 1)
         batch = streams.collate(places)
         assert batch.continues == (position > 0) and batch.tokens == streams.labels(places)
         for row, (start, end, _) in zip(batch.target, places, strict=True):
@@ -121,8 +121,8 @@ def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> Non
             assert int(row[0]) == (BOS if start == 0 else text[start - 1])
             labels += real
         position += 1
-    assert position == len(epoch) and sorted(labels) == text.tolist()
-    assert epoch.share(0) == 0 and epoch.share(position) == 1
+    assert position == len(streams) and sorted(labels) == text.tolist()
+    assert streams.share(0) == 0 and streams.share(position) == 1
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru", "gru_cho"])
@@ -366,7 +366,7 @@ def test_long_lines_are_learnt_from(kind: str) -> None:
 def test_streams_that_have_ended_are_still_a_batch() -> None:
     """As for a process whose streams are shorter than those of the others, by a multiple of the steps."""
     streams = Streams(np.arange(4, 101), rows=4, steps=12)
-    batch = streams.collate(streams.chunk(streams.chunks - 1)[0::2])
+    batch = streams.collate(streams.chunk(len(streams) - 1)[0::2])
     assert batch.target.shape == (2, 2) and batch.tokens == 0
 
 

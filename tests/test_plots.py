@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from seqtool.errors import InputError
-from seqtool.metrics.bleu import Estimate, LengthScore
-from seqtool.view import figures, plots
+from seqtool.metrics.bootstrap import Estimate
+from seqtool.metrics.translation import LengthScore
+from seqtool.view import plots
 
 
 def grey(path: Path) -> np.ndarray:
@@ -22,8 +23,8 @@ def test_alignment_shows_each_weight_in_its_place(tmp_path: Path) -> None:
     attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
     place = tmp_path / "alignment.png"
     plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], place)
-    cell = plots.CELL * figures.DPI
-    margin = 0.1 * figures.DPI
+    cell = plots.CELL * plots.DPI
+    margin = 0.1 * plots.DPI
     picture = grey(place)
     height, width = picture.shape
     for row in range(3):  # the map is the lower right part, inside the margin
@@ -55,29 +56,29 @@ def test_alignment_draws_any_characters_without_warnings(tmp_path: Path, capfd: 
 
 
 def test_characters_that_no_font_has_become_one_sign() -> None:
-    assert figures.drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
-    assert figures.word_label("W" * 31) == "W" * 29 + "…"
-    assert figures.word_label("W" * 30) == "W" * 30
+    assert plots.drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
+    assert plots.word_label("W" * 31) == "W" * 29 + "…"
+    assert plots.word_label("W" * 30) == "W" * 30
 
 
 def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
-    first = figures.characters(figures.fonts_for(frozenset())[0][1])
+    first = plots.characters(plots.fonts_for(frozenset())[0][1])
     from matplotlib import font_manager
 
     stix = next(f.fname for f in font_manager.fontManager.ttflist if f.name == "STIXGeneral")
-    letter = chr(min(code for code in figures.characters(stix) - first if code > 0x1000))
-    assert figures.families("a") == ["DejaVu Sans"]
-    assert figures.families(letter)[0] == "DejaVu Sans"
-    assert len(figures.families(letter)) == 2
-    assert figures.drawable(letter) == letter
+    letter = chr(min(code for code in plots.characters(stix) - first if code > 0x1000))
+    assert plots.families("a") == ["DejaVu Sans"]
+    assert plots.families(letter)[0] == "DejaVu Sans"
+    assert len(plots.families(letter)) == 2
+    assert plots.drawable(letter) == letter
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 40), (3, 120)])
 def test_alignment_sizes(tmp_path: Path, rows: int, columns: int) -> None:
     plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
     height, width = grey(tmp_path / "a.png").shape
-    assert width > columns * plots.CELL * figures.DPI
-    assert height > rows * plots.CELL * figures.DPI
+    assert width > columns * plots.CELL * plots.DPI
+    assert height > rows * plots.CELL * plots.DPI
 
 
 def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:

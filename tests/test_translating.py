@@ -30,15 +30,14 @@ from small_models import make_model, random_sentences
 import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.batching import decode, encoded_sentences, laid_out
+from seqtool.decoding.batching import decode, encoded_sentences
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import Packed, laid_out
 from seqtool.models.fast.quicken import quicken
 from seqtool.predict.translator import Translator
-from seqtool.runtime.devices import onednn
+from seqtool.runtime.devices import autocast, onednn
 from seqtool.runtime.files import config_directory
-from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]

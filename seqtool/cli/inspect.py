@@ -93,7 +93,7 @@ def _vocabularies(found: checkpoint.Checkpoint) -> str:
     if tasks.of_checkpoint(found).reads != "text":
         target = vocabulary.load(found.path / vocabulary.TARGET)
         return f"{target.kind} {len(target):,}"
-    source, target = vocabulary.load_pair(found.path)
+    source, target = vocabulary.load_all(found.path, ("source", "target")).values()
     return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
 
 

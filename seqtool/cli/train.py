@@ -15,16 +15,14 @@ from seqtool.data.directories import versions
 from seqtool.errors import InputError
 from seqtool.models.fast.quicken import quicken
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, choose_device, keep_memory, onednn, set_threads
+from seqtool.runtime.devices import Machine, check_precision, choose_device, keep_memory, onednn, set_threads
 from seqtool.runtime.files import write_whole
-from seqtool.runtime.precision import check_precision
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, first_weights, place, recorded, resuming, signals
+from seqtool.training import checkpoint, first_weights, recorded, resuming, signals
 from seqtool.training.optimisation import check_optimisation, make_optimisation
 from seqtool.training.progress import Progress
-from seqtool.training.recording import Recorder, check_tensorboard
-from seqtool.training.reporting import Reporter, closing
+from seqtool.training.recording import Recorder, Reporter, closing
 from seqtool.training.saving import Checkpoints
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.trainer import Trainer
@@ -72,7 +70,7 @@ def train(config: DictConfig) -> bool:
     """Train a new run, or go on with one. False where a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
-    with distributed.group(), place.of_run(config) as where:
+    with distributed.group(), resuming.place_of(config) as where:
         run, found = where.run, where.found
         if run is None or found is None:
             return _train(Job.of(config), where)
@@ -86,7 +84,7 @@ def train(config: DictConfig) -> bool:
         return True
 
 
-def _train(job: Job, where: place.Place) -> bool:
+def _train(job: Job, where: resuming.Place) -> bool:
     validation = typed(ValidationSettings, job.config.validation)
     validation.check()
     machine = Machine(choose_device(job.run.device), job.run.precision)
@@ -103,8 +101,6 @@ def _train(job: Job, where: place.Place) -> bool:
         machine=machine,
     )
     validator = job.task.validator(cache, validation, job.train, machine)
-    if job.train.tensorboard:
-        check_tensorboard()
     with signals.noted() as stop:
         run = where.make(
             job.run.run, suggestion=f"{cache.name}-{str(job.config.model._target_).rpartition('.')[2].lower()}"
@@ -129,7 +125,7 @@ def _train(job: Job, where: place.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            command = f"{place.resume_command(run)}{resuming.trusting(job.config)}"
+            command = f"{resuming.resume_command(run)}{resuming.trusting(job.config)}"
             print(f"Stopped at step {trainer.progress.step:,}. Go on with: {command}")
     return finished
 
@@ -151,7 +147,7 @@ def _is_new(job: Job, found: checkpoint.Checkpoint | None) -> bool:
     return found is None and job.run.init_from is None
 
 
-def _model(job: Job, cache: Cache, where: place.Place) -> Any:
+def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
     """The model with its first weights; the random numbers of training begin here."""
     config, found = job.config, where.found
     torch.manual_seed(job.run.seed)

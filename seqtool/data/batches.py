@@ -1,9 +1,11 @@
-"""Batches: sentences of like length together, in an order that is a function of the seed and the epoch."""
+"""Batches: sentences of like length together, in an order that is a function of the seed and the epoch; of a text
+contiguous streams side by side, read chunk after chunk.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,35 +16,15 @@ from seqtool.errors import InputError
 from seqtool.models.inputs import Annotations, Pixels, Source
 from seqtool.models.tokens import BOS, EOS, PAD
 
+if TYPE_CHECKING:
+    from seqtool.data.cache import Split
+
 Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
 UNITS = ("sentences", "tokens")
 BUFFER = 2**19  # pairs that are shuffled at once
 BLOCKS = 64  # in a buffer
-
-
-class Examples(Protocol):
-    """What batches are made from (`cache.Split`): targets, as token ids without BOS and EOS, each with a source of the
-    same kind or, where `image_of` is not None, with an image.
-    """
-
-    @property
-    def image_of(self) -> Indices | None: ...
-
-    def source(self, index: int) -> NDArray[np.integer]: ...
-
-    def target(self, index: int) -> NDArray[np.integer]: ...
-
-    def pictures(self, images: Indices) -> Annotations | Pixels: ...
-
-
-class Sized(Protocol):
-    """Examples of which the lengths are known: in tokens without BOS and EOS, of sources and targets."""
-
-    def __len__(self) -> int: ...
-
-    def lengths(self, indices: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 
 @dataclass(frozen=True)
@@ -84,15 +66,15 @@ class Batch:
 def make_source(sentences: Sequence[Ids]) -> Source:
     """Token ids without specials as what an encoder reads."""
     lengths = torch.tensor([len(ids) + 1 for ids in sentences], dtype=torch.int64)
-    return Source(_padded(sentences, before=[], after=[EOS]), lengths)
+    return Source(_padded(sentences, before=[]), lengths)
 
 
 def make_target(sentences: Sequence[Ids]) -> Tensor:
     """Token ids without specials as B×(T+1): BOS, the sentence, EOS, padding."""
-    return _padded(sentences, before=[BOS], after=[EOS])
+    return _padded(sentences, before=[BOS])
 
 
-def collate(examples: Examples, indices: ArrayLike) -> Batch:
+def collate(examples: "Split", indices: ArrayLike) -> Batch:
     """The examples with these indices as a batch, in their order."""
     chosen: Indices = np.asarray(indices, dtype=np.int64)
     targets = [examples.target(int(index)) for index in chosen]
@@ -100,24 +82,7 @@ def collate(examples: Examples, indices: ArrayLike) -> Batch:
         source: Source | Annotations | Pixels = examples.pictures(images[chosen])
     else:
         source = make_source([examples.source(int(index)) for index in chosen])
-    return Batch(
-        source=source,
-        target=make_target(targets),
-        indices=chosen,
-        tokens=sum(len(ids) + 1 for ids in targets),
-    )
-
-
-class Epochs(Protocol):
-    """The batches of one pass over the examples, by position, as `Epoch` and `streams.StreamEpoch` have them."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, position: int, count: int) -> list[Indices]: ...
-
-    def has_ended(self, position: int) -> bool: ...
-
-    def share(self, position: int) -> float: ...
+    return Batch(source, make_target(targets), chosen, tokens=sum(len(ids) + 1 for ids in targets))
 
 
 class Epoch:
@@ -133,7 +98,7 @@ class Epoch:
     """
 
     def __init__(
-        self, pairs: Sized, *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
+        self, pairs: "Split", *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
     ) -> None:
         if unit not in UNITS:
             raise InputError(f"Unknown batch unit '{unit}'; choose from {', '.join(UNITS)}.")
@@ -211,6 +176,63 @@ class Epoch:
         return [batches[place] for place in generator.permutation(len(batches))]
 
 
+class Streams:
+    """A text as up to `rows` streams of equal length, a token more or less, read at most `steps` tokens at a time; and
+    the batches of one pass over it, its chunks in their order.
+
+    A chunk is known by where its labels begin and end in the text and by its number, a row for each stream, B×3. The
+    first token of a stream is predicted from the last one of the stream before, which is not in its state; that of the
+    text from BOS.
+    """
+
+    def __init__(self, text: NDArray[np.unsignedinteger], *, rows: int, steps: int) -> None:
+        self.tokens = len(text)
+        self.rows = max(1, min(rows, len(text)))  # streams
+        self._text = text
+        self._steps = steps
+        self._bounds: NDArray[np.int64] = np.arange(self.rows + 1) * len(text) // self.rows
+
+    def __len__(self) -> int:
+        """The number of chunks."""
+        return -(-int(np.diff(self._bounds).max(initial=0)) // self._steps)
+
+    def chunk(self, number: int) -> Indices:
+        """The places of one chunk; a stream that has ended has an empty one."""
+        ends = self._bounds[1:]
+        starts = np.minimum(self._bounds[:-1] + number * self._steps, ends)
+        return np.stack([starts, np.minimum(starts + self._steps, ends), np.full_like(ends, number)], 1)
+
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Streams":
+        """The same in each, and however the rest is set."""
+        return self
+
+    def batches(self, position: int, count: int) -> list[Indices]:
+        """Up to `count` chunks from `position` on."""
+        return [self.chunk(number) for number in range(position, min(position + count, len(self)))]
+
+    def has_ended(self, position: int) -> bool:
+        return position >= len(self)
+
+    def share(self, position: int) -> float:
+        """How much of the epoch comes before `position`."""
+        return position / max(1, len(self))
+
+    def labels(self, indices: Indices) -> int:
+        return int((indices[:, 1] - indices[:, 0]).sum())
+
+    def collate(self, indices: ArrayLike) -> Batch:
+        """The chunk at these places, or some rows of it, as a batch."""
+        places: Indices = np.asarray(indices, np.int64)
+        target = np.full((len(places), 1 + max(1, int((places[:, 1] - places[:, 0]).max()))), PAD, np.int64)
+        for row, (start, end, _) in zip(target, places, strict=True):
+            row[0] = BOS if start == 0 else self._text[start - 1]
+            row[1 : 1 + end - start] = self._text[start:end]
+        return Batch(None, torch.from_numpy(target), places, self.labels(places), continues=bool(places[0, 2] > 0))
+
+
+Epochs = Epoch | Streams  # the batches of one pass over the examples, by position
+
+
 def _token_cuts(lengths: list[int], size: int) -> list[int]:
     """Where batches begin, the first apart, in rising lengths: rows times the longest stays within `size`."""
     cuts, start = [], 0
@@ -221,10 +243,11 @@ def _token_cuts(lengths: list[int], size: int) -> list[int]:
     return cuts
 
 
-def _padded(sentences: Sequence[Ids], *, before: list[int], after: list[int]) -> Tensor:
-    extra = len(before) + len(after)
+def _padded(sentences: Sequence[Ids], *, before: list[int]) -> Tensor:
+    """A row for each sentence, with what comes before it, EOS and padding."""
+    extra = len(before) + 1
     longest = max((len(ids) for ids in sentences), default=0)
     tokens = np.full((len(sentences), longest + extra), PAD, dtype=np.int64)
     for row, ids in zip(tokens, sentences, strict=True):
-        row[: len(ids) + extra] = np.concatenate([before, ids, after])
+        row[: len(ids) + extra] = np.concatenate([before, ids, [EOS]])
     return torch.from_numpy(tokens)

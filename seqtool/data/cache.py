@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqtool.data.columns import OFFSET, TOKEN_TYPES, Column, Ids, mapped
+from seqtool.data.columns import OFFSET, Column, Ids, mapped
 from seqtool.data.corpora.corpus import Holds
 from seqtool.data.description import describe
 from seqtool.data.directories import SUMMARY, read_summary
+from seqtool.data.text.encoding import token_type
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 
@@ -52,17 +53,14 @@ class Split:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        name: str,
-        types: Mapping[str, np.dtype[np.unsignedinteger]],
-        store: "ImageStore | None" = None,
+        self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
     ) -> None:
-        """types: in which the ids of each side are stored. store: of the images, where there are any."""
+        """vocabularies: of each side. store: of the images, where there are any."""
         self.name = name
         self.store = store
         self._directory = directory
-        self._columns = {side: Column(directory / f"{name}.{side}", kind) for side, kind in types.items()}
+        self._columns = {side: Column(self._file(side), token_type(known)) for side, known in vocabularies.items()}
+        self.stream: Ids = self._columns["target"].stream  # the targets end to end
         self.image_of: NDArray[np.int64] | None = None  # which image each caption describes
         if store is not None:
             self.image_of = mapped(self._file("image_of.bin"), OFFSET)
@@ -87,11 +85,6 @@ class Split:
     def labels(self, indices: NDArray[np.int64]) -> int:
         """How many tokens a model is to say of the targets with these indices, each one's EOS included."""
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
-
-    @property
-    def stream(self) -> Ids:
-        """The targets end to end."""
-        return self._columns["target"].stream
 
     @property
     def target_lengths(self) -> NDArray[np.int64]:
@@ -144,38 +137,25 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    holds: what its corpus holds. vocabularies: of each side.
+    name: the corpus's: toy, multi30k, flickr8k. holds: what its corpus holds. vocabularies: of each side.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
         """Raises InputError unless the directory is a whole cache. One of images has no splits without its store."""
         self.directory = directory
         self.summary = read_summary(directory, form=FORMAT, kind="a cache")
+        self.name = str(self.summary["corpus"])
+        self.splits: tuple[str, ...] = tuple(self.summary["splits"])
         paired: Holds = "captions" if REFUSED in self.summary["files"] else "pairs"
         self.holds: Holds = self.summary.get("holds", paired)
         self.vocabularies = load_all(directory, ("source", "target") if self.holds == "pairs" else ("target",))
+        self.target_vocabulary = self.vocabularies["target"]
+        self.vocabulary_files = sorted(directory.glob("*.vocabulary"))
         self._store = store
-
-    @property
-    def name(self) -> str:
-        """The corpus's: toy, multi30k, flickr8k."""
-        return str(self.summary["corpus"])
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.summary["splits"])
 
     @property
     def source_vocabulary(self) -> Vocabulary:
         return self.vocabularies["source"]
-
-    @property
-    def target_vocabulary(self) -> Vocabulary:
-        return self.vocabularies["target"]
-
-    @property
-    def vocabulary_files(self) -> list[Path]:
-        return sorted(self.directory.glob("*.vocabulary"))
 
     @property
     def store(self) -> "ImageStore":
@@ -188,9 +168,7 @@ class Cache:
         if name not in self.splits:
             advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
-        kinds = self.summary["token_types"] if self.holds == "pairs" else {"target": self.summary["token_type"]}
-        types = {side: self._type(kind) for side, kind in kinds.items()}
-        return Split(self.directory, name, types, self.store if self.holds == "captions" else None)
+        return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
 
     def describe(self) -> str:
         """What was kept, refused, dropped and why, lengths, vocabularies and unknown tokens, as text."""
@@ -200,12 +178,6 @@ class Cache:
         if any(split.get("refused") for split in self.summary["splits"].values()):
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
         return "\n".join(lines)
-
-    def _type(self, name: str) -> np.dtype[np.unsignedinteger]:
-        """That tokens are stored in. Raises InputError on one that they never are."""
-        if name not in TOKEN_TYPES:
-            raise InputError(f"{self.directory / SUMMARY} is damaged: remove {self.directory} and prepare again.")
-        return np.dtype(name)
 
 
 def is_cache(path: Path) -> bool:

@@ -8,10 +8,9 @@ Every number is little-endian.
 
 import mmap
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ class Column:
     """The sentences of one side of a split: token ids, without BOS and EOS. `stem` as in cache/…/train.source."""
 
     def __init__(self, stem: Path, kind: np.dtype[np.unsignedinteger]) -> None:
-        self._tokens = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)
+        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)  # all sentences end to end
         self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
         self._read = 0
 
@@ -41,7 +40,7 @@ class Column:
     def __getitem__(self, index: int) -> Ids:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
-        ids = np.array(self._tokens[self._offsets[index] : self._offsets[index + 1]])
+        ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
         self._give_back(1)
         return ids
 
@@ -50,11 +49,6 @@ class Column:
         lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
         self._give_back(len(indices))
         return lengths
-
-    @property
-    def stream(self) -> Ids:
-        """All sentences end to end."""
-        return self._tokens
 
     @cached_property
     def all_lengths(self) -> NDArray[np.int64]:
@@ -65,7 +59,7 @@ class Column:
         self._read += read
         if self._read >= GIVE_BACK:
             self._read = 0
-            for values in (self._tokens, self._offsets):
+            for values in (self.stream, self._offsets):
                 if isinstance(values, np.memmap):
                     values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
@@ -73,32 +67,18 @@ class Column:
 class ColumnsWriter:
     """Writes the columns of a split, one a side, and of captions which image each of them describes.
 
-    image_of: the image of every caption, including those that are left out. begun: how far an earlier preparation came,
-    `read` examples and the `counts` of each side; zero for a new one.
+    stem: as in cache/…/train. image_of: the image of every caption, including those that are left out. begun: how far
+    an earlier preparation came, `read` examples and the `counts` of each side; zero for a new one.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        split: str,
-        sides: Sequence[str],
-        *,
-        image_of: NDArray[np.int64] | None,
-        begun: Mapping[str, Any],
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
     ) -> None:
         self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
         self._image_of = image_of
         self._read = begun["read"]
-        self._paths = {name: directory / f"{split}.{name}.bin" for name in self._sizes(self.counts)}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> "ColumnsWriter":
-        self._files = {name: self._stack.enter_context(path.open("ab")) for name, path in self._paths.items()}
+        self._stem = stem
         self.keep(self.counts)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def write(self, chunk: Encoded) -> None:
         for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
@@ -112,23 +92,25 @@ class ColumnsWriter:
         self._read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Have on the disk what was written up to these counts, and nothing more."""
-        for name, size in self._sizes(counts).items():
-            keep(self._files[name], size)
-
-    def _append(self, name: str, values: NDArray[Any]) -> None:
-        self._files[name].write(values.tobytes())
-        self._files[name].flush()
-
-    def _sizes(self, counts: Mapping[str, Any]) -> dict[str, int]:
-        """The size of each file in bytes. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        """Have on the disk what was written up to these counts, and nothing more. Extending a new file of offsets to 8
+        bytes writes its first offset, 0.
+        """
         sizes = {}
         for side in self.counts:
             sizes[f"{side}.tokens"] = counts[side]["bytes"]
             sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
             if self._image_of is not None:
                 sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
-        return sizes
+        for name, size in sizes.items():
+            with self._open(name) as file:
+                keep(file, size)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        with self._open(name) as file:
+            file.write(values.tobytes())
+
+    def _open(self, name: str) -> BinaryIO:
+        return self._stem.with_name(f"{self._stem.name}.{name}.bin").open("ab")
 
 
 def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,16 +1,16 @@
 """The settings under `data`: those of the cache, and the corpus's own, from which it is built."""
 
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.encoding import LimitSettings
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
-from seqtool.settings import Config, typed
+from seqtool.settings import Config, plain, resolved, typed
 
 C = TypeVar("C", bound=Corpus)
 
@@ -73,12 +73,7 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
 
 
 def _part(config: Config, *, own: bool) -> Config:
-    unwanted = [name for name in config if (name in OWN) != own]
+    part = {name: value for name, value in plain(config).items() if (name in OWN) == own}
     if not isinstance(config, DictConfig):
-        return {str(name): value for name, value in config.items() if name not in unwanted}
-    part = config.copy()  # which knows its full name, for messages
-    OmegaConf.set_struct(part, False)
-    OmegaConf.set_readonly(part, False)
-    for name in unwanted:
-        del part[name]
-    return part
+        return part
+    return cast(DictConfig, resolved({"data": part}).data)  # which knows its full name, for messages

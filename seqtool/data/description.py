@@ -6,41 +6,31 @@ from typing import Any
 
 def describe(summary: Mapping[str, Any]) -> list[str]:
     """The lines."""
-    known, kind = summary["vocabulary"], summary["vocabulary"]["kind"]
-    if summary.get("holds") == "text":
-        rows = [["split", "characters", "lines", "tokens", "unknown"]]
-        for name, split in summary["splits"].items():
-            shares = f"{split['unknown'] / max(split['tokens'], 1):.2%}"
-            rows.append([name, *(f"{split[what]:,}" for what in rows[0][1:-1]), shares])
-        return [f"{summary['corpus']}; vocabulary: {known['size']:,} entries ({kind})", *table(rows)]
-    if "languages" in summary:
-        source, target = summary["languages"]
-        what = f"{source} → {target}"
-        sizes = f"{source} {known['source']:,} and {target} {known['target']:,} entries ({kind})"
-        if known["joint"]:
-            sizes = f"{known['source']:,} entries ({kind}), joint"
-        columns = ["pairs", f"tokens/{source}", f"tokens/{target}", "unknown"]
-    else:
-        what, sizes = "images and captions", f"{known['size']:,} entries ({kind})"
-        columns = ["images", "captions", "tokens/caption", "unknown", "refused"]
-    rows = [["split", *columns, "dropped"]]
-    rows += [[name, *_numbers(split), _reasons(split["dropped"])] for name, split in summary["splits"].items()]
-    return [f"{summary['corpus']}, {what}; vocabulary: {sizes}", *table(rows)]
+    known, languages = summary["vocabulary"], summary.get("languages", [])
+    what = "" if summary.get("holds") == "text" else f", {' → '.join(languages) or 'images and captions'}"
+    sizes = f"{known.get('size', known.get('source')):,}"
+    if languages and not known["joint"]:
+        sizes = f"{languages[0]} {known['source']:,} and {languages[1]} {known['target']:,}"
+    end = ", joint" if known.get("joint") else ""
+    cells = [[("split", name), *_cells(split, languages)] for name, split in summary["splits"].items()]
+    rows = [[column for column, _ in cells[0]], *([cell for _, cell in row] for row in cells)]
+    return [f"{summary['corpus']}{what}; vocabulary: {sizes} entries ({known['kind']}){end}", *table(rows)]
 
 
-def _numbers(split: Mapping[str, Any]) -> list[str]:
-    """Examples, mean lengths, the share of unknown tokens, and of images also how many there are and are refused."""
-    is_text = "pairs" in split
-    count = split["pairs" if is_text else "captions"]
-    sides = [split["source"], split["target"]] if is_text else [split]
+def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
+    """By column what is said of a split: examples, mean lengths, the share of unknown tokens, and what is left out."""
+    sides = [split["source"], split["target"]] if languages else [split]
     tokens, unknown = (sum(side[name] for side in sides) for name in ("tokens", "unknown"))
-    lengths = [f"{side['tokens'] / max(count, 1):.1f}" for side in sides]
-    numbers = [f"{count:,}", *lengths, f"{unknown / max(tokens, 1):.2%}"]
-    return numbers if is_text else [f"{split['images']:,}", *numbers, f"{split['refused']:,}"]
-
-
-def _reasons(dropped: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) or "none"
+    names = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
+    counts = [(name, f"{split[name]:,}") for name in names]
+    share = ("unknown", f"{unknown / max(tokens, 1):.2%}")
+    if "lines" in split:
+        return [*counts, ("tokens", f"{tokens:,}"), share]
+    means = [f"{side['tokens'] / max(split[names[-1]], 1):.1f}" for side in sides]
+    lengths = [(f"tokens/{name}", mean) for name, mean in zip(languages or ["caption"], means, strict=True)]
+    refused = [("refused", f"{split['refused']:,}")] if "refused" in split else []
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items()) or "none"
+    return [*counts, *lengths, share, *refused, ("dropped", dropped)]
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -99,10 +99,8 @@ def _read(name: str) -> tuple[int, int, str]:
 
 
 def _read_if_possible(name: str) -> tuple[int, int, str] | None:
-    if _state(Path(name)) is None:
-        return None
     try:
-        return _read(name)
+        return _read(name) if _state(Path(name)) else None
     except OSError:
         return None
 

@@ -34,19 +34,19 @@ def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
     return root / re.sub(r"[^\w.-]+", "_", f"{name}-{digest}")
 
 
-def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]], *, resumes: bool = False) -> bool:
+def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
     """Make the directory unless it is there; returns whether it was made here.
 
     `fill` writes the files into the directory it is given and returns what the summary says besides their sizes. A
-    process that finds another one making it waits. Unfinished work is removed, unless `fill` `resumes` from it: then
-    only bad input (an InputError) removes it, not a signal, a full disk or a machine that fails.
+    process that finds another one making it waits. Unfinished work is removed, unless `fill` has noted its progress
+    (`Unfinished`): then only bad input (an InputError) removes it, not a signal, a full disk or a machine that fails.
     """
     if directory.exists():
         return False
     with _locked(directory):
         if directory.exists():
             return False
-        _make(directory, fill, resumes)
+        _make(directory, fill)
         return True
 
 
@@ -77,10 +77,10 @@ def versions(**others: str) -> dict[str, str]:
     return {"seqtool": __version__, **others, "python": platform.python_version()}
 
 
-def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: bool) -> None:
+def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     """Runs under the lock, so that whatever is there was left by a process that has ended."""
     unfinished = directory.with_name(directory.name + ".partial")
-    if not resumes:
+    if not (unfinished / PROGRESS).is_file():
         shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(exist_ok=True)
     try:
@@ -97,7 +97,7 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]], resumes: b
         (directory / PROGRESS).unlink(missing_ok=True)
     except BaseException as error:
         is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
-        if resumes and not is_bad_input and (unfinished / PROGRESS).is_file():
+        if not is_bad_input and (unfinished / PROGRESS).is_file():
             log.info("What is prepared so far is kept: the same command goes on with it.")
         else:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from seqtool.data.cache import FORMAT, Cache
 from seqtool.data.columns import ColumnsWriter
-from seqtool.data.configuration import CacheSettings
+from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
-from seqtool.data.text.encoding import Texts, encode
-from seqtool.data.text.vocabulary import Vocabulary, load_all, save_all
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.encoding import Texts, encode, token_type
+from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
+from seqtool.data.text.vocabulary_training import train
 from seqtool.errors import InputError
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.unfinished import SHARD, Unfinished
+from seqtool.settings import Config
 
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
@@ -48,8 +49,9 @@ class Steps(ABC):
     verbatim = False
     store: "ImageStore | None" = None
 
-    def __init__(self, corpus: Corpus, name: str, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
+        self.settings = settings
         self.name = name
         self.inputs = inputs
 
@@ -57,17 +59,17 @@ class Steps(ABC):
     def texts(self, split: str) -> Iterator[Texts]:
         """What is encoded: for each example of the split the text of each side."""
 
-    @abstractmethod
     def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
         """The same texts. Whatever else the cache keeps of the split is written before they are given, or with them."""
+        return texts
 
-    @abstractmethod
-    def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-        """What the cache's summary says of the corpus and its vocabularies. Writes what belongs to no single split."""
+    def summary(self, directory: Path) -> dict[str, Any]:
+        """What else the cache's summary says of the corpus. Writes what belongs to no single split."""
+        return {}
 
-    @abstractmethod
-    def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-        """What the summary says of a split, from the counts that `ColumnsWriter` has of each side."""
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        """What the summary says of a split, from the counts of its examples and tokens."""
+        return dict(counts)
 
     def image_of(self, split: str) -> NDArray[np.int64] | None:
         """Which image of the split each example describes."""
@@ -81,13 +83,18 @@ class Steps(ABC):
         """Log what a user should know about the new cache."""
 
 
-def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], Steps], *, trusted: bool = True) -> Cache:
-    """The cache of the corpus; made if it is not there. `make_steps` is called once the corpus's files are there.
+def prepare(
+    config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, trusted: bool = True
+) -> Cache:
+    """The cache of the corpus of this `kind` that `config`, the settings under `data`, describes; made if it is not
+    there. `make_steps` is called once the corpus's files are there.
 
     Raises InputError on text or images that cannot be used, or that change meanwhile; then nothing is left behind.
     Whatever else ends it leaves what the next call goes on from. A process that finds another one making the same
     cache waits for it. Not `trusted`: settings out of a checkpoint, for which the corpus downloads and makes nothing.
     """
+    settings = cache_settings(config)
+    corpus = make_corpus(config, kind, trusted=trusted)
     vocabulary: Any = asdict(settings.vocabulary)
     if settings.vocabulary.reuse is not None:  # a wrong one is refused before anything is read or made
         reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
@@ -104,7 +111,7 @@ def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], St
     corpus.fetch() if trusted else corpus.check()
     digests = Digests(root / "digests.json")
     text = corpus.fingerprint(digests)  # before it is read
-    steps = make_steps()
+    steps = make_steps(corpus, settings)
     inputs = {
         "format": FORMAT,
         "corpus": corpus.name,
@@ -117,42 +124,42 @@ def prepare(corpus: Corpus, settings: CacheSettings, make_steps: Callable[[], St
 
     def fill(unfinished: Path) -> dict[str, Any]:
         with digests.unchanged():
-            return {**_fill(unfinished, steps, settings), "inputs": inputs}
+            return {**_fill(unfinished, steps), "inputs": inputs}
 
-    if make_once(directory, fill, resumes=True):
+    if make_once(directory, fill):
         steps.made(directory)
     return Cache(directory, steps.store)
 
 
-def _fill(directory: Path, steps: Steps, settings: CacheSettings) -> dict[str, Any]:
+def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
     counts = unfinished.known.get("counts")
     if counts is None:
         counts = {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits()}
-        save_all(directory, _vocabularies(steps, settings.vocabulary, counts["train"]))
+        save_all(directory, _vocabularies(steps, counts["train"]))
         unfinished.note(counts=counts)
     splits = {}
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
-            splits[split] = _write_split(directory, steps, split, count, settings, unfinished, bar.update)
+            splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
     return {
         "corpus": steps.corpus.name,
-        **steps.summary(directory, load_all(directory, sides)),
+        **steps.summary(directory),
+        **_described(load_all(directory, sides)),
         "splits": splits,
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
 
 
-def _vocabularies(steps: Steps, settings: VocabularySettings, count: int) -> dict[str, Vocabulary]:
-    """Those to be used again, or new ones, learnt from the training text or from a sample of it."""
-    sides = steps.corpus.sides
+def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
+    """Those to be used again, or new ones, learnt from the `count` training examples or from a sample of them."""
+    settings, sides = steps.settings.vocabulary, steps.corpus.sides
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    counts = settings.kind == "word" or (steps.verbatim and settings.kind == "char")  # which needs no memory for lines
-    if not counts and settings.sample is not None:
+    if not is_listed(settings.kind, verbatim=steps.verbatim) and settings.sample is not None:  # a list needs no memory
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
@@ -164,21 +171,27 @@ def _vocabularies(steps: Steps, settings: VocabularySettings, count: int) -> dic
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 
+def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    """What the summary says of them, side by side where there are two."""
+    first, *others = vocabularies.values()
+    if not others:
+        return {"vocabulary": {"kind": first.kind, "size": len(first)}, "token_type": token_type(first).str}
+    sizes = {side: len(known) for side, known in vocabularies.items()}
+    return {
+        "vocabulary": {"kind": first.kind, **sizes, "joint": first is others[0]},
+        "token_types": {side: token_type(known).str for side, known in vocabularies.items()},
+    }
+
+
 def _write_split(
-    directory: Path,
-    steps: Steps,
-    split: str,
-    count: int,
-    settings: CacheSettings,
-    unfinished: Unfinished,
-    update: Callable[[int], object],
+    directory: Path, steps: Steps, split: str, count: int, unfinished: Unfinished, update: Callable[[int], object]
 ) -> dict[str, Any]:
     """Write the files of a split of `count` examples; returns what was counted.
 
     The limits apply to training examples only: scores are over all of the others. Only training examples are so many
     that it pays to resume in the middle of them.
     """
-    is_train = split == "train"
+    settings, is_train = steps.settings, split == "train"
     nothing = {"read": 0, "dropped": {}}
     begun: Mapping[str, Any] = unfinished.known.get("train", nothing) if is_train else nothing
     read = begun["read"]
@@ -192,9 +205,9 @@ def _write_split(
     texts = steps.kept(directory, split, texts)
     limits = settings.limits if is_train else None
     dropped: Counter[str] = Counter(begun["dropped"])
-    written = ColumnsWriter(directory, split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
+    written = ColumnsWriter(directory / split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
     chunks = encode(texts, directory, steps.corpus.sides, limits, count=count - read, processes=settings.processes)
-    with written, closing(chunks), unfinished.noting("train", written.keep) as reached:
+    with closing(chunks), unfinished.noting("train", written.keep) as reached:
         for chunk in chunks:
             written.write(chunk)
             dropped += chunk.dropped
@@ -204,7 +217,12 @@ def _write_split(
                 so_far = {"read": read, "dropped": dict(dropped), **written.counts}
                 reached(so_far, due=read % SHARD == 0 or read == count)
     dropped = steps.dropped(split) + dropped
-    if not written.counts["target"]["sentences"]:
+    kept = written.counts["target"]["sentences"]
+    if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
-    return {**steps.split_summary(split, written.counts), "dropped": dict(sorted(dropped.items()))}
+    sides: dict[str, Any] = {
+        side: {name: one[name] for name in ("tokens", "unknown")} for side, one in written.counts.items()
+    }
+    counts = {steps.unit: kept, **(sides if len(sides) > 1 else sides["target"])}
+    return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}

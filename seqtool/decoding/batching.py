@@ -6,26 +6,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from seqtool.data.batches import make_source
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
-from seqtool.models.fast.quicken import lay_out, quicken
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import onednn
-from seqtool.runtime.precision import PRECISIONS, autocast
+from seqtool.runtime.devices import autocast, onednn
 
 X = TypeVar("X")
-M = TypeVar("M", bound=nn.Module)
-
-
-def laid_out(model: M, precision: str, device: torch.device) -> M:
-    """The model for decoding alone, with the quickest parts and matrices for this precision and device."""
-    return lay_out(quicken(model, device), PRECISIONS[precision], device)
 
 
 @dataclass(frozen=True)

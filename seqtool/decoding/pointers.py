@@ -46,9 +46,7 @@ class Pointers:
     def trace(
         self, rows: Int[Tensor, "n"], tokens: Int[Tensor, "n"]
     ) -> tuple[list[list[int]], Float[Tensor, "n T S"] | None]:
-        """The hypotheses that go on from `rows` and end with `tokens`, as they were since BOS: their ids, and their
-        attention or None.
-        """
+        """Of the hypotheses that go on from `rows` and end with `tokens`: ids since BOS, and attention or None."""
         path, ids = [rows.tolist()], [tokens.tolist()]
         for parents, fed in zip(reversed(self._rows), reversed(self._tokens), strict=True):
             ids.append([fed[row] for row in path[-1]])

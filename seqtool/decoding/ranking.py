@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from seqtool.errors import InputError
 from seqtool.models.tokens import EOS, PAD
+from seqtool.runtime.classes import chosen
 
 LengthPenalty = Callable[[float], float]
 LEAST_COVERED = torch.finfo(torch.float32).tiny  # of a position; what underflowed to 0 has no logarithm
@@ -42,9 +42,7 @@ def length_penalty(name: str, alpha: float) -> LengthPenalty:
         "average": lambda length: length,
         "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
     }
-    if name not in penalties:
-        raise InputError(f"Unknown length_penalty '{name}'; choose from {', '.join(penalties)}.")
-    return penalties[name]
+    return chosen(name, penalties, kind="length_penalty")
 
 
 def covered(attention: Float[Tensor, "T S"], real: Bool[Tensor, "S"] | None) -> float:

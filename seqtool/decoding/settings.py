@@ -85,9 +85,7 @@ def out_of_range(settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_used(settings: DecodeSettings, *, attends: bool) -> None:
-    """Raise InputError on a setting that would change nothing: one of sampling's without sampling, or coverage without
-    attention.
-    """
+    """Raise InputError on what would change nothing: sampling's settings without it, or coverage without attention."""
     given = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
     if given and not settings.sample:
         named = ", ".join(f"{name}=" for name in given)

@@ -32,16 +32,12 @@ class AlignmentScores:
     ) -> "AlignmentScores":
         generator = np.random.default_rng(0)
         sizes = [(len(words(source)), len(words(target))) for source, target in zip(sources, targets, strict=True)]
-        crossed, swaps = crossings(links, golds)
-        crossed_agreeing, swaps_agreeing = crossings(links, golds, agreeing=True)
         return cls(
-            aer=alignment_error_rate(links, golds),
-            aer_uniform=alignment_error_rate([uniform(s, t, generator) for s, t in sizes], golds),
-            aer_diagonal=alignment_error_rate([diagonal(s, t) for s, t in sizes], golds),
-            crossed=crossed,
-            swaps=swaps,
-            crossed_agreeing=crossed_agreeing,
-            swaps_agreeing=swaps_agreeing,
+            alignment_error_rate(links, golds),
+            alignment_error_rate([uniform(*size, generator) for size in sizes], golds),
+            alignment_error_rate([diagonal(*size) for size in sizes], golds),
+            *crossings(links, golds),
+            *crossings(links, golds, agreeing=True),
         )
 
     def text(self) -> str:
@@ -49,12 +45,8 @@ class AlignmentScores:
         lines = table(("alignment error rate", ""), [(name, f"{value:.3f}") for name, value in rows])
         crossed = [(self.crossed, self.swaps), (self.crossed_agreeing, self.swaps_agreeing)]
         all_swaps, agreeing = (f"{n:,} of {of:,} ({n / max(of, 1):.1%})" for n, of in crossed)
-        lines += [
-            "",
-            f"Swapped neighbours whose links cross: {all_swaps}",
-            f"  of a noun and an adjective that agrees with it: {agreeing}",
-        ]
-        return "\n".join(lines)
+        lines += ["", f"Swapped neighbours whose links cross: {all_swaps}"]
+        return "\n".join([*lines, f"  of a noun and an adjective that agrees with it: {agreeing}"])
 
 
 def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> float:

@@ -1,21 +1,23 @@
 """Scores of captions as coco-caption computes them, without Java: BLEU, ROUGE-L, CIDEr-D and CIDEr.
 
 BLEU and ROUGE-L are on 0–1, CIDEr on coco-caption's 0–10. What coco-caption calls CIDEr is `cider_d`; `bleu4_no_bp` is
-BLEU-4 as Xu et al. 2015 report it.
+BLEU-4 as Xu et al. 2015 report it. All images are compared at once, as n-grams that are numbers.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqtool.errors import InputError
 from seqtool.metrics import ptb
 from seqtool.metrics.bootstrap import SEED
-from seqtool.metrics.caption_statistics import CIDER, ROUGE_L, SIGMA, References, bleu
-from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.ngrams import ORDERS, Counts, DocumentFrequencies, Integers, count_ngrams
 from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.version import __version__
+
+Floats = NDArray[np.float64]
 
 TOKENIZERS = ("ptb", "none")
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
@@ -23,6 +25,18 @@ ONE_IMAGE = (
     "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
     "score more images or give document frequencies."
 )
+
+SIGMA = 6.0  # of CIDEr-D's penalty on length: Vedantam et al. 2015, section 7
+SCALE = 10.0  # of both CIDErs, as coco-caption prints them
+BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and to possible n-grams, against dividing by zero
+
+# The columns of an image's statistics.
+CORRECT = slice(0, 4)  # n-grams of the hypothesis that a reference has, n = 1..4, each at most as often as one of them
+POSSIBLE = slice(4, 8)  # n-grams of the hypothesis
+HYPOTHESIS_LENGTH = 8  # words
+REFERENCE_LENGTH = 9  # of the reference closest in length, the shorter of two
+ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # of the image; ROUGE-L is NaN where it was left out
 
 
 @final
@@ -46,11 +60,39 @@ class CaptionScorer(Scorer):
         self._tokenize = tokenize
         self._rouge = rouge
         self._frequencies = document_frequencies
-        tokens = [tokenized(image, tokenize) for image in references]
-        self._references = References(tokens, document_frequencies=document_frequencies)
+        self._references = [tokenized(image, tokenize) for image in references]
+        captions = [caption.split() for image in self._references for caption in image]
+        self._words = [word for caption in captions for word in caption]
+        self._lengths = np.array([len(caption) for caption in captions], dtype=np.int64)
+        self._image = np.repeat(np.arange(len(references)), [len(image) for image in references])
+        self._first = np.searchsorted(self._image, np.arange(len(references)))
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
-        return self._references.statistics(tokenized(hypotheses, self._tokenize), rouge=self._rouge)
+        """Images × 13, all that the scores of a corpus are made of."""
+        hypotheses = tokenized(hypotheses, self._tokenize)
+        split = [hypothesis.split() for hypothesis in hypotheses]
+        lengths = np.array([len(words) for words in split], dtype=np.int64)
+        words = [*(word for hypothesis in split for word in hypothesis), *self._words]
+        orders = zip(ORDERS, count_ngrams(words, np.append(lengths, self._lengths)), strict=True)
+        compared = [self._compare(counts, self._inverse_frequencies(n, counts, words)) for n, counts in orders]
+        correct, clipped, plain = zip(*compared, strict=True)
+        # Δ is of bigram counts, as coco-caption has it, which differ from lengths for an empty caption
+        delta = np.maximum(lengths - 1, 0)[self._image] - np.maximum(self._lengths - 1, 0)
+        penalty = np.exp(-(delta**2) / (2 * SIGMA**2))
+        far = int(self._lengths.max(initial=0)) + 1
+        rank = np.abs(self._lengths - lengths[self._image]) * far + self._lengths  # the closest, the shorter of two
+        pairs = zip(hypotheses, self._references, strict=True)
+        return np.column_stack(
+            [
+                *correct,
+                *(np.maximum(lengths - shorter, 0) for shorter in range(len(ORDERS))),
+                lengths,
+                np.minimum.reduceat(rank, self._first) % far,
+                np.array([rouge_l(*pair) if self._rouge else np.nan for pair in pairs]),
+                SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
+                SCALE * self._mean(np.mean(plain, axis=0)),
+            ]
+        )
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
         """BLEU of the sums over images, the means of the others."""
@@ -63,12 +105,12 @@ class CaptionScorer(Scorer):
         return [dict(zip(NAMES, row, strict=True)) for row in rows.tolist()]
 
     def warnings(self) -> list[str]:
-        images = self._frequencies.images if self._frequencies else len(self._references.references)
+        images = self._frequencies.images if self._frequencies else len(self._references)
         return [ONE_IMAGE] if images == 1 else []
 
     def signature(self, *, samples: int | None = None) -> str:
         """All that a number depends on besides the captions, in sacreBLEU's manner."""
-        sizes = sorted({len(captions) for captions in self._references.references})
+        sizes = sorted({len(captions) for captions in self._references})
         frequencies = self._frequencies
         parts = {
             "nrefs": "-".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))),
@@ -81,6 +123,53 @@ class CaptionScorer(Scorer):
         }
         return "|".join(f"{name}:{value}" for name, value in parts.items())
 
+    def _inverse_frequencies(self, n: int, counts: Counts, words: Sequence[str]) -> Floats:
+        """By n-gram of order n: the logarithm of all documents over those that hold it, as if one did where none does.
+
+        The documents are the images, each with its references, unless others were given.
+        """
+        documents, size = len(self._references), len(counts.place)
+        if self._frequencies is None:
+            theirs = counts.caption >= documents
+            image = self._image[counts.caption[theirs] - documents]
+            keys = image * size + counts.ngram[theirs]
+            different, _ = np.unique(keys, return_counts=True)  # sorts; without counts numpy 2.4 hashes, slowly
+            holding = np.bincount(different % max(size, 1), minlength=size)
+        else:
+            documents, known = self._frequencies.images, self._frequencies.counts
+            holding = np.array([known.get(" ".join(words[i : i + n]), 0) for i in counts.place], dtype=np.int64)
+        inverse: Floats = np.log(documents) - np.log(np.maximum(holding, 1))
+        return inverse
+
+    def _compare(self, counts: Counts, inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
+        """Of n-grams of one order, first those of the hypotheses and then those of the references: how many of each
+        hypothesis match, each at most as often as one reference has it; and each reference's cosine with its image's
+        hypothesis, clipped as in CIDEr-D and plain, 0 without a norm.
+        """
+        images, size = len(self._references), len(inverse_frequencies)
+        half = int(np.searchsorted(counts.caption, images))
+        caption = counts.caption[half:] - images
+        keys = self._image[caption] * size + counts.ngram[half:]
+        known = np.append(counts.caption[:half] * size + counts.ngram[:half], -1)
+        place = np.searchsorted(known[:-1], keys)
+        shared = known[place] == keys  # n-grams of a reference that its image's hypothesis has too
+        caption, place = caption[shared], place[shared]
+        most = np.zeros(half, dtype=np.int64)
+        np.maximum.at(most, place, counts.count[half:][shared])
+        matched = np.bincount(counts.caption[:half], np.minimum(counts.count[:half], most), images)
+        weights = counts.count * inverse_frequencies[counts.ngram]
+        norms = np.sqrt(np.bincount(counts.caption, weights**2, images + len(self._image)))
+        product = norms[:images][self._image] * norms[images:]
+        scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
+        ours, theirs = weights[place], weights[half:][shared]
+        clipped = np.bincount(caption, np.minimum(ours, theirs) * theirs, len(self._image))
+        plain = np.bincount(caption, ours * theirs, len(self._image))
+        return matched, clipped * scale, plain * scale
+
+    def _mean(self, values: Floats) -> Floats:
+        """The mean over each image's references."""
+        return np.bincount(self._image, values, len(self._references)) / np.bincount(self._image)
+
 
 def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
     """The captions as they are scored, words with spaces between them."""
@@ -89,33 +178,49 @@ def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
     return [" ".join(ptb.tokenize(caption)) for caption in captions] if tokenize == "ptb" else list(captions)
 
 
-def check_images(
-    hypotheses: Mapping[str, Any],
-    references: Mapping[str, Sequence[str]],
-    *,
-    hypotheses_name: str = "the hypotheses",
-    references_name: str = "the references",
-) -> None:
-    """Refuse captions and references that are not of the same images, saying how many are not and naming one."""
-    check_references(references, name=references_name)
-    if missing := [image for image in references if image not in hypotheses]:
-        raise InputError(
-            f"{hypotheses_name} has no caption for {_some(missing)} of {references_name}: every image must have one."
-        )
-    if unknown := [image for image in hypotheses if image not in references]:
-        raise InputError(
-            f"{hypotheses_name} has captions for {_some(unknown)} that {references_name} does not have: "
-            "remove them, or give the references of the same images."
-        )
+def bleu(statistics: Floats) -> Floats:
+    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without; of each row where there are rows."""
+    products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
+    values = products ** (1 / np.array(ORDERS))
+    return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
 
 
-def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
-    """Refuse references of no image, and an image without any."""
-    if not references:
-        raise InputError(f"{name} has no image: there is nothing to score.")
-    if without := [image for image, captions in references.items() if not captions]:
-        raise InputError(f"{name} has no caption for {_some(without)}: every image needs at least one.")
+def _penalty(statistics: Floats) -> Floats:
+    """BLEU's brevity penalty."""
+    ratio = (statistics[..., HYPOTHESIS_LENGTH] + TINY) / (statistics[..., REFERENCE_LENGTH] + SMALL)
+    return np.exp(np.minimum(1 - 1 / ratio, 0))
 
 
-def _some(images: Sequence[str]) -> str:
-    return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
+def brevity(statistics: Floats) -> dict[str, float]:
+    """BLEU's brevity penalty (1 is none) and the words of the captions to those of the references closest to them."""
+    sums = statistics.sum(0)
+    ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
+    return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
+
+
+def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
+    """The longest common subsequence as an F score; precision and recall are each the best over the references.
+
+    Words are split at single spaces, as coco-caption does here and only here: an empty caption is one empty word.
+    """
+    words = hypothesis.split(" ")
+    masks: dict[str, int] = {}
+    for place, word in enumerate(words):
+        masks[word] = masks.get(word, 0) | (1 << place)
+    alternatives = [reference.split(" ") for reference in references]
+    common = [_common_subsequence(masks, len(words), others) for others in alternatives]
+    precision = max(common) / len(words)
+    recall = max(shared / len(others) for shared, others in zip(common, alternatives, strict=True))
+    if precision == 0:
+        return 0.0
+    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+
+
+def _common_subsequence(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
+    """Its length; a row of the usual table is the bits of one number (Crochemore et al. 2001)."""
+    full = (1 << size) - 1
+    row = full
+    for word in words:
+        match = row & masks.get(word, 0)
+        row = ((row + match) | (row - match)) & full
+    return size - row.bit_count()

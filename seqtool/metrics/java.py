@@ -29,7 +29,9 @@ def java_scores(
     alternatives = {image: _lines(references[image], tokenize) for image in hypotheses}
     scores: dict[str, float] = {}
     problems: list[str] = []
-    version = _java_version()
+    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', answer)  # 8 of 1.8.0, 17 of 17.0.15
+    version = int(found[1]) if found else 0
     for name, make in (("meteor", meteor), ("spice", spice)):
         if name == "spice" and version > LAST_JDK_OF_SPICE:
             problems.append(f"SPICE does not run on Java {version}: it needs {LAST_JDK_OF_SPICE} or older.")
@@ -50,13 +52,6 @@ def java_scores(
 def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
     """Tokenised captions without what METEOR's program reads as a separator: line ends, and ||| between texts."""
     return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
-
-
-def _java_version() -> int:
-    """The major version: 8 for 1.8.0, 17 for 17.0.15; 0 where it cannot be told."""
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', answer)
-    return int(found[1]) if found else 0
 
 
 @contextmanager

@@ -7,7 +7,6 @@ Greek, Cyrillic and CJK text, and for symbols that captions do not hold, it is c
 """
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 VERSION = "3.4.1"  # of the CoreNLP that coco-caption ships
@@ -15,7 +14,7 @@ VERSION = "3.4.1"  # of the CoreNLP that coco-caption ships
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
 NO_BREAK_SPACE = "\u00a0"  # stands for a space inside a token: `22 3/4` is one
-_BRACKETS = {"(": "-lrb-", ")": "-rrb-"}  # in every token
+_BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-"})  # in every token
 _WHOLE = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # where they are the token
 _WHOLE |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 _WHOLE |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
@@ -70,17 +69,16 @@ def _expand(pattern: str) -> str:
     return pattern
 
 
-def _any(words: str | Iterable[str]) -> str:
-    """A pattern of any of some words; they may be one string with spaces between them."""
-    words = words.split() if isinstance(words, str) else words
-    return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
+def _any(words: str) -> str:
+    """A pattern of any of some words, with spaces between them."""
+    return "(?:" + "|".join(re.escape(word) for word in sorted(words.split(), key=len, reverse=True)) + ")"
 
 
 def _abbreviations() -> str:
     words = _ABBREVIATIONS.split()
     lower = [word for word in words if word not in _NOT_LOWER]
     upper = [word.upper() for word in words if word not in _NOT_UPPER]
-    return _any([*lower, *upper, *(word.capitalize() for word in words)])
+    return _any(" ".join([*lower, *upper, *(word.capitalize() for word in words)]))
 
 
 # Group 1, where there is one, is the token; the rest is only looked at.
@@ -140,7 +138,6 @@ _PATTERNS = (
 _RULES = tuple(re.compile(_expand(pattern)) for pattern in _PATTERNS)
 _CONTRACTION = re.compile(_expand(r"[nN]{Q}[tT]|{Q}(?i:[smd]|re|ve|ll)"))
 _SILENT = re.compile(r"\.{3,}|-{2,4}|''|``|’’")
-_DASHES = re.compile("&[mn]dash;")
 _SPACES = re.compile(r"\s")
 # A part between spaces with a number, a tag or one of the periods that depend on what follows does not read by itself.
 _DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}))\.\s*$"))
@@ -165,9 +162,8 @@ def _tokens_alone(part: str) -> tuple[str, ...] | None:
 
 def _lex(text: str) -> list[str]:
     text = text.translate(_WINDOWS).replace("&nbsp;", " ").replace("&quot;", '"')
-    text = _DASHES.sub("–", text)
-    tokens = []
-    place = 0
+    text = text.replace("&ndash;", "–").replace("&mdash;", "–")
+    tokens, place = [], 0
     while place < len(text):
         token, length = "", 0
         for rule in _RULES:
@@ -189,6 +185,4 @@ def _write(token: str) -> str:
         return "''"
     if _CONTRACTION.fullmatch(token):
         token = token.replace("’", "'").replace("&apos;", "'")
-    for bracket, name in _BRACKETS.items():
-        token = token.replace(bracket, name)
-    return _SPACES.sub(NO_BREAK_SPACE, token).replace("&amp;", "&").lower()
+    return _SPACES.sub(NO_BREAK_SPACE, token.translate(_BRACKETS)).replace("&amp;", "&").lower()

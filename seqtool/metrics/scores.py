@@ -1,9 +1,9 @@
 """The scores: what each is called, whether more is better, and what computes it. A new score is a line here."""
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -136,15 +136,9 @@ def metric(name: str, *, setting: str = "scores") -> type[Metric]:
     return found
 
 
-def metrics(names: Iterable[str], references: Sequence[Sequence[str]]) -> list[Metric]:
-    """One's own scores of these names, with the references."""
-    return [metric(name)(references, name=name) for name in dict.fromkeys(names)]
-
-
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """What computes these scores, each made once, with the references and its options."""
-    found = []
-    for path in dict.fromkeys(SCORES[name].scorer for name in names):
-        module, _, attribute = str(path).rpartition(".")
-        found.append(getattr(importlib.import_module(module), attribute)(references, **options))
-    return found
+    """What computes these scores, each made once, with the references; the options are those of ours."""
+    names = list(dict.fromkeys(names))
+    ours = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
+    own = [metric(name)(references, name=name) for name in names if name not in SCORES]
+    return [*(resolve_name(path)(references, **options) for path in ours), *own]

@@ -1,24 +1,28 @@
-"""How good translations are: sacreBLEU's BLEU, chrF and TER.
+"""How good translations are: sacreBLEU's BLEU, chrF and TER, BLEU by the length of the source, and how far a system is
+ahead of its baseline there.
 
 Scores are on the 0–100 scale, and every one carries the signature that makes it comparable.
 """
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from seqtool.errors import InputError
-from seqtool.metrics.bleu import bleu_parts, make_bleu
-from seqtool.metrics.bootstrap import SEED
+from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Scorer, Statistics
 
 NAMES = ("bleu", "chrf", "ter")
 TOKENISED = 100  # sacreBLEU takes a text with so many lines that end in " ." for tokenised
+LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,17 @@ class Bleu(SacreBleu):
         return [{self.name: bleu_parts(row[np.newaxis], effective_order=True).score} for row in statistics]
 
 
+def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
+    """sacreBLEU's BLEU, without its warning about tokenised text, which speaks of sacreBLEU's own options."""
+    if tokenize not in BLEU.TOKENIZERS:
+        raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
+    try:
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+    except (ImportError, RuntimeError) as error:  # what sacreBLEU raises where MeCab is not installed
+        package = f"sacrebleu[{tokenize.split('-')[0]}]"
+        raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
+
+
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """chrF2, of characters: it takes no tokeniser."""
     return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
@@ -64,6 +79,73 @@ def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: 
 def make_ter(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """TER, lower-cased always and with a tokeniser of its own, as sacreBLEU's default is."""
     return SacreBleu("ter", TER(), references)
+
+
+def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEUScore:
+    """BLEU, its n-gram precisions, brevity penalty and lengths, of the corpus whose sentences have these rows of
+    sacreBLEU's: hypothesis and reference length, matched and possible n-grams for n = 1..4.
+
+    `effective_order`: over the n that there are, for short sentences by themselves.
+    """
+    sums = statistics.sum(axis=0).tolist()
+    return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
+
+
+def bleu_of(statistics: Statistics) -> float:
+    """BLEU alone."""
+    return float(bleu_parts(statistics).score)
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """BLEU of the sentences whose source is as long as the label says; None where there are none."""
+
+    label: str
+    sentences: int
+    bleu: Estimate | None
+
+
+def bleu_by_length(
+    statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES, samples: int = SAMPLES
+) -> tuple[LengthScore, ...]:
+    """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
+    found = []
+    for label, chosen in length_bins(sources, edges=edges):
+        bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
+        found.append(LengthScore(label, len(chosen), bleu))
+    return tuple(found)
+
+
+def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
+    """Sentences by white-space words of the source: up to the first edge, to the next, …, above the last."""
+    bins = np.searchsorted(edges, [len(source.split()) for source in sources])
+    labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
+    return [(label, np.flatnonzero(bins == number)) for number, label in enumerate(labels)]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """How far a system is above its baseline in BLEU: on short sentences, on long ones, and long − short."""
+
+    short: Estimate
+    long: Estimate
+    growth: Estimate
+
+
+def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
+    """The gaps between two systems in two bins of sentences, neither empty; each resample serves both."""
+
+    def gap(i: Indices) -> float:
+        return bleu_of(system[i]) - bleu_of(baseline[i])
+
+    def growth(i: Indices, j: Indices) -> float:
+        return gap(j) - gap(i)
+
+    return Gaps(
+        short=bootstrap(gap, [short], samples),
+        long=bootstrap(gap, [long], samples),
+        growth=bootstrap(growth, [short, long], samples),
+    )
 
 
 def check_lengths(
@@ -89,9 +171,6 @@ def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None
     ends = sum(line.endswith(" .") for line in lines)
     if ends >= TOKENISED and tokenize != "none":
         log.warning(
-            "%s looks tokenised (%s lines end in ' .'), but tokenize=%s is for text as people write it: detokenise it, "
-            "or say tokenize=none where hypotheses and references are tokenised alike.",
-            name,
-            f"{ends:,}",
-            tokenize,
+            f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as people write "
+            "it: detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
         )

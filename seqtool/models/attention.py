@@ -128,9 +128,7 @@ class Attention(nn.Module):
         self.sum = WeightedSum()
 
     def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> Attended:
-        """N = B·K: K queries for each of the memory's B rows. The softmax is in single precision
-        at least.
-        """
+        """N = B·K: K queries for each of the memory's B rows. The softmax is in single precision at least."""
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)
         e = e.masked_fill(~memory.mask[:, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype)).flatten(0, 1)

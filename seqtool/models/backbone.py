@@ -17,8 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError
 from seqtool.models.number_types import without_tf32
-from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights
-from seqtool.models.weight_files import load_weights
+from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 
 FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")

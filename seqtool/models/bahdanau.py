@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.models.attention import Attention, Score
-from seqtool.models.cells import Cell, Layers, Recurrence, Stack, State, make_cell
-from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.cells import Cell, Layers, Stack, State, make_cell
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
@@ -59,24 +58,19 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
         self.encoder = Encoder(
-            cell=cell,
-            inputs=embedding,
-            hidden=encoder_hidden,
-            layers=encoder_layers,
-            bidirectional=bidirectional,
-            dropout=dropout,
+            cell, embedding, encoder_hidden, layers=encoder_layers, bidirectional=bidirectional, dropout=dropout
         )
         self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment)
         self.cell = make_cell(cell, decoder_hidden)
         self.cell_word = nn.Linear(embedding, self.cell.gates * decoder_hidden)
         self.cell_context = nn.Linear(self.encoder.size, self.cell.gates * decoder_hidden, bias=False)
-        self.upper = Stack(Recurrence(cell, decoder_hidden, decoder_hidden) for _ in range(decoder_layers - 1))
+        self.upper = Stack(cell, decoder_hidden, decoder_hidden, decoder_layers - 1)
         self.initial = nn.Linear(encoder_hidden, decoder_layers * self.cell.tensors * decoder_hidden)
         self.deep_state = nn.Linear(decoder_hidden, 2 * maxout)
         self.deep_word = nn.Linear(embedding, 2 * maxout, bias=False)
         self.deep_context = nn.Linear(self.encoder.size, 2 * maxout, bias=False)
         self.output = nn.Linear(maxout, target_vocabulary)
-        tie_embeddings(self, tie)
+        self.tie(tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
         x = self.dropout(self.source_embedding(source.tokens))

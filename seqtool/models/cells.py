@@ -119,9 +119,7 @@ def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
 
 
 class States(NamedTuple):
-    """h after every step; the state after each row's last step; and, where it was asked for, h step by step as
-    it stands in the graph.
-    """
+    """h after every step; the state after each row's last; where asked for, h step by step as it is in the graph."""
 
     h: Float[Tensor, "N T H"]
     last: State
@@ -158,9 +156,7 @@ class Recurrence(nn.Module):
         lengths: Int[Tensor, "N"] | None = None,
         stepwise: bool = False,
     ) -> States:
-        """All steps of `x`, from `state` or from zero; rows end after `lengths` steps. `stepwise` asks for the
-        outputs.
-        """
+        """All steps of `x`, from `state` or zero; rows end after `lengths` steps; `stepwise` asks for the outputs."""
         x = self.input(x.transpose(0, 1))
         state = self.cell.start(x[0]) if state is None else state
         states = []
@@ -188,7 +184,10 @@ class Layers:
 
 
 class Stack(nn.ModuleList):
-    """Recurrences on top of each other, the lowest first."""
+    """`layers` recurrences on top of each other, the lowest first, which alone reads `inputs` numbers."""
+
+    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, layers: int) -> None:
+        super().__init__(Recurrence(cell, hidden if i else inputs, hidden) for i in range(layers))
 
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())

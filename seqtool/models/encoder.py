@@ -26,7 +26,7 @@ class Encoder(nn.Module):
     """A stack of recurrent layers over embedded words, reading in one direction or in both."""
 
     def __init__(
-        self, *, cell: str | type[Cell], inputs: int, hidden: int, layers: int, bidirectional: bool, dropout: float
+        self, cell: str | type[Cell], inputs: int, hidden: int, *, layers: int, bidirectional: bool, dropout: float
     ) -> None:
         super().__init__()
         directions = 2 if bidirectional else 1

@@ -5,9 +5,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
-from seqtool.models.construction import tie_embeddings
 from seqtool.models.hard_attention import Choice
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.recurrent_decoder import HasTop, RecurrentDecoder
@@ -25,7 +23,7 @@ class ImageCaptioner(RecurrentDecoder[S]):
     reads = "images"
     choices: Mapping[str, Choice] = {}
 
-    def __init__(self, *, target_vocabulary: int, pretrained: bool, encoder: EncoderSettings, embedding: int) -> None:
+    def __init__(self, target_vocabulary: int, embedding: int, encoder: EncoderSettings, *, pretrained: bool) -> None:
         super().__init__()
         self.backbone = make_backbone(encoder, pretrained=pretrained)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
@@ -37,9 +35,3 @@ class ImageCaptioner(RecurrentDecoder[S]):
         else:
             annotations = source.values
         return annotations.to(self.target_embedding.weight.dtype)
-
-    def tie(self, tied: str) -> None:
-        """Share the output matrix with the embedding (`output`) or not (`none`)."""
-        if tied not in ("none", "output"):
-            raise InputError(f"Unknown model.tie '{tied}' of a captioner; choose from none, output.")
-        tie_embeddings(self, tied)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from seqtool.errors import InputError
 from seqtool.models.attention import Additive
 from seqtool.models.backbone import Backbone
 from seqtool.models.cells import LSTM, Cell
+from seqtool.runtime.classes import chosen
 
 UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
 NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of what is not listed below
@@ -66,10 +66,8 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def initialise(model: nn.Module, name: str) -> None:
-    if name not in INITIALISATIONS:
-        raise InputError(f"Unknown initialisation '{name}'; choose from {', '.join(INITIALISATIONS)}.")
     with torch.no_grad():
-        INITIALISATIONS[name](model)
+        chosen(name, INITIALISATIONS, kind="initialisation")(model)
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -10,11 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seqtool.errors import InputError
-from seqtool.models.cells import Cell, Layers, Recurrence, Stack
-from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
 
 
 class LanguageModel(RecurrentDecoder[Layers]):
@@ -36,14 +34,11 @@ class LanguageModel(RecurrentDecoder[Layers]):
     ) -> None:
         super().__init__()
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
-        if tie not in ("none", "output"):
-            raise InputError(f"Unknown model.tie '{tie}' of a language model; choose from none, output.")
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        sizes = [embedding] + [hidden] * (layers - 1)
-        self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
+        self.decoder = Stack(cell, embedding, hidden, layers)
         self.output = nn.Linear(hidden, target_vocabulary)
-        tie_embeddings(self, tie)
+        self.tie(tie)
 
     def read(self, source: Any, *, stepwise: bool = False) -> Reading[Layers]:
         """The zero state of one row, to be repeated."""
@@ -56,10 +51,6 @@ class LanguageModel(RecurrentDecoder[Layers]):
     def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
         x, layers = self.decoder.step(share, state.layers, self.dropout)
         return Advanced(Layers(layers), (x,))
-
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        (x,) = seen
-        return x
 
     def _start(self, rows: Tensor) -> Layers:
         """Zeros for as many rows as these."""

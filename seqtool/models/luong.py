@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.attention import Attention, Score
-from seqtool.models.cells import Cell, Layers, Recurrence, Stack
-from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,13 @@ class Luong(RecurrentDecoder[Fed]):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(
-            cell=cell,
-            inputs=embedding,
-            hidden=hidden // 2 if bidirectional else hidden,
-            layers=layers,
-            bidirectional=bidirectional,
-            dropout=dropout,
-        )
-        sizes = [embedding + hidden] + [hidden] * (layers - 1)
-        self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
+        each_way = hidden // 2 if bidirectional else hidden
+        self.encoder = Encoder(cell, embedding, each_way, layers=layers, bidirectional=bidirectional, dropout=dropout)
+        self.decoder = Stack(cell, embedding + hidden, hidden, layers)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment)
         self.combine = nn.Linear(self.encoder.size + hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, target_vocabulary)
-        tie_embeddings(self, tie)
+        self.tie(tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Fed]:
         x = self.dropout(self.source_embedding(source.tokens))

@@ -1,14 +1,16 @@
-"""Other libraries' backbones, cut off behind the layer whose map is read, and their default weights.
+"""Other libraries' backbones, cut off behind the layer whose map is read; their default weights, and those of a file.
 
 torchvision and timm are imported only here, when one of their backbones is made.
 """
 
 import queue
 import threading
+import warnings
 from collections.abc import Callable
 from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path, PurePosixPath
+from pickle import UnpicklingError
 from ssl import SSLError
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
@@ -25,6 +29,10 @@ from seqtool.settings import sentence, unknown
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
 SECONDS = 4.0  # in which a server of weights must answer at all
+DAMAGE = (  # what torch raises on damaged files
+    *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
+    *(SafetensorError, UnpicklingError),
+)
 
 
 class Cut(NamedTuple):
@@ -93,9 +101,7 @@ def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Replace by nothing those of the network's children, and of theirs, that the map of the image `x` does not need.
-    Returns the map.
-    """
+    """Cut off what the map of the image `x` does not need of the network's children, and of theirs; returns the map."""
     calls: list[tuple[nn.Module, Any]] = []  # in the order in which they end
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
@@ -223,3 +229,52 @@ def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     return str(text).splitlines()[0].split(". ")[0].rstrip(".")
+
+
+def load_weights(network: nn.Module, file: Path, name: str) -> None:
+    """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
+
+    Everything that the network needs must be there in the right shape; what the file holds for the part that was cut
+    off is left alone.
+    """
+    found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    missing, state = [], network.state_dict()
+    for key, tensor in state.items():
+        other = found.get(_plain(key.removeprefix("model.")))  # timm's wrapper puts that before the names
+        if other is None:
+            missing += [] if key.endswith("num_batches_tracked") else [key]
+        elif other.shape != tensor.shape:
+            ours, theirs = ("×".join(map(str, one.shape)) or "one number" for one in (tensor, other))
+            raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
+        else:
+            state[key] = other
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise InputError(f"{file} does not fit {name}: {missing[0]}{more} of {len(state):,} tensors are missing.")
+    network.load_state_dict(state)
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise InputError(f"There is no file {file}: model.encoder.weights is default, a file of weights, or null.")
+    try:
+        if file.suffix == ".safetensors":
+            tensors: Any = load_file(file)
+        else:
+            with warnings.catch_warnings(action="ignore"):  # about pickles that are then refused
+                tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except DAMAGE as error:
+        raise InputError(
+            f"{file} cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(tensors, dict) and isinstance(tensors.get(key), dict):
+            tensors = tensors[key]
+    if not isinstance(tensors, dict):
+        raise InputError(f"{file} holds no state dict: model.encoder.weights takes names and tensors.")
+    return {str(key): tensor for key, tensor in tensors.items() if isinstance(tensor, Tensor)}
+
+
+def _plain(key: str) -> str:
+    """A tensor's name as timm has it in a whole model and in a cut one, which joins some of its parts by _."""
+    return key.replace("_", ".")

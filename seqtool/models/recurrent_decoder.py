@@ -1,4 +1,6 @@
-"""Teacher forcing and stepping of every recurrent decoder, written once over one step of its recurrence."""
+"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence; matrices
+that are one, and sizes that are possible.
+"""
 
 from abc import abstractmethod
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -6,7 +8,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder, Output, Step
+
+MOST_LAYERS, MOST_UNITS = 100, 1_000_000
+TIES = {  # by what a model reads: which may be chosen, and what the model is called where another one is
+    "text": (("none", "output", "all"), ""),
+    "images": (("none", "output"), " of a captioner"),
+    "nothing": (("none", "output"), " of a language model"),
+}
 
 
 class HasTop(Protocol):
@@ -105,3 +115,40 @@ class RecurrentDecoder(EncoderDecoder[S]):
         alphas = [one.attention for one in steps if one.attention is not None]
         tops = tuple(one.state.top for one in steps) if stepwise else ()
         return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None, tops)
+
+    def tie(self, tied: str) -> None:
+        """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
+        choices, owner = TIES[self.reads]
+        if tied not in choices:
+            raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
+        if tied == "none":
+            return
+        target, features = self.target_embedding, self.output.in_features
+        if self.output.weight.shape != target.weight.shape:
+            raise InputError(
+                f"model.tie={tied} needs features as long as embeddings, but they are {features} and "
+                f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
+            )
+        self.output.weight = target.weight
+        if tied == "all":
+            source = self.source_embedding
+            if source.weight.shape != target.weight.shape:
+                raise InputError(
+                    f"model.tie=all needs one vocabulary for both sides, but source and target have "
+                    f"{source.num_embeddings:,} and {target.num_embeddings:,} entries: "
+                    "use data.vocabulary.joint=true or model.tie=output."
+                )
+            source.weight = target.weight
+
+
+def check_sizes(*, dropout: float, **sizes: int) -> None:
+    """Raise InputError unless every size is from 1 to what no model has, and dropout a probability below 1."""
+    problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
+    for name, size in sizes.items():
+        most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS
+        if size > most:
+            problems.append(f"model.{name} must be at most {most:,}, not {size:,}.")
+    if not 0 <= dropout < 1:
+        problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
+    if problems:
+        raise InputError(" ".join(problems))

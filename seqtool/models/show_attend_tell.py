@@ -13,12 +13,11 @@ from seqtool.errors import InputError
 from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import LSTM, State
-from seqtool.models.construction import check_sizes
 from seqtool.models.contract import Memory, Output
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
-from seqtool.models.recurrent_decoder import Advanced, Reading
+from seqtool.models.recurrent_decoder import Advanced, Reading, check_sizes
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,7 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         _check(attention, embedding_dropout, samples, soft_share, penalties)
-        super().__init__(
-            target_vocabulary=target_vocabulary, pretrained=pretrained, encoder=encoder, embedding=embedding
-        )
+        super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained)
         D = self.backbone.dimension  # noqa: N806
         self.hard = attention == "hard"
         self.samples = samples
@@ -178,25 +175,18 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
 
 def _check(attention: str, embedding_dropout: float, samples: int, soft_share: float, penalties: Penalties) -> None:
     baseline, decay, credit = penalties.baseline, penalties.decay, penalties.credit
-    problems = []
-    if attention not in ("soft", "hard"):
-        problems.append(f"Unknown model.attention '{attention}'; choose from soft, hard.")
-    if baseline not in BASELINES:
-        problems.append(f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.")
-    if credit not in CREDITS:
-        problems.append(f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.")
-    if credit == "future" and baseline != "leave_one_out":
-        problems.append("model.credit=future needs model.baseline=leave_one_out.")
-    if attention == "hard" and baseline == "leave_one_out" and samples < 2:
-        problems.append(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
-    if not 0 <= embedding_dropout < 1:
-        problems.append(f"model.embedding_dropout must be at least 0 and below 1, not {embedding_dropout}.")
-    if not 0 <= soft_share <= 1:
-        problems.append(f"model.soft_share must be between 0 and 1, not {soft_share}.")
-    if not 0 <= decay < 1:
-        problems.append(f"model.decay must be at least 0 and below 1, not {decay}.")
+    alone = attention == "hard" and baseline == "leave_one_out" and samples < 2  # there is no other sample
+    rules = {
+        f"Unknown model.attention '{attention}'; choose from soft, hard.": attention in ("soft", "hard"),
+        f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.": baseline in BASELINES,
+        f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.": credit in CREDITS,
+        "model.credit=future needs model.baseline=leave_one_out.": credit != "future" or baseline == "leave_one_out",
+        f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.": not alone,
+        f"model.embedding_dropout must be at least 0 and below 1, not {embedding_dropout}.": 0 <= embedding_dropout < 1,
+        f"model.soft_share must be between 0 and 1, not {soft_share}.": 0 <= soft_share <= 1,
+        f"model.decay must be at least 0 and below 1, not {decay}.": 0 <= decay < 1,
+    }
     for name in ("doubly_stochastic", "reward", "entropy"):
-        if (weight := getattr(penalties, name)) < 0:
-            problems.append(f"model.{name} must be at least 0, not {weight}.")
-    if problems:
+        rules[f"model.{name} must be at least 0, not {getattr(penalties, name)}."] = getattr(penalties, name) >= 0
+    if problems := [problem for problem, holds in rules.items() if not holds]:
         raise InputError(" ".join(problems))

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.cells import Cell, Layers, Recurrence, Stack
-from seqtool.models.construction import check_sizes
+from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Advanced, Reading
+from seqtool.models.recurrent_decoder import Advanced, Reading, check_sizes
 
 CONTEXTS = ("first_step", "initial_state", "every_step")
 
@@ -45,14 +44,11 @@ class ShowTell(ImageCaptioner[Layers]):
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         if context not in CONTEXTS:
             raise InputError(f"Unknown model.context '{context}'; choose from {', '.join(CONTEXTS)}.")
-        super().__init__(
-            target_vocabulary=target_vocabulary, pretrained=pretrained, encoder=encoder, embedding=embedding
-        )
+        super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained)
         self.context = context
         self.image = nn.Linear(self.backbone.dimension, embedding)
         self.dropout = nn.Dropout(dropout)
-        sizes = [2 * embedding if context == "every_step" else embedding] + [hidden] * (layers - 1)
-        self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
+        self.decoder = Stack(cell, 2 * embedding if context == "every_step" else embedding, hidden, layers)
         self.initial = None
         if context == "initial_state":
             self.initial = nn.Linear(embedding, sum(one.cell.tensors for one in self.decoder) * hidden)

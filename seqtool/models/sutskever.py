@@ -7,12 +7,11 @@ them. The source is read in reverse, its words and then <eos>, which brings its 
 
 from torch import Tensor, nn
 
-from seqtool.models.cells import Cell, Layers, Recurrence, Stack
-from seqtool.models.construction import check_sizes, tie_embeddings
+from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.inputs import Source
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
 
 
 class Sutskever(RecurrentDecoder[Layers]):
@@ -40,13 +39,10 @@ class Sutskever(RecurrentDecoder[Layers]):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(
-            cell=cell, inputs=embedding, hidden=hidden, layers=layers, bidirectional=False, dropout=dropout
-        )
-        sizes = [embedding] + [hidden] * (layers - 1)
-        self.decoder = Stack(Recurrence(cell, size, hidden) for size in sizes)
+        self.encoder = Encoder(cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout)
+        self.decoder = Stack(cell, embedding, hidden, layers)
         self.output = nn.Linear(hidden, target_vocabulary)
-        tie_embeddings(self, tie)
+        self.tie(tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
         tokens = source.tokens

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.coco import image_id
-from seqtool.data.corpora.corpus import Captioned, ImageCorpus
+from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics.caption_statistics import brevity
-from seqtool.metrics.captions import NAMES, TOKENIZERS, check_images, check_references, tokenized
-from seqtool.metrics.document_frequencies import DocumentFrequencies
+from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
-from seqtool.metrics.scores import metrics, score, scorers
+from seqtool.metrics.ngrams import DocumentFrequencies
+from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
-from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport
-from seqtool.predict.scored_captions import by_reference, is_own, read_hypotheses, read_references
+from seqtool.predict import scored_captions
+from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport, have_files
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
 
@@ -51,8 +49,7 @@ class CaptionReport(SystemReport):
         scores = {score(name).label: value for name, value in self.system.values.items()}
         intervals = {score(name).label: asdict(one) for name, one in self.system.estimates.items()}
         found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
-        compared = {} if self.comparison is None else {"comparison": self.comparison.record()}
-        return {**found, "intervals": intervals, **compared}
+        return {**found, "intervals": intervals, **self.compared()}
 
     def text(self) -> str:
         rows = {score(name).label: one.text(score(name).digits) for name, one in self.system.estimates.items()}
@@ -69,16 +66,15 @@ class SavedFrequencies(Report):
     """What `save_document_frequencies=` wrote."""
 
     frequencies: DocumentFrequencies
-    file: Path
+    file: str
 
     def record(self) -> dict[str, Any]:
         found = {"images": self.frequencies.images, "ngrams": len(self.frequencies.counts)}
-        return {"document_frequencies": str(self.file), **found, "tokenize": self.frequencies.tokenize}
+        return {"document_frequencies": self.file, **found, "tokenize": self.frequencies.tokenize}
 
     def text(self) -> str:
-        return "{document_frequencies}: {ngrams:,} n-grams in the references of {images:,} images".format(
-            **self.record()
-        )
+        ngrams, images = len(self.frequencies.counts), self.frequencies.images
+        return f"{self.file}: {ngrams:,} n-grams in the references of {images:,} images"
 
 
 @dataclass
@@ -90,43 +86,40 @@ class CaptionEvaluation(HypothesesEvaluation):
     save_document_frequencies: str | None
 
     tokenizer: ClassVar[str] = "ptb"
+    reads = ("hypotheses", "references", "baseline", "document_frequencies")
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
-        saves = self.save_document_frequencies is not None
-        read = {self.hypotheses, self.baseline, self.document_frequencies, self.output}
-        others = checkpoint or self.java or read != {None}
+        unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
+        rules = {unknown: self.tokenize in TOKENIZERS}
+        if self.save_document_frequencies is not None:
+            others = {self.hypotheses, self.baseline, self.document_frequencies, self.output} != {None}
+            alone = len(self.references) == 1 and not (checkpoint or self.java or others)
+            return {**rules, "save_document_frequencies=FILE goes with references=FILE alone.": alone}
+        either = checkpoint == (self.hypotheses is None)
         return {
-            f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}.": self.tokenize in TOKENIZERS,
-            "save_document_frequencies=FILE goes with references=FILE alone.": not saves
-            or (len(self.references) == 1 and not others),
-            "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": saves
-            or checkpoint == (self.hypotheses is None),
-            "Captions are scored against one file: references=FILE.": saves
-            or len(self.references) == (0 if checkpoint else 1),
-            "output= means nothing with hypotheses=.": saves or checkpoint or self.output is None,
+            **rules,
+            "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": either,
+            "Captions are scored against one file: references=FILE.": len(self.references) == (0 if checkpoint else 1),
+            "output= means nothing with hypotheses=.": checkpoint or self.output is None,
         }
-
-    def files(self) -> Sequence[str | None]:
-        return (self.hypotheses, *self.references, self.baseline, self.document_frequencies)
 
     def of_files(self) -> CaptionReport | SavedFrequencies:
         """Captions, one an image, against references; one's own references may be of more images, which are left out.
         Or the references' document frequencies are counted.
         """
         name, place = str(self.hypotheses), self.references[0]
-        references = read_references(Path(place))
+        references = scored_captions.read_references(Path(place))
         if self.save_document_frequencies is not None:
             return self._save_frequencies(references, Path(self.save_document_frequencies))
         frequencies = self._frequencies()
-        captions = by_reference(read_hypotheses(Path(name)), references, name=name)
-        baseline = self._baseline(references)
+        captions, baseline = scored_captions.by_reference(name, references), self._baseline(references)
         described = {image: alternatives for image, alternatives in references.items() if image in captions}
         warnings = []
-        if is_own(Path(place)) and 0 < len(described) < len(references):
+        if scored_captions.is_own(Path(place)) and 0 < len(described) < len(references):
             images = f"{len(described):,} of the {len(references):,} images of {place}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
-        check_images(captions, references, hypotheses_name=name, references_name=place)
+        scored_captions.check_images(captions, references, hypotheses_name=name, references_name=place)
         return self._report(captions, baseline, references, frequencies, warnings)
 
     def of_checkpoint(
@@ -134,7 +127,11 @@ class CaptionEvaluation(HypothesesEvaluation):
     ) -> CaptionReport:
         """Captions of a split's images against all references. Images that cannot be read are reported and left out."""
         frequencies = self._frequencies()
-        images = {str(image.file): image for image in self._images(predictor.config, predictor.trust, data)}
+        corpus = self.corpus(ImageCorpus, predictor, data)
+        have_files(corpus, data)
+        if self.split not in corpus.splits():
+            raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
+        images = {str(image.file): image for image in corpus.images(self.split)}
         references = {image.identifier: image.captions for image in images.values()}
         baseline = self._baseline(references)
         captions = {}
@@ -153,43 +150,24 @@ class CaptionEvaluation(HypothesesEvaluation):
             with replacing(Path(self.output)) as stream:
                 stream.write(json.dumps(results, ensure_ascii=False) + "\n")
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
-        check_references(references, name="the references")
+        scored_captions.check_references(references, name="the references")
         return self._report(captions, baseline, references, frequencies, [])
-
-    def _images(self, config: Mapping[str, Any], trust: Sequence[str], data: DictConfig | None) -> list[Captioned]:
-        """Those of the split, of `data` or of the data that the checkpoint's `config` names."""
-        from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
-
-        settings = config.get("data", {}) if data is None else data
-        corpus = make_corpus(settings, ImageCorpus, trusted=trust if data is None else True)
-        if data is None:
-            corpus.check()  # a checkpoint does not say what is written where
-        else:
-            first_here(corpus.fetch)
-        if self.split not in corpus.splits():
-            raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
-        return corpus.images(self.split)
 
     def _frequencies(self) -> DocumentFrequencies | None:
         """Those of a file, checked before anything is decoded."""
-        if self.document_frequencies is None:
-            return None
-        frequencies = DocumentFrequencies.load(Path(self.document_frequencies))
-        frequencies.check(tokenize=self.tokenize)
-        return frequencies
+        file = self.document_frequencies
+        return None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=self.tokenize)
 
     def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
-        check_references(references, name=self.references[0])
+        scored_captions.check_references(references, name=self.references[0])
         captions = [tokenized(image, self.tokenize) for image in references.values()]
         counted = DocumentFrequencies.count(captions, tokenize=self.tokenize, name=file.stem)
         counted.save(file)
-        return SavedFrequencies(counted, file)
+        return SavedFrequencies(counted, str(file))
 
     def _baseline(self, references: Mapping[str, Any]) -> dict[str, str] | None:
         """Another system's captions."""
-        if self.baseline is None:
-            return None
-        return by_reference(read_hypotheses(Path(self.baseline)), references, name=self.baseline)
+        return None if self.baseline is None else scored_captions.by_reference(self.baseline, references)
 
     def _report(
         self,
@@ -202,10 +180,10 @@ class CaptionEvaluation(HypothesesEvaluation):
         """That of the images that have references here; a baseline may have described more."""
         if baseline is not None:
             baseline = {image: baseline[image] for image in references if image in baseline}
-            check_images(baseline, references, hypotheses_name=str(self.baseline))
+            scored_captions.check_images(baseline, references, hypotheses_name=str(self.baseline))
         alternatives = list(references.values())
-        found = scorers(NAMES, alternatives, tokenize=self.tokenize, document_frequencies=frequencies)
-        found += metrics(self.scores, alternatives)
+        names = (*NAMES, *self.scores)
+        found = scorers(names, alternatives, tokenize=self.tokenize, document_frequencies=frequencies)
 
         def scored(written: Mapping[str, str]) -> System:
             return System([written[image] for image in references], found, samples=self.bootstrap)

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from PIL.Image import Image
 from torch import Tensor
 
 from seqtool.data.images.images import fit, read_image, upright_rgb
-from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.ranking import Hypothesis
@@ -26,7 +24,6 @@ from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
-from seqtool.runtime.classes import build
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
@@ -111,6 +108,8 @@ class Captioner(Predictor):
     reads = "images"
     command = "caption"
     schema = CaptionDecodeSettings
+    base = ImageCaptioner
+    parts: ClassVar[dict[str, Any]] = {"pretrained": False}
     settings: CaptionDecodeSettings
 
     def __post_init__(self) -> None:
@@ -126,18 +125,10 @@ class Captioner(Predictor):
 
     @classmethod
     def read(cls, found: Checkpoint) -> Member:
-        encoder = typed(EncoderSettings, found.config["model"]["encoder"])
-        known = vocabulary.load(found.path / vocabulary.TARGET)
-        parts = {"target_vocabulary": len(known), "pretrained": False}
-        model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=found.trust, base=ImageCaptioner, **parts)
-        )
-        common = {
-            "have different vocabularies: an ensemble needs one vocabulary": known.fingerprint,
-            "read images of different sizes: an ensemble needs one size": (encoder.size, encoder.fit),
-            "see different grids: an ensemble needs one grid": model.backbone.locations,
-        }
-        return Member(model, {"target_vocabulary": known}, common)
+        member, encoder = super().read(found), typed(EncoderSettings, found.config["model"]["encoder"])
+        member.common["read images of different sizes: an ensemble needs one size"] = (encoder.size, encoder.fit)
+        member.common["see different grids: an ensemble needs one grid"] = member.model.backbone.locations
+        return member
 
     def caption(self, images: Sequence[str | Path | Image]) -> list[str]:
         """The best caption of each image: a path, an http(s) URL or a Pillow image."""
@@ -185,9 +176,7 @@ class Captioner(Predictor):
         return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
 
     def describe_pictures(self, pictures: Pictures, numbers: Sequence[int]) -> list[list[Caption]]:
-        """The same for images that are prepared, pixels or cached annotation vectors: what is drawn for row i depends
-        on `numbers[i]`.
-        """
+        """The same for prepared images, pixels or annotation vectors; `numbers[i]` says what is drawn for row i."""
 
         def with_uniforms(rows: Sequence[int]) -> WithUniforms:
             drawn = [self.settings.uniforms_of_attention(numbers[i]) for i in rows]

@@ -3,27 +3,22 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
-from seqtool.models.contract import EncoderDecoder, Step
+from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD, UNK
-from seqtool.predict.predictor import Member, Prediction, Predictor
-from seqtool.runtime.classes import build
-from seqtool.runtime.devices import onednn
-from seqtool.runtime.precision import autocast
-from seqtool.training.checkpoint import Checkpoint
+from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.runtime.devices import autocast, onednn
 
 STEPS = 1000  # of a text that are scored at once
 
@@ -62,9 +57,7 @@ class Continuation(Prediction):
 
 
 class Draft:
-    """A text while it is drawn: it ends before the first of the `stops`, and `told` is given what surely belongs to it,
-    as it comes.
-    """
+    """A text while it is drawn: it ends before the first of `stops`; `told` is given what surely belongs to it."""
 
     def __init__(self, stops: Sequence[str], told: Callable[[str], None] | None) -> None:
         self.text = ""
@@ -75,25 +68,21 @@ class Draft:
         self._given = 0
 
     def add(self, piece: str) -> bool:
-        """Whether the text has ended; what comes after its end is left out."""
+        """Whether the text has ended with this piece of the vocabulary; what comes after its end is left out."""
         if self.ended:
             return True
         since = max(0, len(self.text) - self._longest + 1)
-        self.text += piece
+        self.text += piece.replace(SPACE, " ")
         found = [place for stop in self._stops if (place := self.text.find(stop, since)) >= 0]
         if found:
             self.text, self.ended = self.text[: min(found)], True
-        held = 0 if self.ended else max((self._begun(stop) for stop in self._stops), default=0)
-        self._give(len(self.text) - held)
+        begun = (n for stop in self._stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
+        self._give(len(self.text) - (0 if self.ended else max(begun, default=0)))  # what may begin a stop is held back
         return self.ended
 
     def close(self) -> None:
         """Nothing more comes."""
         self._give(len(self.text))
-
-    def _begun(self, stop: str) -> int:
-        """How much of its end may be the beginning of this stop."""
-        return next((n for n in range(len(stop) - 1, 0, -1) if self.text.endswith(stop[:n])), 0)
 
     def _give(self, end: int) -> None:
         if self._told is not None and end > self._given:
@@ -111,21 +100,6 @@ class Generator(Predictor):
     command = "generate"
     schema = GenerateSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._prompts = 0  # continued so far: the number of a prompt seeds its samples
-
-    @classmethod
-    def read(cls, found: Checkpoint) -> Member:
-        known = vocabulary.load_target(found.path)
-        model: Any = found.load_model(
-            partial(
-                build, found.config["model"], trusted=found.trust, base=EncoderDecoder, target_vocabulary=len(known)
-            )
-        )
-        different = "have different vocabularies: an ensemble needs one vocabulary"
-        return Member(model, {"target_vocabulary": known}, {different: known.fingerprint})
-
     def generate(self, prompts: Sequence[str]) -> list[str]:
         """One continuation of each prompt, without the prompt; an empty one begins a text."""
         return [samples[0].text for samples in self.samples(prompts)]
@@ -142,8 +116,8 @@ class Generator(Predictor):
 
     def uniforms(self) -> Any:
         """The random numbers in [0, 1) of the next prompt, n × max_length."""
-        self._prompts += 1
-        generator = np.random.default_rng([self.settings.seed, self._prompts - 1])
+        generator = np.random.default_rng([self.settings.seed, self._done])
+        self._done += 1
         return generator.random((self.settings.n, self.settings.max_length))
 
     def unknown(self, text: str) -> int:
@@ -151,9 +125,7 @@ class Generator(Predictor):
         return self.target_vocabulary.encode(text).count(UNK)
 
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
-        """−log p of every token of a text that begins with them, read as one stream. `progress` is told how many more
-        have been read.
-        """
+        """−log p of every token of a text, read as one stream. `progress` is told how many more have been read."""
         parts, states = [], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
         with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
@@ -173,10 +145,7 @@ class Generator(Predictor):
         drafts = [Draft(settings.stop or [], told) for _ in uniforms]
 
         def each(tokens: list[int]) -> list[bool]:
-            return [
-                token != PAD and draft.add(known.piece(token).replace(SPACE, " "))
-                for token, draft in zip(tokens, drafts, strict=True)
-            ]
+            return [token != PAD and draft.add(known.piece(token)) for token, draft in zip(tokens, drafts, strict=True)]
 
         read = torch.tensor([known.encode(prompt)], dtype=torch.int64, device=self.device)
         with torch.inference_mode(), autocast(self.device, settings.precision), onednn():
@@ -210,5 +179,5 @@ class Generator(Predictor):
         draft, pieces = Draft(self.settings.stop or [], None), []
         for token in hypothesis.tokens[begun:]:
             pieces.append(self.target_vocabulary.piece(token))
-            draft.add(pieces[-1].replace(SPACE, " "))
+            draft.add(pieces[-1])
         return Continuation(draft.text, hypothesis.score, hypothesis.log_probability, pieces, None, ended=draft.ended)

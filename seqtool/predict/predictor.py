@@ -1,8 +1,9 @@
 """A trained model, or several as one, that writes: what translators, captioners and generators share."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -11,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import laid_out
+from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError
-from seqtool.runtime.classes import modules
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.packed import laid_out
+from seqtool.runtime.classes import build, modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MachineSettings, choose_device, keep_memory, set_threads
-from seqtool.runtime.precision import check_precision
+from seqtool.runtime.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint
@@ -78,9 +79,7 @@ class Member(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write. `config` is that of the first checkpoint, which may name classes of the
-    modules in `trust`.
-    """
+    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes of `trust`."""
 
     models: Sequence[Any]
     _: KW_ONLY
@@ -94,10 +93,14 @@ class Predictor(ABC):
     reads: ClassVar[str]  # what its models read
     command: ClassVar[str]  # which writes the same, and whose YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
+    base: ClassVar[type[Any]] = EncoderDecoder  # of its models
+    parts: ClassVar[dict[str, Any]] = {}  # what these are built with besides their settings and sizes of vocabularies
+    sides: ClassVar[tuple[str, ...]] = ("target",)  # that have vocabularies
 
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
+        self._done = 0  # sentences or prompts so far: the number of one seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends)
 
@@ -151,6 +154,10 @@ class Predictor(ABC):
         )
 
     @classmethod
-    @abstractmethod
     def read(cls, found: Checkpoint) -> Member:
         """The model of a checkpoint with its weights; only classes of this package and of `found.trust` are built."""
+        known = {f"{side}_vocabulary": one for side, one in load_all(found.path, cls.sides).items()}
+        parts = {**cls.parts, **{name: len(one) for name, one in known.items()}}
+        make = partial(build, found.config["model"], trusted=found.trust, base=cls.base, **parts)
+        different = "have different vocabularies: an ensemble needs one vocabulary"
+        return Member(found.load_model(make), known, {different: [one.fingerprint for one in known.values()]})

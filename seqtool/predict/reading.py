@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from io import TextIOWrapper
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from seqtool.errors import InputError
@@ -81,9 +81,7 @@ def _typed() -> Iterator[list[str]]:
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale says
     print("Type a sentence to translate; Ctrl-D ends.", file=sys.stderr)
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         try:
             yield _ask().split("\n")  # what is pasted may have several lines
         except UnicodeDecodeError as error:
@@ -96,9 +94,7 @@ def _typed() -> Iterator[list[str]]:
 
 
 def _ask() -> str:
-    """A line that is typed. `input` would show its prompt, and what is typed, on standard output, which is for
-    translations alone: they appear on standard error.
-    """
+    """A line that is typed. Its prompt and echo go to standard error: standard output is for translations alone."""
     sys.stdout.flush()
     output = os.dup(1)
     os.dup2(2, 1)
@@ -110,9 +106,7 @@ def _ask() -> str:
 
 
 def _decoded() -> Iterator[str]:
-    """The lines of standard input, through a stream of its own: Python cannot exit while a thread waits in
-    `sys.stdin`.
-    """
+    """The lines of standard input, by a stream of its own: Python cannot exit while a thread waits in `sys.stdin`."""
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
         for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
             if len(line) == LONGEST:

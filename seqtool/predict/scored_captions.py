@@ -38,8 +38,7 @@ def read_references(path: Path) -> Captions:
     if is_own(path):
         return _own(path)
     begins = check_file(path).read_bytes().removeprefix(BOM).lstrip()[:1]
-    is_json = path.suffix == ".json" or begins in (b"[", b"{", b"")
-    return _json(path) if is_json else _lines(path)
+    return _json(path) if path.suffix == ".json" or begins in (b"[", b"{", b"") else _lines(path)
 
 
 def is_own(path: Path) -> bool:
@@ -47,8 +46,8 @@ def is_own(path: Path) -> bool:
     return _is(path, ".jsonl", ".csv")
 
 
-def by_reference(captions: Mapping[str, str], references: Mapping[str, Any], *, name: str) -> dict[str, str]:
-    """The captions by what the references call their images.
+def by_reference(file: str, references: Mapping[str, Any]) -> dict[str, str]:
+    """The captions of a file of hypotheses by what the references call their images.
 
     An image is called alike, or by the end of its path (`photos/a.jpg` is `a.jpg`), or by the number or name that it
     has in COCO's results. What is none of the references' keeps its name.
@@ -58,15 +57,47 @@ def by_reference(captions: Mapping[str, str], references: Mapping[str, Any], *, 
         short.setdefault(_short(image), []).append(image)
     found: dict[str, str] = {}
     called: dict[str, str] = {}
-    for image, caption in captions.items():
+    for image, caption in read_hypotheses(Path(file)).items():
         parts = PurePosixPath(image).parts
         ends = (PurePosixPath(*parts[i:]).as_posix() for i in range(len(parts)))
         alike = short.get(_short(image), [])
         own = next((end for end in (image, *ends) if end in references), alike[0] if len(alike) == 1 else image)
         if own in found:
-            raise InputError(f"{name} has captions for {called[own]} and {image}, which are both image {own}.")
+            raise InputError(f"{file} has captions for {called[own]} and {image}, which are both image {own}.")
         found[own], called[own] = caption, image
     return found
+
+
+def check_images(
+    hypotheses: Mapping[str, Any],
+    references: Mapping[str, Sequence[str]],
+    *,
+    hypotheses_name: str = "the hypotheses",
+    references_name: str = "the references",
+) -> None:
+    """Refuse captions and references that are not of the same images, saying how many are not and naming one."""
+    check_references(references, name=references_name)
+    if missing := [image for image in references if image not in hypotheses]:
+        raise InputError(
+            f"{hypotheses_name} has no caption for {_some(missing)} of {references_name}: every image must have one."
+        )
+    if unknown := [image for image in hypotheses if image not in references]:
+        raise InputError(
+            f"{hypotheses_name} has captions for {_some(unknown)} that {references_name} does not have: "
+            "remove them, or give the references of the same images."
+        )
+
+
+def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
+    """Refuse references of no image, and an image without any."""
+    if not references:
+        raise InputError(f"{name} has no image: there is nothing to score.")
+    if without := [image for image, captions in references.items() if not captions]:
+        raise InputError(f"{name} has no caption for {_some(without)}: every image needs at least one.")
+
+
+def _some(images: Sequence[str]) -> str:
+    return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
 
 
 def _short(image: str) -> str:
@@ -79,8 +110,7 @@ def _is(path: Path, *suffixes: str) -> bool:
 
 
 def _own(path: Path) -> Captions:
-    entries = read_captions(path)
-    return {image: list(captioned(Path(), image, found).captions) for image, found in entries.items()}
+    return {image: list(captioned(Path(), found).captions) for image, found in read_captions(path).items()}
 
 
 def _lines(path: Path) -> Captions:
@@ -114,24 +144,22 @@ def _json_lines(path: Path) -> Captions:
 
 
 def _json(path: Path) -> Captions:
-    data = _read_json(path)
+    data, name = _read_json(path), "entry {}"
     captions: Captions = {}
-    if isinstance(data, dict) and "annotations" in data:
-        images, annotations = data.get("images", []), data["annotations"]
-        if not isinstance(images, list) or not isinstance(annotations, list):
-            raise InputError(f"{path}: images and annotations must be lists.")
-        for place, entry in _objects(images, "images", path):
-            captions.setdefault(_identifier(entry.get("id"), f"{place}.id"), [])
-    elif isinstance(data, dict):
+    if isinstance(data, dict) and "annotations" not in data:
         for image, value in data.items():
             values = value if isinstance(value, list) else [value]
             captions[image] = [_caption(caption, f"{path}: image {image}") for caption in values]
         return captions
-    elif isinstance(data, list):
-        annotations = data
-    else:
+    if isinstance(data, dict):
+        images, data, name = data.get("images", []), data["annotations"], "annotations[{}]"
+        if not isinstance(images, list) or not isinstance(data, list):
+            raise InputError(f"{path}: images and annotations must be lists.")
+        for place, entry in _objects(images, "images[{}]", path):
+            captions.setdefault(_identifier(entry.get("id"), f"{place}.id"), [])
+    if not isinstance(data, list):
         raise InputError(f"{path} holds no captions: expected {SHAPES}.")
-    for place, annotation in _objects(annotations, "annotations" if isinstance(data, dict) else "", path):
+    for place, annotation in _objects(data, name, path):
         image = _identifier(annotation.get("image_id"), f"{place}.image_id")
         captions.setdefault(image, []).append(_caption(annotation.get("caption"), f"{place}.caption"))
     return captions
@@ -139,8 +167,18 @@ def _json(path: Path) -> Captions:
 
 def _read_json(path: Path) -> Any:
     content = check_file(path).read_bytes()
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object whose keys are all different: of two equal ones JSON readers silently keep the last."""
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise InputError(f"{path} has '{key}' twice in one object: every image must stand once.")
+            found[key] = value
+        return found
+
     try:
-        return parse_json(content, lambda pairs: _unique(pairs, path))
+        return parse_json(content, unique)
     except InputError:
         raise
     except UnicodeDecodeError as error:
@@ -151,20 +189,10 @@ def _read_json(path: Path) -> Any:
         raise InputError(f"{path} cannot be read as JSON ({error}): expected {SHAPES}.") from error
 
 
-def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
-    """An object whose keys are all different: of two equal ones JSON readers silently keep the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise InputError(f"{path} has '{twice}' twice in one object: every image must stand once.")
-    return found
-
-
 def _objects(items: Sequence[Any], name: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a list with their places, each checked to be an object."""
     for number, item in enumerate(items):
-        place = f"{path}: {name}[{number}]" if name else f"{path}: entry {number}"
+        place = f"{path}: {name.format(number)}"
         if not isinstance(item, dict):
             raise InputError(f"{place} is not an object: expected {SHAPES}.")
         yield place, item

@@ -1,25 +1,27 @@
 """The sentences that translations are scored on: a split of a corpus, one of sacreBLEU's test sets, or files."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sacrebleu
 from omegaconf import DictConfig
 
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
+from seqtool.predict.evaluation import have_files
 from seqtool.runtime.files import read_lines
 
 if TYPE_CHECKING:
     from seqtool.predict.translation_evaluation import TranslationEvaluation
+    from seqtool.predict.translator import Translator
     from seqtool.training.checkpoint import Checkpoint
 
 ANSWERING = 20.0  # seconds that a server may be silent, at first and in between
@@ -35,36 +37,25 @@ class TestSet:
 
 
 def test_set(
-    settings: "TranslationEvaluation",
-    config: Mapping[str, Any],
-    trust: Sequence[str],
-    data: DictConfig | None,
-    found: "Checkpoint | None",
+    settings: "TranslationEvaluation", translator: "Translator", data: DictConfig | None, found: "Checkpoint | None"
 ) -> TestSet:
     """What a checkpoint is tested on: testset=NAME, sources=FILE references=FILE, or a split of `data`, or of the data
-    that its `config` names, of a module in `trust` perhaps, which may be found in a cache by what `found` records.
+    that it names, which may be found in a cache by what `found` records.
     """
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
     if settings.testset is not None:
-        name, langpair = settings.testset, settings.langpair
-        return first_here(lambda: _sacrebleu_test_set(name, langpair))
+        return first_here(partial(_sacrebleu_test_set, settings.testset, settings.langpair))
     if settings.sources is not None:
         return read_test_files(settings, list(read_lines(Path(settings.sources))), name=settings.sources)
-    if data is None:
-        corpus = make_corpus(config.get("data", {}), TextCorpus, trusted=trust)
-    else:
-        corpus = make_corpus(data, TextCorpus, trusted=True)
+    corpus = settings.corpus(TextCorpus, translator, data)
     if settings.split not in corpus.splits():
         raise InputError(
             f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
             "For files of your own say sources=FILE references=FILE."
         )
     try:
-        if data is None:
-            corpus.check()  # a checkpoint does not say what is written where
-        else:
-            first_here(corpus.fetch)
+        have_files(corpus, data)
         pairs = list(corpus.pairs(settings.split))
         gold = corpus.alignments(settings.split)
     except InputError as missing:
@@ -72,7 +63,7 @@ def test_set(
 
         if found is None or recorded.is_there(corpus, settings.split):
             raise
-        own = config["data"]
+        own = translator.config["data"]
         split = recorded.texts(found, own, settings.split)
         if split is None:
             raise InputError(f"{missing} {recorded.how_to_find(found, own, [settings.split])}") from missing

@@ -84,14 +84,10 @@ class TextEvaluation(Evaluation):
 
     text: str | None
 
+    reads = ("text",)
+
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         return {"task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint}
-
-    def files(self) -> Sequence[str | None]:
-        return [self.text]
-
-    def of_files(self) -> Report:
-        raise NotImplementedError("refused by the rules")
 
     def of_checkpoint(self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None") -> TextReport:
         name, lines = self._lines(predictor, data, found)
@@ -115,15 +111,14 @@ class TextEvaluation(Evaluation):
         """What the text is called, and its lines with their ends."""
         if self.text is not None:
             return self.text, list(read_lines(Path(self.text), with_ends=True))
-        settings = predictor.config["data"] if data is None else data
-        corpus = make_corpus(settings, PlainText, trusted=predictor.trust if data is None else True)
+        corpus = self.corpus(PlainText, predictor, data)
         split = self.split if self.split in corpus.splits() or self.split != "test" else "valid"
         if split != self.split and found is not None:
             from seqtool.training import recorded  # imports torch
 
-            given = {str(name): settings[name] for name in settings if name not in recorded.SOURCES}
-            settings = recorded.data_settings(found, given, split)
-            corpus = make_corpus(settings, PlainText, trusted=predictor.trust)
+            own = predictor.config["data"]
+            given = {str(name): own[name] for name in own if name not in recorded.SOURCES}
+            corpus = make_corpus(recorded.data_settings(found, given, split), PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
         return f"the split {split}", list(corpus.lines(split))

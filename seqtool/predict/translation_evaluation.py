@@ -10,12 +10,12 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
+from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores
-from seqtool.metrics.bleu import LengthScore, bleu_by_length, bleu_parts, length_bins, length_gaps, make_bleu
-from seqtool.metrics.scores import metrics, score, scorers
+from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.tables import table
-from seqtool.metrics.translation import NAMES, check_lengths, warn_of_tokenised
+from seqtool.metrics.translation import NAMES, LengthScore
 from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
 from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
 from seqtool.runtime.files import read_lines, replacing
@@ -38,12 +38,9 @@ class TranslationReport(SystemReport):
     segment: ClassVar[str] = "line"
 
     def record(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"system": self._system()}
-        if self.comparison is not None:
-            found["comparison"] = self.comparison.record()
-        if self.alignment is not None:
-            found["alignment"] = asdict(self.alignment)
-        return found | ({"gaps": self.gaps} if self.gaps else {})
+        aligned = {} if self.alignment is None else {"alignment": asdict(self.alignment)}
+        gaps = {} if self.gaps is None else {"gaps": self.gaps}
+        return {"system": self._system(), **self.compared(), **aligned, **gaps}
 
     def _system(self) -> dict[str, Any]:
         """Of BLEU also its parts: the n-gram precisions in per cent, n = 1..4 (where none matches, smoothed), the
@@ -51,7 +48,7 @@ class TranslationReport(SystemReport):
         """
         values = self.system.values.items()
         quoted = [{"name": score(n).label, "value": v, "signature": self.system.signature(n)} for n, v in values]
-        parts = bleu_parts(self.system.statistics[0])
+        parts = translation.bleu_parts(self.system.statistics[0])
         return {
             "sentences": len(self.names),
             "scores": quoted,
@@ -66,7 +63,7 @@ class TranslationReport(SystemReport):
         parts = [self._system_text()]
         if self.comparison is not None:
             parts.append(self.comparison.text())
-        if self.gaps:
+        if self.gaps is not None:
             parts.append("\n".join(f"{name}: {value}" for name, value in self.gaps["text"].items()))
         if self.alignment is not None:
             parts.append(self.alignment.text())
@@ -87,33 +84,24 @@ class TranslationReport(SystemReport):
 
     @cached_property
     def by_length(self) -> tuple[LengthScore, ...]:
-        """BLEU by source length; nothing where the sources are not known."""
-        return self._by_length(self.system)
+        return self.lengths_of(self.system)
 
-    def _by_length(self, system: System) -> tuple[LengthScore, ...]:
+    def lengths_of(self, system: System) -> tuple[LengthScore, ...]:
+        """BLEU by source length; nothing where the sources are not known."""
         if self.sources is None:
             return ()
-        return bleu_by_length(system.statistics[0], self.sources, edges=self.edges, samples=system.samples)
-
-    def plot(self, directory: Path, *, name: str, baseline: str) -> None:
-        """BLEU by source length, of the baseline too."""
-        drawn = {name: self.by_length}
-        if self.baseline is not None:
-            drawn[baseline] = self._by_length(self.baseline)
-        directory.mkdir(parents=True, exist_ok=True)
-        plots.bleu_by_length(drawn, directory / "bleu_by_length.png")
+        return translation.bleu_by_length(system.statistics[0], self.sources, edges=self.edges, samples=system.samples)
 
     @cached_property
     def gaps(self) -> dict[str, Any] | None:
         """How far the system is ahead on the shortest and on the longest sources, and by how much that grows."""
         if self.sources is None or self.baseline is None:
             return None
-        bins = length_bins(self.sources, edges=self.edges)
-        (short, first), (long, last) = bins[0], bins[-1]
+        (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.edges)
         if len(first) == 0 or len(last) == 0:
             return None
         statistics = self.baseline.statistics[0], self.system.statistics[0]
-        gaps = length_gaps(*statistics, first, last, samples=self.system.samples)
+        gaps = translation.length_gaps(*statistics, first, last, samples=self.system.samples)
         ahead = "BLEU ahead of the baseline, {} source words".format
         estimates = {ahead(short): gaps.short, ahead(long): gaps.long, "the difference of the two": gaps.growth}
         return {**asdict(gaps), "text": {name: estimate.text() for name, estimate in estimates.items()}}
@@ -133,16 +121,14 @@ class TranslationEvaluation(HypothesesEvaluation):
     plot: str | None
 
     tokenizer: ClassVar[str] = "13a"
+    reads = ("hypotheses", "references", "sources", "baseline", "alignments", "gold")
+    writes = ("output", "plot")
 
     def check(self, *, checkpoint: bool) -> None:
         if checkpoint == (self.hypotheses is not None):
             raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
         super().check(checkpoint=checkpoint)
-        make_bleu(self.tokenize, lowercase=self.lowercase)
-
-    def write_nothing(self) -> None:
-        super().write_nothing()
-        self.plot = None
+        translation.make_bleu(self.tokenize, lowercase=self.lowercase)
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         edges = [0, *self.length_bins]
@@ -161,24 +147,20 @@ class TranslationEvaluation(HypothesesEvaluation):
             **{f"{name}= means nothing with {kind}=.": getattr(self, name) is None for name in useless},
         }
 
-    def files(self) -> Sequence[str | None]:
-        return (self.hypotheses, *self.references, self.sources, self.baseline, self.alignments, self.gold)
-
     def of_files(self) -> TranslationReport:
         """Hypotheses against references, and alignments against gold ones."""
         name = str(self.hypotheses)
         hypotheses = list(read_lines(Path(name)))
         test = read_test_files(self, hypotheses, name=name)
-        links = None
-        if self.alignments is not None:
-            links = [sure for sure, _ in read_alignments(self.alignments, hypotheses, name=name)]
+        aligned = None if self.alignments is None else read_alignments(self.alignments, hypotheses, name=name)
+        links = None if aligned is None else [sure for sure, _ in aligned]
         return self._report(hypotheses, self._baseline(test), links, test)
 
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
         """Translations of a test set; where it has gold alignments, its references are aligned as well."""
-        test = test_set(self, predictor.config, predictor.trust, data, found)
+        test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
         hypotheses: list[str] = []
         size = 32 * predictor.settings.at_once
@@ -198,8 +180,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         """The lines of another system, as many as the references have."""
         if self.baseline is None:
             return None
-        lines, names = list(read_lines(Path(self.baseline))), ["the references"] * len(test.references)
-        check_lengths(lines, test.references, name=self.baseline, reference_names=names)
+        lines = list(read_lines(Path(self.baseline)))
+        translation.check_lengths(lines, test.references[:1], name=self.baseline, reference_names=["the references"])
         return lines
 
     def _report(
@@ -210,11 +192,11 @@ class TranslationEvaluation(HypothesesEvaluation):
         test: TestSet,
     ) -> TranslationReport:
         references = list(zip(*test.references, strict=True))
-        found = scorers(NAMES, references, tokenize=self.tokenize, lowercase=self.lowercase)
-        found += metrics(self.scores, references)
-        warn_of_tokenised(hypotheses, name=self.hypotheses or "What the model wrote", tokenize=self.tokenize)
-        if baseline is not None:
-            warn_of_tokenised(baseline, name=str(self.baseline), tokenize=self.tokenize)
+        names = (*NAMES, *self.scores)
+        found = scorers(names, references, tokenize=self.tokenize, lowercase=self.lowercase)
+        writer = self.hypotheses or "What the model wrote"
+        translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
+        translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
         alignment = None
         if links is not None and test.golds is not None:
             alignment = AlignmentScores.of(links, test.golds, test.sources, test.references[0])
@@ -228,6 +210,9 @@ class TranslationEvaluation(HypothesesEvaluation):
             alignment=alignment,
         )
         if self.plot is not None:
-            name = Path(self.hypotheses).name if self.hypotheses else "checkpoint"
-            report.plot(Path(self.plot), name=name, baseline=Path(str(self.baseline)).name)
+            drawn = {Path(self.hypotheses or "checkpoint").name: report.by_length}
+            if report.baseline is not None:
+                drawn[Path(str(self.baseline)).name] = report.lengths_of(report.baseline)
+            Path(self.plot).mkdir(parents=True, exist_ok=True)
+            plots.bleu_by_length(drawn, Path(self.plot, "bleu_by_length.png"))
         return report

@@ -2,26 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.data.text import vocabulary
 from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import decode, encoded_sentences, in_batches
 from seqtool.decoding.forced import force
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
-from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import UNK
-from seqtool.predict.predictor import Member, Prediction, Predictor
-from seqtool.runtime.classes import build
-from seqtool.runtime.devices import onednn
-from seqtool.runtime.precision import autocast
-from seqtool.training.checkpoint import Checkpoint
+from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.runtime.devices import autocast, onednn
 
 
 @dataclass(frozen=True)
@@ -67,24 +61,7 @@ class Translator(Predictor):
 
     reads = "text"
     command = "translate"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._sentences = 0  # translated so far: the number of a sentence seeds its samples
-
-    @classmethod
-    def read(cls, found: Checkpoint) -> Member:
-        source, target = vocabulary.load_pair(found.path)
-        sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
-        model: Any = found.load_model(
-            partial(build, found.config["model"], trusted=found.trust, base=EncoderDecoder, **sizes)
-        )
-        fingerprints = source.fingerprint, target.fingerprint
-        return Member(
-            model,
-            {"source_vocabulary": source, "target_vocabulary": target},
-            {"have different vocabularies: an ensemble needs one vocabulary": fingerprints},
-        )
+    sides = ("source", "target")
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """The best translation of each sentence; an empty sentence stays empty."""
@@ -107,7 +84,7 @@ class Translator(Predictor):
             raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
         ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
-        before, self._sentences = self._sentences, self._sentences + len(sentences)
+        before, self._done = self._done, self._done + len(sentences)
         decoded = decode(
             self.model,
             encoded_sentences([ids[i] for i in full]),

@@ -46,9 +46,9 @@ def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any
     return target(**_arguments(target, settings, parts, trusted=trusted), **parts)
 
 
-def check_settings(settings: Config, *, parts: Iterable[str], trusted: Trust = True, base: type = object) -> None:
+def check_settings(settings: Config, *, parts: Iterable[str]) -> None:
     """Raise InputError on settings that `build` would refuse before it calls the target with these parts."""
-    _arguments(located(settings, trusted=trusted, base=base), settings, parts, trusted=trusted)
+    _arguments(located(settings, trusted=True), settings, parts, trusted=True)
 
 
 def located(settings: Config, *, trusted: Trust, base: type = object) -> Any:
@@ -62,8 +62,8 @@ def check_named(settings: Config, *, trusted: Trust, base: type) -> None:
     _with_classes(target, plain(settings), full_name(settings), trusted=trusted)
 
 
-def chosen(name: str | type[T], table: Mapping[str, type[T]], *, kind: str) -> type[T]:
-    """The class of that name in the table; a class is itself the choice. Nothing is imported: see `imported`."""
+def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
+    """What has that name in the table; a class is itself the choice. Nothing is imported: see `imported`."""
     if not isinstance(name, str):
         return name
     if name not in table:
@@ -119,33 +119,28 @@ def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted
 
 def _bases(target: Any) -> dict[str, Any]:
     """The settings of `target` that may be dotted names, each with what its classes must be derived from."""
-    parameters = inspect.signature(target, eval_str=True).parameters
-    found = {key: class_in(parameter.annotation) for key, parameter in parameters.items()}
-    return {key: base for key, base in found.items() if base is not None}
+    parameters = inspect.signature(target, eval_str=True).parameters.items()
+    return {key: base for key, parameter in parameters if (base := class_in(parameter.annotation)) is not None}
 
 
 def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:
     name = renamed(name)
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"Setting '{setting}' must name a class, module and all.")
-    if trusted is True:
-        return _suitable(_locate(name), base, f"Setting '{setting}' names '{name}'")
     top, start = name.partition(".")[0], f"The configuration names '{name}'"
-    if top not in (PACKAGE, *(trusted or ())):
+    if trusted is True:
+        target, start = _locate(name), f"Setting '{setting}' names '{name}'"
+    elif top not in (PACKAGE, *(trusted or ())):
         raise InputError(
             f"{start}: only classes of {PACKAGE} may be built from it (trust={top} would allow those of {top}, and "
             f"runs the code of that module)."
         )
-    target = _locate(name)
-    if not (isinstance(target, type) and target.__module__.partition(".")[0] == top):
-        raise InputError(f"{start}: only classes of {top} may be built from it.")
-    if top == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
-        raise InputError(f"{start}, which is not what is wanted here.")
-    return _suitable(target, base, start)
-
-
-def _suitable(target: Any, base: type, start: str) -> Callable[..., Any]:
-    """The target; InputError, a sentence that begins with `start`, where it is not what is wanted."""
+    else:
+        target = _locate(name)
+        if not (isinstance(target, type) and target.__module__.partition(".")[0] == top):
+            raise InputError(f"{start}: only classes of {top} may be built from it.")
+        if top == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
+            raise InputError(f"{start}, which is not what is wanted here.")
     if base is not object and not (isinstance(target, type) and issubclass(target, base)):
         raise InputError(f"{start}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
     if inspect.isabstract(target):

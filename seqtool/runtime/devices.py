@@ -1,4 +1,4 @@
-"""Where to compute: `device=`, `threads=`, `precision=`."""
+"""Where to compute, and in which type matrices are multiplied: `device=`, `threads=`, `precision=`."""
 
 import ctypes
 import os
@@ -13,6 +13,7 @@ import torch
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
 
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_THREADS = 1024
 KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
@@ -29,7 +30,7 @@ class MachineSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tensors are, and in which precision matrices are multiplied (`precision.autocast`)."""
+    """Where tensors are, and in which precision matrices are multiplied (`autocast`)."""
 
     device: torch.device
     precision: str
@@ -66,6 +67,22 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and local is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def check_precision(device: torch.device, precision: str) -> None:
+    """Raise InputError where the device cannot compute in this precision."""
+    if precision not in PRECISIONS:
+        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
+    if precision == "fp16" and device.type == "cpu":
+        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
+    Gradients are scaled in `training/updates.py`.
+    """
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 def set_threads(threads: int | None) -> None:

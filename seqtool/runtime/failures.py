@@ -71,18 +71,18 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
 
     patience: how long it was waited for; None before all have come together.
     """
-    reason = _first_line(error)
+    reason, (said, text) = _first_line(error), _word()
     is_late = re.search("timed? ?out", reason, re.IGNORECASE) is not None
-    if (word := _word()) is not None:
-        said, text = word
-        if said:
-            return InputError(text)
+    if said:
+        return InputError(text)
+    if text:
         sentence = f"Lost the connection to another process, which stopped with {text}."
     elif is_late and patience is None:
         advice = "start torchrun on all --nnodes machines, with the same address"
         sentence = f"Not all processes came together ({reason}): {advice}."
     elif is_late and patience is not None:
-        time = _in_words(patience)
+        seconds = int(patience.total_seconds())
+        time = f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"
         sentence = f"Another process did not answer within {time} ({reason}): it hangs or is much slower."
     elif "NCCL" in reason:
         sentence = f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more."
@@ -91,15 +91,15 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
     return LostConnectionError(sentence)
 
 
-def _word() -> tuple[bool, str] | None:
-    """What another process has left: whether it says it itself, and why it stops."""
+def _word() -> tuple[bool, str]:
+    """What another process has left: whether it says it itself, and why it stops, which is empty where none has."""
     if _store is not None:
         with suppress(RuntimeError):
             _store.set_timeout(ASKING)
             if _store.check([_key("cause")]):
                 said, text = json.loads(_store.get(_key("cause")))
                 return said, text
-    return None
+    return False, ""
 
 
 def is_said(error: Exception, sentence: str) -> bool:
@@ -138,8 +138,3 @@ def _first_line(error: Exception) -> str:
     """Its first sentence, without the place in torch's source."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[\S+:\d+\] *", "", line).split(". ")[0].rstrip(". ")
-
-
-def _in_words(time: timedelta) -> str:
-    seconds = int(time.total_seconds())
-    return f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by what the data hold
-EARLIER = {
-    "text": "translation",
-    "images": "captioning",
-    "nothing": "language_modelling",
-}  # by what a model reads, where a checkpoint does not say
+# By what a model reads, where a checkpoint does not say.
+EARLIER = {"text": "translation", "images": "captioning", "nothing": "language_modelling"}
 
 
 def of(config: DictConfig) -> Task:

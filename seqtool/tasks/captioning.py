@@ -11,11 +11,10 @@ from seqtool.data.cache import Cache
 from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.batching import Sources
 from seqtool.errors import InputError
-from seqtool.metrics.captions import CaptionScorer
-from seqtool.metrics.scores import metrics
+from seqtool.metrics.scores import scorers
+from seqtool.metrics.systems import System
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
 from seqtool.models.image_captioner import ImageCaptioner
-from seqtool.predict.captioner import Captioner
 from seqtool.runtime.classes import build
 from seqtool.runtime.devices import Machine, MachineSettings, choose_device, set_threads
 from seqtool.settings import typed
@@ -32,6 +31,8 @@ class Captioning(Task):
     reads = "images"
     scores = ("bleu", "cider")
     unit = "captions"
+    predictor = "seqtool.predict.captioner.Captioner"
+    usage = "seqtool caption checkpoint={checkpoint} images=FILE"
 
     def prepare(self, config: DictConfig) -> Cache:
         """The images too, as the model's encoder reads them: as annotation vectors where it is frozen."""
@@ -54,18 +55,15 @@ class Captioning(Task):
             check_default_weights(typed(EncoderSettings, config.model.encoder))
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> ImageCaptioner[Any]:
-        words = len(cache.target_vocabulary)
-        parts = {"target_vocabulary": words, "pretrained": pretrained}
+        parts = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
         model: ImageCaptioner[Any] = build(config.model, trusted=True, base=ImageCaptioner, **parts)
         return model
 
     def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:
         """An image encoder that is fine-tuned is trained from a step and at a rate of its own."""
         encoder, backbone = config.model.encoder, list(model.backbone.parameters())
-        apart = set(map(id, backbone))
-        groups: list[dict[str, Any]] = [
-            {"params": [one for one in model.parameters() if id(one) not in apart], "from_step": 0}
-        ]
+        others = [one for name, one in model.named_parameters() if not name.startswith("backbone.")]
+        groups: list[dict[str, Any]] = [{"params": others, "from_step": 0}]
         if backbone and encoder.fine_tune_from is not None:
             groups.append({"params": backbone, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
         return groups
@@ -90,22 +88,15 @@ class Captioning(Task):
     ) -> Validator:
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
-        scorer = CaptionScorer(references, tokenize="ptb", rouge=False)
-        own = metrics(settings.scores, references)
+        found = scorers(("bleu4", "cider_d", *settings.scores), references, tokenize="ptb", rouge=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
-            scores = scorer.scores(scorer.statistics(texts))
-            others = {name: value for one in own for name, value in one.scores(one.statistics(texts)).items()}
-            return {"bleu": 100 * scores["bleu4"], "cider": scores["cider_d"], **others}
+            values = System(texts, found).values
+            own = {name: values[name] for name in settings.scores}
+            return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **own}
 
         sources = Sources(range(len(references)), split.pictures)
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
-
-    def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Captioner:
-        return Captioner.load(checkpoints, **settings)
-
-    def use(self, checkpoint: str) -> str:
-        return f"seqtool caption checkpoint={checkpoint} images=FILE"
 
 
 TASK = Captioning()

@@ -1,21 +1,17 @@
 """Language modelling: text, continued."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
+from seqtool.data.batches import Streams
 from seqtool.data.cache import Cache
-from seqtool.data.streams import Streams
 from seqtool.data.text.text_preparation import prepare_text
 from seqtool.errors import InputError
-from seqtool.runtime.classes import build
 from seqtool.runtime.defaults import defaults
 from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
-    from seqtool.models.contract import EncoderDecoder
-    from seqtool.predict.generator import Generator
     from seqtool.runtime.devices import Machine
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
@@ -28,6 +24,8 @@ class LanguageModelling(Task):
     reads = "nothing"
     scores = ("bits",)
     unit = "tokens"
+    predictor = "seqtool.predict.generator.Generator"
+    usage = "seqtool generate checkpoint={checkpoint}"
 
     def prepare(self, config: DictConfig) -> Cache:
         return prepare_text(with_vocabulary_found(config.data))
@@ -45,13 +43,6 @@ class LanguageModelling(Task):
         if given:
             raise InputError(f"{', '.join(f'{name}=' for name in given)} means nothing for {self.name}: leave it out.")
 
-    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
-        from seqtool.models.contract import EncoderDecoder  # imports torch
-
-        words = len(cache.target_vocabulary)
-        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, target_vocabulary=words)
-        return model
-
     def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:
         return Streams(cache.split("train").stream, rows=settings.batch_size, steps=settings.bptt)
 
@@ -64,14 +55,6 @@ class LanguageModelling(Task):
         streams = Streams(cache.split("valid").stream, rows=train.batch_size, steps=train.bptt)
         characters = cache.summary["splits"]["valid"]["characters"]
         return StreamValidator(streams, characters=characters, machine=machine)
-
-    def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Generator":
-        from seqtool.predict.generator import Generator  # imports torch
-
-        return Generator.load(checkpoints, **settings)
-
-    def use(self, checkpoint: str) -> str:
-        return f"seqtool generate checkpoint={checkpoint}"
 
 
 TASK = LanguageModelling()

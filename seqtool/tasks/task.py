@@ -8,18 +8,20 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.configuration import HOLDS
 from seqtool.errors import InputError
-from seqtool.runtime.classes import check_settings, located
+from seqtool.runtime.classes import build, check_settings, located
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import escape, names
 
 if TYPE_CHECKING:
     from seqtool.data.cache import Cache
+    from seqtool.models.contract import EncoderDecoder
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
@@ -37,13 +39,16 @@ class Task(ABC):
     """One task. name: as checkpoints record it and `task=` says it; reads: what its models read.
 
     scores: of a validation, besides the loss (`metrics.scores`); the first says which is the best where train.best_by
-    does not. unit: what a training split is counted in.
+    does not. unit: what a training split is counted in. predictor: the class of what uses a trained model, by its name,
+    since its module imports torch; usage: the command line that uses one.
     """
 
     name: str
     reads: str
     scores: tuple[str, ...]
     unit: str
+    predictor: str
+    usage: str
 
     @abstractmethod
     def prepare(self, config: DictConfig) -> "Cache":
@@ -86,11 +91,15 @@ class Task(ABC):
             f"as {other_model}, or other data, such as {HOLDS[data][1]}."
         )
 
-    @abstractmethod
-    def make_model(self, config: DictConfig, cache: "Cache", *, pretrained: bool) -> Any:
+    def make_model(self, config: DictConfig, cache: "Cache", *, pretrained: bool) -> "EncoderDecoder[Any]":
         """The model, its weights not yet what `initialisation` says. `pretrained`: an image encoder's weights are
         wanted, not those of a checkpoint.
         """
+        from seqtool.models.contract import EncoderDecoder  # imports torch
+
+        sizes = {f"{side}_vocabulary": len(known) for side, known in cache.vocabularies.items()}
+        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, **sizes)
+        return model
 
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
         """What is trained, in groups, each `from_step` on and with optimiser settings of its own where it has some."""
@@ -113,13 +122,13 @@ class Task(ABC):
     ) -> "Validating":
         """What scores the model on the cache's validation set."""
 
-    @abstractmethod
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Any:
         """What uses a trained model, or an ensemble of several; settings as on the command line."""
+        return resolve_name(self.predictor).load(checkpoints, **settings)
 
-    @abstractmethod
     def use(self, checkpoint: str) -> str:
         """The command line that uses a trained model."""
+        return self.usage.format(checkpoint=checkpoint)
 
 
 def said(named: Any, attribute: str, known: Collection[str], setting: str) -> str:

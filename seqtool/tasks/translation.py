@@ -9,16 +9,14 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.text.pair_preparation import prepare_pairs
+from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
-from seqtool.metrics.scores import metrics
-from seqtool.metrics.translation import Bleu
-from seqtool.runtime.classes import build
+from seqtool.metrics.scores import scorers
+from seqtool.metrics.systems import System
 from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
     from seqtool.models.contract import EncoderDecoder
-    from seqtool.predict.translator import Translator
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
@@ -34,6 +32,8 @@ class Translation(Task):
     reads = "text"
     scores = ("bleu",)
     unit = "pairs"
+    predictor = "seqtool.predict.translator.Translator"
+    usage = "seqtool translate checkpoint={checkpoint}"
 
     def prepare(self, config: DictConfig) -> Cache:
         return prepare_pairs(with_vocabulary_found(config.data))
@@ -55,14 +55,9 @@ class Translation(Task):
             return cache
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
-        source, target = cache.source_vocabulary, cache.target_vocabulary
-        if config.model.get("tie") == "all" and source is not target:
+        if config.model.get("tie") == "all" and cache.source_vocabulary is not cache.target_vocabulary:
             raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
-        from seqtool.models.contract import EncoderDecoder  # imports torch
-
-        sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target)}
-        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, **sizes)
-        return model
+        return super().make_model(config, cache, pretrained=pretrained)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
@@ -75,25 +70,15 @@ class Translation(Task):
         references = split.texts("target")[: settings.sentences]
         ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
-        alternatives = [[line] for line in references]
-        bleu = Bleu(alternatives, tokenize="13a", lowercase=False)
-        found = [bleu, *metrics(settings.scores, alternatives)]
+        names, alternatives = (*self.scores, *settings.scores), [[line] for line in references]
+        found = scorers(names, alternatives, tokenize="13a", lowercase=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             written = dict(zip(full, texts, strict=True))
-            lines = [written.get(i, "") for i in range(len(references))]
-            return {name: value for one in found for name, value in one.scores(one.statistics(lines)).items()}
+            return System([written.get(i, "") for i in range(len(references))], found).values
 
         sources = encoded_sentences([ids[i] for i in full])
         return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
-
-    def load(self, checkpoints: str | Sequence[str], **settings: Any) -> "Translator":
-        from seqtool.predict.translator import Translator  # imports torch
-
-        return Translator.load(checkpoints, **settings)
-
-    def use(self, checkpoint: str) -> str:
-        return f"seqtool translate checkpoint={checkpoint}"
 
 
 TASK = Translation()

@@ -186,7 +186,9 @@ def _find(path: Path) -> Checkpoint:
         return read(path)
     run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
     if not run.exists():
-        raise InputError(f"There is no run or checkpoint at {path}.{_runs_nearby(path)}")
+        runs = sorted(one.parent.name for one in path.parent.glob("*/checkpoints"))
+        nearby = f" {path.parent} holds {', '.join(runs[:12])}." if runs else ""
+        raise InputError(f"There is no run or checkpoint at {path}.{nearby}")
     steps = list_checkpoints(run)
     if not steps:
         raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
@@ -236,15 +238,6 @@ def list_averages(run: Path) -> list[Path]:
     return [path for path in (run / "checkpoints").glob(f"{AVERAGE}*") if CHECKPOINT.fullmatch(path.name)]
 
 
-def remove_all_but_good(run: Path, newest_good: Path) -> None:
-    """Remove what is of no use once a run goes on from its newest good checkpoint: damaged newer ones, and averages of
-    what will no longer be the last ones.
-    """
-    paths = list_checkpoints(run)
-    for path in (*paths[paths.index(newest_good) + 1 :], *list_averages(run)):
-        remove(path)
-
-
 def remove_unfinished(run: Path) -> None:
     """Remove the parts that a killed process left. Files of others, such as .DS_Store and .nfs…, stay."""
     for path in (run / "checkpoints").glob(".*"):
@@ -261,23 +254,18 @@ def remove(path: Path) -> None:
 
 def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights."""
+    mean = {}
     with ExitStack() as stack:
         files = [stack.enter_context(opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
-        return {name: _mean([file.get_tensor(name) for file in files]) for name in files[0].keys()}  # noqa: SIM118
+        for name in files[0].keys():  # noqa: SIM118
+            tensors = torch.stack([file.get_tensor(name) for file in files])
+            mean[name] = tensors.double().mean(0).to(tensors.dtype)
+    return mean
 
 
 def sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _mean(tensors: list[Tensor]) -> Tensor:
-    return torch.stack([tensor.double() for tensor in tensors]).mean(0).to(tensors[0].dtype)
-
-
-def _runs_nearby(path: Path) -> str:
-    runs = [run.parent.name for run in path.parent.glob("*/checkpoints")] if path.parent.is_dir() else []
-    return f" {path.parent} holds {', '.join(sorted(runs)[:12])}." if runs else ""
 
 
 def _sync(path: Path) -> None:

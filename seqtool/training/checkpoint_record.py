@@ -15,18 +15,11 @@ def check_record(record: Mapping[str, Any]) -> None:
     """Raise TypeError, ValueError or KeyError unless everything in the record is of its kind."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
-    groups = [
-        config["model"],
-        record["versions"],
-        record.get("data", {}),
-        progress.get("meter", {}),
-        *(config.get(name, {}) for name in ("data", "optim", "schedule")),
-    ]
-    if (
-        record["format"] != FORMAT
-        or not isinstance(record.get("task"), str | None)
-        or not all(isinstance(group, dict) for group in (*groups, *scores))
-    ):
+    groups = [config["model"], record["versions"], record.get("data", {}), progress.get("meter", {}), *scores]
+    groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
+    if record["format"] != FORMAT or not isinstance(record.get("task"), str | None):
+        raise TypeError
+    if not all(isinstance(group, dict) for group in groups):
         raise TypeError
     names = [one["checkpoint"] for one in scores if "checkpoint" in one] + progress.get("scheduled", [])
     names += [progress["good"]] if progress.get("good") is not None else []

@@ -47,9 +47,7 @@ def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Chec
 
 
 def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
-    """Fill the model from a checkpoint. InputError where its vocabularies are not the cache's, a sentence that `what`
-    begins.
-    """
+    """Fill the model from a checkpoint. InputError, which `what` begins, where its vocabularies are not the cache's."""
     theirs = load_all(found.path, list(cache.vocabularies))
     if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
         raise InputError(

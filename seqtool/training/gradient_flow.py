@@ -24,14 +24,19 @@ from seqtool.view import plots
 PROBES = 64  # sentence pairs, at most
 
 
-def measure(run: Path, model: EncoderDecoder[Any], batch: Batch, step: int) -> None:
-    """Add a step that was not measured before to the run's `gradient_flow.jsonl`, and draw all its measurements."""
+def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.device, step: int) -> None:
+    """Add a step that was not measured before to the run's `gradient_flow.jsonl`, and draw all its measurements.
+
+    Each is on the same training pairs, of one source length, a rather long one.
+    """
     path = run / "gradient_flow.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
     if records and records[-1]["step"] == step:
         return
-    records.append({"step": step, **gradient_norms(model, batch)})
+    lengths, _ = split.lengths(np.arange(len(split)))
+    pairs = np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:PROBES]
+    records.append({"step": step, **gradient_norms(model, split.collate(pairs).to(device))})
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(records[-1]) + "\n")
     plots.gradient_flow(
@@ -59,14 +64,6 @@ def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[f
         "encoder": _mean_norms(gradients[:split], batch.source.lengths),
         "decoder": _mean_norms(gradients[split:], last + 1),
     }
-
-
-def probe(split: Any) -> Batch:
-    """Training pairs of one source length, a rather long one: the batch of every measurement."""
-    lengths, _ = split.lengths(np.arange(len(split)))
-    length = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
-    batch: Batch = split.collate(np.flatnonzero(lengths == length)[:PROBES])
-    return batch
 
 
 def _mean_norms(gradients: Sequence[Tensor | None], lengths: Tensor) -> list[float]:

@@ -61,19 +61,13 @@ class TrainingLoss(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
-        """Move the baseline towards a batch's reward, b ← 0.9 b + 0.1 R (`decay`); the first reward starts it.
-
-        A reward that is not finite changes nothing.
-        """
+        """Move the baseline towards a reward that is finite, b ← 0.9 b + 0.1 R (`decay`); the first one starts it."""
         decay = self.model.penalties.decay
         moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
         self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
 
     def _of_expected(
-        self,
-        features: Float[Tensor, "N T R"],
-        attention: Float[Tensor, "N T S"] | None,
-        labels: Int[Tensor, "N T"],
+        self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
     ) -> Loss:
         """−log p and the doubly stochastic penalty."""
         total, nll = self.model.loss(features, labels, self.smoothing)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from seqtool.errors import InputError
-from seqtool.runtime.classes import chosen, imported
-from seqtool.settings import Config, call, plain, sentence, typed, unknown
+from seqtool.runtime.classes import imported
+from seqtool.settings import Config, checked, plain, sentence, typed, unknown
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "adadelta": torch.optim.Adadelta,
@@ -62,19 +62,18 @@ def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]
 
 
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """torch's optimiser called `settings["name"]`, or the class of that dotted name; the other settings are its
-    arguments, by their names.
-    """
-    arguments, parameters = dict(settings), list(parameters)
-    name, optimiser = _optimiser(arguments)
-    arguments = _checked(optimiser, arguments)
+    """torch's optimiser of the setting `name`, or the class of a dotted one; the other settings are its arguments."""
+    parameters = list(parameters)
+    name, optimiser, arguments = _named(settings, OPTIMISERS, kind="optimiser", group="optim")
+    arguments = _of_their_kinds(optimiser, arguments)
     others = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
     if name in FUSED and not others and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
         arguments = {"fused": True, **arguments}
     try:
-        return optimiser(parameters, **arguments)
+        made: torch.optim.Optimizer = optimiser(parameters, **arguments)
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
         raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
+    return made
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
@@ -83,7 +82,7 @@ def check_optimisation(optim: Config, schedule: Config) -> None:
     make_optimiser(plain(optim), [torch.nn.Parameter(torch.zeros(1))])
 
 
-def _checked(optimiser: type[torch.optim.Optimizer], arguments: dict[str, Any]) -> dict[str, Any]:
+def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments, each of the kind that the optimiser computes with."""
     fields: list[Any] = []
     for name, parameter in inspect.signature(optimiser).parameters.items():
@@ -95,25 +94,19 @@ def _checked(optimiser: type[torch.optim.Optimizer], arguments: dict[str, Any]) 
     return {name: getattr(found, name) for name in arguments}
 
 
-def _optimiser(arguments: dict[str, Any]) -> tuple[str, type[torch.optim.Optimizer]]:
-    """Take the name out of the arguments: it, and the class that it means."""
-    name = arguments.get("name")
-    if not isinstance(name, str) or "." not in name:
-        name = _name(arguments, OPTIMISERS, kind="optimiser", setting="optim.name")
-        return name, OPTIMISERS[name]
-    del arguments["name"]
-    found = imported(name, torch.optim.Optimizer, setting="optim.name")
-    return name, chosen(found, OPTIMISERS, kind="optimiser")
-
-
-def _name(arguments: dict[str, Any], known: Mapping[str, Any], *, kind: str, setting: str) -> str:
-    """Take the name, one of those that are known, out of the arguments."""
+def _named(
+    settings: Mapping[str, Any], known: Mapping[str, Any], *, kind: str, group: str
+) -> tuple[str, Any, dict[str, Any]]:
+    """The name in a group of settings, what it means, and the other settings. An optimiser may be one of one's own."""
+    arguments = dict(settings)
     name = arguments.pop("name", "")
     if not isinstance(name, str):
-        raise InputError(f"Setting '{setting}' must be text, not {name}.")
+        raise InputError(f"Setting '{group}.name' must be text, not {name}.")
+    if group == "optim" and "." in name:
+        return name, imported(name, torch.optim.Optimizer, setting="optim.name"), arguments
     if name not in known:
         raise InputError(sentence([unknown(name, known, kind=kind)]))
-    return name
+    return name, known[name], arguments
 
 
 def _flat(parameters: list[Any]) -> list[torch.Tensor]:
@@ -121,11 +114,10 @@ def _flat(parameters: list[Any]) -> list[torch.Tensor]:
 
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
-    arguments = dict(settings)
-    name = _name(arguments, SCHEDULES, kind="schedule", setting="schedule.name")
+    _, make, arguments = _named(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    schedule: Schedule = call(SCHEDULES[name], arguments, prefix="schedule")
+    schedule: Schedule = make(**checked(make, arguments, prefix="schedule"))
     return schedule
 
 

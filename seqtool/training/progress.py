@@ -60,8 +60,7 @@ class Progress:
 
     def ended_by_time(self, settings: TrainSettings) -> bool:
         """Whether train.minutes ended the run, and no other limit."""
-        in_time = replace(settings, minutes=None)
-        return self.at_limit(settings) and not self.at_limit(in_time)
+        return self.at_limit(settings) and not self.at_limit(replace(settings, minutes=None))
 
     @property
     def is_validated(self) -> bool:
@@ -90,9 +89,7 @@ class Progress:
         return better
 
     def take_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
-        """The same for patience, for a schedule that goes by plateaus of so many validations, and for the checkpoints
-        that are kept.
-        """
+        """The same for patience, for a schedule by plateaus of so many validations, and for the checkpoints kept."""
         better = is_better(scores, self.yardstick, by=by)
         if better:
             self.yardstick = scores

@@ -6,7 +6,9 @@ one is looked for in the working directory, and then where the run was started. 
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,12 +71,11 @@ def _from_the_start(found: Checkpoint, values: Mapping[str, Any], given: Mapping
     def placed(value: Any) -> Any:
         if isinstance(value, list):
             return [placed(one) for one in value]
-        return str(started / value) if isinstance(value, str) and _exists(started / value) else value
+        there = isinstance(value, str) and os.path.exists(started / value)  # noqa: PTH110 any text may stand there
+        return str(started / value) if there else value
 
-    return {
-        name: placed(value) if name in (*SOURCES, "cache") and name not in given else value
-        for name, value in values.items()
-    }
+    places = {*SOURCES, "cache"} & (values.keys() - given.keys())
+    return {name: placed(value) if name in places else value for name, value in values.items()}
 
 
 def _started(found: Checkpoint) -> Path:
@@ -86,19 +87,12 @@ def _started(found: Checkpoint) -> Path:
 def is_there(corpus: Corpus, split: str) -> bool:
     """Whether the split's files exist."""
     if isinstance(corpus, FileCorpus):
-        return all(map(_exists, corpus.files()[split]))
+        return all(map(os.path.exists, corpus.files()[split]))  # which may have names that no file can have
     try:
         corpus.check()
     except InputError:
         return False
     return True
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # no name that a file can have
-        return False
 
 
 def _is_recorded(found: Checkpoint, corpus: Corpus, split: str) -> bool:
@@ -128,11 +122,9 @@ def missing(corpus: Corpus) -> list[str]:
 def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
     """The whole caches that were made from the same text as the checkpoint's."""
     for file in (file for root in _roots(found, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # damaged, or of another kind or version
             if read_record(file)["inputs"]["text"] == found.data:
                 yield Cache(file.parent)
-        except (OSError, ValueError, KeyError, TypeError):  # damaged, or of another kind or version
-            continue
 
 
 def trained_on(found: Checkpoint, data: Config) -> Cache | None:

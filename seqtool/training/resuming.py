@@ -1,9 +1,13 @@
-"""Going on with a run: which one is meant, and what it may not change."""
+"""Where a run is trained, locked while this process has it; how one goes on, and what it may not change meanwhile."""
 
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seqtool.data.corpora.corpus import Corpus
-from seqtool.errors import InputError
+from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
+from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, modules, own_modules, renamed
 from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, recorded, runs
@@ -36,9 +41,50 @@ FIXED = (
 UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # when they change
 
 
-def existing(config: DictConfig) -> Path | None:
-    """The directory of the run to go on with, or under `auto` to start anew; None where one is to be made."""
+@dataclass
+class Place:
+    """A run's directory and the checkpoint that it goes on from; None each where there is none yet."""
+
+    run: Path | None
+    _stack: ExitStack  # which keeps the run locked
+    found: checkpoint.Checkpoint | None = None
+
+    def make(self, name: str | None, *, suggestion: str) -> Path:
+        """The run's directory, which is made, in the first process, where there is none."""
+        if self.run is None:
+            self.run = distributed.from_first(lambda: runs.create(name, suggestion=suggestion, root=runs.RUNS))
+            self.lock(self.run)
+        return self.run
+
+    def lock(self, run: Path) -> None:
+        if distributed.is_first():
+            self._stack.enter_context(runs.locked(run))
+
+
+@contextmanager
+def place_of(config: DictConfig) -> Iterator[Place]:
+    """The place of the run that `config` names to go on with, or of a new one. If it is stopped at once, or by a full
+    disk, a message says how to go on.
+    """
     resume = str(config.train.resume).lower()
+    run = distributed.from_first(partial(_existing, config, resume))
+    with ExitStack() as stack:
+        place = Place(run, stack)
+        try:
+            if run is not None:
+                place.lock(run)
+                place.found = distributed.from_first(partial(_last, run, resume))
+            yield place
+        except (KeyboardInterrupt, SystemExit, OSError) as error:
+            if not isinstance(error, OSError):
+                print(f"Stopped at once. {_advice(place.run)}", file=sys.stderr)
+            elif (full := full_disk(error)) is not None:
+                raise InputError(f"{full[:-1]}; make room. {_advice(place.run)}") from error
+            raise
+
+
+def _existing(config: DictConfig, resume: str) -> Path | None:
+    """The directory of the run to go on with, or under `auto` to start anew; None where one is to be made."""
     if resume == "false":
         return None
     if config.run is None:
@@ -59,26 +105,38 @@ def existing(config: DictConfig) -> Path | None:
     return run
 
 
-def last(run: Path, config: DictConfig) -> checkpoint.Checkpoint | None:
+def _last(run: Path, resume: str) -> checkpoint.Checkpoint | None:
     """The run's newest checkpoint; none under `auto` where nothing was saved yet, and the run starts anew."""
+    checkpoint.remove_unfinished(run)
     if checkpoint.list_checkpoints(run):
         return checkpoint.newest(run)
-    if str(config.train.resume).lower() != "auto":
+    if resume != "auto":
         raise InputError(f"Run {run} was stopped before it saved anything: train.resume=auto starts it anew.")
     return None
+
+
+def resume_command(run: Path) -> str:
+    """The command line that goes on with a run."""
+    return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true"
+
+
+def _advice(run: Path | None) -> str:
+    if run is None:
+        return "Nothing was saved yet: give the same command again."
+    saved = checkpoint.list_checkpoints(run)
+    if saved:
+        return f"The last checkpoint is {saved[-1]}: go on from it with {resume_command(run)}."
+    return f"Nothing was saved yet: give the same command again with run={run.name} train.resume=auto."
 
 
 def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
     progress = Progress.of(found)
     averaged = settings.average_last <= 1 or bool(checkpoint.list_averages(found.path.parents[1]))
-    return progress.at_limit(settings) and progress.last.get("step") == progress.step and averaged
+    return progress.at_limit(settings) and progress.is_validated and averaged
 
 
 def resumed(config: DictConfig, run: Path) -> DictConfig:
-    """The run's stored config, with the settings that this command line names put over it.
-
-    InputError where one of them would make it another run.
-    """
+    """The run's stored config, with this command line's settings put over it; InputError on one of another run."""
     stored = _stored(run / "config.yaml", modules(config.trust))
     for group in ("train", "validation"):
         for name, value in config[group].items():
@@ -93,15 +151,16 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
         else:
             value = OmegaConf.select(config, key)
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
-    free_settings = ["data.cache", "data.processes"]
-    if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in (stored, changed)):
-        free_settings.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
-    moved = (f"data.{name}" for name in recorded.SOURCES)  # the files must be the same: see check_data
-    free_settings += [name for name in moved if all(_names_files(one, name) for one in (stored, changed))]
-    for free in free_settings:
-        OmegaConf.update(stored, free, OmegaConf.select(changed, free))
+    free, both = ["data.cache", "data.processes"], (stored, changed)
+    if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in both):
+        free.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
+    for key in (f"data.{name}" for name in recorded.SOURCES):  # of the built-in data some are sizes
+        if all(isinstance(OmegaConf.select(one, key), str | ListConfig) for one in both):
+            free.append(key)  # the files must be the same: see check_data
+    for key in free:
+        OmegaConf.update(stored, key, OmegaConf.select(changed, key))
     for key in FIXED:
-        before, now = (OmegaConf.select(one, key) for one in (stored, changed))
+        before, now = OmegaConf.select(stored, key), OmegaConf.select(changed, key)
         if before != now:
             names = ", ".join(f"{name} ({old}, now {new})" for name, old, new in _differences(key, before, now))
             raise InputError(
@@ -130,11 +189,6 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
         return
     for name in dict.fromkeys([*before, *now]):
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
-
-
-def _names_files(config: DictConfig, key: str) -> bool:
-    """Whether a setting names files: of the built-in data some of these settings are sizes."""
-    return isinstance(OmegaConf.select(config, key), str | ListConfig)
 
 
 def _stored(file: Path, trust: Sequence[str]) -> DictConfig:

@@ -19,23 +19,19 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
     exists or that is not the name of a directory directly inside `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
-    if name is not None:
-        try:
-            path(name, root=root).mkdir()
-        except FileExistsError:
-            raise InputError(
-                f"Run '{name}' exists already in {root / name}: choose another name with run=…, "
-                "or go on with it with train.resume=true."
-            ) from None
-        return root / name
-    candidate, number = path(suggestion, root=root), 1
+    run, number = path(suggestion if name is None else name, root=root), 1
     while True:
         try:
-            candidate.mkdir()
-            return candidate
+            run.mkdir()
+            return run
         except FileExistsError:
+            if name is not None:
+                raise InputError(
+                    f"Run '{name}' exists already in {run}: choose another name with run=…, "
+                    "or go on with it with train.resume=true."
+                ) from None
             number += 1
-            candidate = path(f"{suggestion}-{number}", root=root)
+            run = path(f"{suggestion}-{number}", root=root)
 
 
 @contextmanager

@@ -48,17 +48,13 @@ class Checkpoints:
         self._write(path, weights(self.updates.model), tensors, {**asdict(progress), **scalars})
         self._prune(progress, path.name)
 
-    def average(self, names: list[str]) -> dict[str, Tensor]:
-        return checkpoint.average([checkpoint.read(self.path(name)) for name in names])
-
     def save_average(self, name: str, mean: Mapping[str, Tensor], progress: Progress) -> None:
         """Keep such a mean, which is the best of the run."""
         self._write(self.path(name), mean, {}, {**asdict(progress), "last": progress.best})
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Have the updates go on as if they had not stopped at a checkpoint of this run, whose weights the model has.
-
-        Raises InputError on one of another version, and one of many other errors where its state does not fit.
+        InputError on one of another version, and one of many other errors where its state does not fit.
         """
         tensors = found.training_tensors()
         if BASELINE not in tensors:
@@ -71,12 +67,9 @@ class Checkpoints:
             torch.cuda.set_rng_state(state, device)
 
     def go_on(self, found: checkpoint.Checkpoint, progress: Progress) -> None:
-        """Remove what is of no use once the run goes on from this checkpoint, and forget in its progress what is not
-        there.
-        """
+        """Remove what is of no use now that the run goes on from here, and forget in its progress what is not there."""
         self._saved = progress.seconds
         self._remove_after(found.path)
-        distributed.wait_for_all()
         there = distributed.from_first(lambda: {path.name for path in checkpoint.list_checkpoints(self.run)})
         if progress.best.get("checkpoint") not in there:
             progress.best = {}  # it went when a better one came, which is damaged
@@ -108,9 +101,12 @@ class Checkpoints:
             if old.name not in kept:
                 checkpoint.remove(old)
 
-    def _remove_after(self, newest: Path) -> None:
+    def _remove_after(self, good: Path) -> None:
+        """Remove damaged checkpoints that are newer, and averages of what will no longer be the last ones."""
         if distributed.is_first():
-            checkpoint.remove_all_but_good(self.run, newest)
+            paths = checkpoint.list_checkpoints(self.run)
+            for path in (*paths[paths.index(good) + 1 :], *checkpoint.list_averages(self.run)):
+                checkpoint.remove(path)
 
 
 def _of_process(name: str, process: int) -> str:

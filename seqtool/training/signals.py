@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from seqtool.runtime import distributed
 
@@ -39,11 +40,9 @@ def noted() -> Iterator[Stop]:
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
         signals.append(signal.SIGHUP)
-    try:
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not the main thread: signals are not ours to handle
         before = {number: signal.signal(number, note) for number in signals}
-    except ValueError:  # not the main thread: signals are not ours to handle
-        yield stop
-        return
     try:
         yield stop
     finally:

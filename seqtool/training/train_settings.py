@@ -1,5 +1,6 @@
 """The `train` settings."""
 
+import importlib.util
 from dataclasses import dataclass
 
 from seqtool.data.batches import UNITS
@@ -49,5 +50,7 @@ class TrainSettings:
         ]
         if self.label_smoothing >= 1:
             problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            problems.append("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
         if problems:
             raise InputError(" ".join(problems))

@@ -11,7 +11,7 @@ from seqtool.runtime import distributed
 from seqtool.training import checkpoint, gradient_flow, tensors
 from seqtool.training.checkpoint_record import AVERAGE
 from seqtool.training.progress import Progress
-from seqtool.training.reporting import Reporter
+from seqtool.training.recording import Reporter
 from seqtool.training.saving import Checkpoints
 from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
@@ -43,16 +43,15 @@ class Trainer:
 
     def resume(self, found: checkpoint.Checkpoint) -> None:
         """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
-        progress = Progress.of(found)
+        self.progress = Progress.of(found)
         try:
             self.checkpoints.restore(found)
-            self.reporter.meter.restart(**progress.meter)
+            self.reporter.meter.restart(**self.progress.meter)
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
-        self.checkpoints.go_on(found, progress)
-        self.progress = progress
+        self.checkpoints.go_on(found, self.progress)
 
     def train(self, stop: Stop) -> bool:
         """Train; returns false where a signal stopped it before its limit."""
@@ -84,13 +83,9 @@ class Trainer:
         return not stopped
 
     def _epoch(self) -> Epochs:
-        settings = self.settings
+        size, unit, pool = self.settings.batch_size, self.settings.batch_by, self.settings.pool
         batches: Epochs = self.updates.split.epoch(
-            size=settings.batch_size,
-            unit=settings.batch_by,
-            pool=settings.pool,
-            seed=self.seed,
-            epoch=self.progress.epoch,
+            size=size, unit=unit, pool=pool, seed=self.seed, epoch=self.progress.epoch
         )
         return batches
 
@@ -149,7 +144,7 @@ class Trainer:
             return
         name = f"{AVERAGE}{len(names)}"
         saved = distributed.from_first(self.checkpoints.path(name).exists)
-        mean = self.checkpoints.average(names)
+        mean = checkpoint.average([checkpoint.read(self.checkpoints.path(one)) for one in names])
         trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(self.model).items()}
         tensors.fill(self.model, mean)
         scores = self.validator(self.updates.loss, self.model)
@@ -189,5 +184,5 @@ class Trainer:
 
     def _measure_flow(self) -> None:
         if self.settings.gradient_flow and distributed.is_first():
-            batch = gradient_flow.probe(self.updates.split).to(self.updates.machine.device)
-            gradient_flow.measure(self.run, self.model, batch, self.progress.step)
+            split, device = self.updates.split, self.updates.machine.device
+            gradient_flow.measure(self.run, self.model, split, device, self.progress.step)

@@ -1,10 +1,16 @@
-"""One update of a model's parameters: the gradient of a group of batches, clipped, and a step of the optimiser."""
+"""One update of a model's parameters: the gradient of a group of batches, clipped, and a step of the optimiser; and the
+batches after it, made ready by a thread meanwhile.
+"""
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,14 +18,14 @@ from seqtool.data.batches import Batch, Indices
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, out_of_memory
-from seqtool.runtime.precision import autocast
-from seqtool.training.ahead import Ahead
+from seqtool.runtime.devices import Machine, autocast, out_of_memory
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings
 
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."  # in a checkpoint's names
+BATCHES = 2  # that are made ready or wait at once
+DEVICES = ("cuda",)  # that compute while Python does something else
 
 
 class Update(NamedTuple):
@@ -30,28 +36,24 @@ class Update(NamedTuple):
     norm: Tensor
 
 
+@dataclass
 class Updates:
     """Updates of a model from the sentences or images of a training split, in all processes together."""
 
-    def __init__(
-        self,
-        model: EncoderDecoder[Any],
-        split: Any,
-        optimisation: Optimisation,
-        *,
-        settings: TrainSettings,
-        machine: Machine,
-    ) -> None:
-        self.model = model
-        self.split = split
-        self.optimisation = optimisation
-        self.settings = settings
-        self.machine = machine
-        self.ahead = Ahead(split.collate, machine.device)
+    model: EncoderDecoder[Any]
+    split: Any
+    optimisation: Optimisation
+    _: KW_ONLY
+    settings: TrainSettings
+    machine: Machine
+
+    def __post_init__(self) -> None:
+        device = self.machine.device
+        self.ahead = Ahead(self.split.collate, device)
         self._carried: Any = None  # the state that the next batch of the same streams starts from
-        self.loss = TrainingLoss(model, settings.label_smoothing).to(machine.device)
+        self.loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
         self._parallel = distributed.DataParallel(self.loss)
-        self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
+        self._scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
 
     def update(
         self, group: Sequence[Indices], too_large: Callable[[Batch], str], following: Sequence[Indices] = ()
@@ -132,7 +134,7 @@ class Updates:
         if scalars["scaler"]:
             self._scaler.load_state_dict(dict(scalars["scaler"]))
         self.loss.baseline.copy_(tensors[BASELINE])
-        carried = [tensors[name] for name in sorted(name for name in tensors if name.startswith(CARRIED))]
+        carried = [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]
         if carried:
             mine = (torch.as_tensor(_rows(tensor)).to(self.machine.device) for tensor in carried)
             self._carried = tree.rebuilt(self.model.encode(None)[1], mine)
@@ -147,6 +149,50 @@ class Updates:
                 whole[process :: len(parts)][: len(part)] = part
             found[f"{CARRIED}{i:03d}"] = whole[: self.split.rows].clone()  # without those of processes that have none
         return found
+
+
+class Ahead:
+    """Makes a training split's batches, the next ones on a thread between entering and leaving, in pinned memory, from
+    which they are copied to the GPU without waiting for it. `make` must not draw random numbers.
+
+    On a CPU, and outside, `take` makes each batch when it is asked for: with a thread an update took 124 ms of a CPU's
+    time where it took 119 without (RNNsearch of 64 units, 64 sentences, one thread).
+    """
+
+    def __init__(self, make: Callable[[Indices], Batch], device: torch.device) -> None:
+        self._make = make
+        self._device = device
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: deque[tuple[Indices, Future[Batch]]] = deque()
+
+    def __enter__(self) -> "Ahead":
+        if self._device.type in DEVICES:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Drop what was not asked for; the thread has ended when this returns."""
+        self._coming.clear()
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+
+    def take(self, indices: Indices, following: Sequence[Indices]) -> Batch:
+        """The batch of these examples, or the error of making it; the first of the `following` are begun, in order."""
+        while self._coming and not np.array_equal(self._coming[0][0], indices):  # something else was announced
+            self._coming.popleft()[1].cancel()
+        begun = self._coming.popleft()[1] if self._coming else None
+        if self._thread is not None:
+            for one in following[len(self._coming) : BATCHES]:
+                self._coming.append((one, self._thread.submit(self._pinned, one)))
+        return self._make(indices) if begun is None else begun.result()
+
+    def _pinned(self, indices: Indices) -> Batch:
+        batch = self._make(indices)
+        if self._device.type != "cuda":
+            return batch
+        with torch.cuda.device(self._device):  # a thread's own is the first GPU
+            return batch.pinned()
 
 
 def _rows(indices: Any) -> Indices:

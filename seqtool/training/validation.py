@@ -1,16 +1,17 @@
 """Validation while training: the loss by teacher forcing, and scores of what the model writes by itself."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
-from seqtool.data.streams import Streams
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.settings import MOST, DecodeSettings
@@ -19,13 +20,11 @@ from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import Machine, out_of_memory
-from seqtool.runtime.precision import autocast
+from seqtool.runtime.devices import Machine, autocast, out_of_memory
 from seqtool.settings import names
 from seqtool.training.losses import TrainingLoss
 
 BATCH = 128  # sentences or images
-ADVICE = "lower validation.beam or validation.max_length."
 
 
 @dataclass
@@ -81,45 +80,33 @@ def told(scores: Mapping[str, Any]) -> list[str]:
     return [score(name).text(scores[name]) for name in (*found, "loss")]
 
 
-class Validating(Protocol):
-    """What scores a model while it trains."""
-
-    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores: ...
+Validating = Callable[[TrainingLoss, EncoderDecoder[Any]], Scores]
+"""What scores a model while it trains."""
 
 
+@dataclass
 class Validator:
     """Scores a model on one split, each sentence or image decoded once.
 
     `sources` are what is decoded, and `score` what its texts are worth, in the same order.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        sources: Sources,
-        score: Callable[[list[str]], Scores],
-        vocabulary: Vocabulary,
-        *,
-        settings: ValidationSettings,
-        machine: Machine,
-    ) -> None:
-        self.split = split
-        self.sources = sources
-        self.score = score
-        self.vocabulary = vocabulary
-        self.settings = settings.decoding(machine.precision)
-        self.machine = machine
+    split: Split
+    sources: Sources
+    score: Callable[[list[str]], Scores]
+    vocabulary: Vocabulary
+    _: KW_ONLY
+    settings: ValidationSettings
+    machine: Machine
+
+    def __post_init__(self) -> None:
+        self._decoding = self.settings.decoding(self.machine.precision)
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        loss.eval()
-        with (
-            out_of_memory(self.machine.device, lambda: f"while validating, {BATCH} at a time: {ADVICE}"),
-            torch.inference_mode(),
-            autocast(self.machine.device, self.machine.precision),
-        ):
+        with _measuring(loss, self.machine, f", {BATCH} at a time: lower validation.beam or validation.max_length."):
             nats = self._loss(loss)
-            texts = self._texts(model)
-        loss.train()
+            hypotheses = decode(model, self.sources, self._decoding, device=self.machine.device, keep_attention=False)
+            texts = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
         return {"loss": nats, **self.score(texts)}
 
     def _loss(self, loss: TrainingLoss) -> float:
@@ -128,42 +115,45 @@ class Validator:
             return float(loss(batch.to(self.machine.device)).nll), batch.tokens
 
         order = np.argsort(self.split.target_lengths, kind="stable").tolist()
-        parts = distributed.together(measured, list(chunks(order, self.settings.at_once)))
+        parts = distributed.together(measured, list(chunks(order, self._decoding.at_once)))
         return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
 
-    def _texts(self, model: EncoderDecoder[Any]) -> list[str]:
-        device = self.machine.device
-        hypotheses = decode(model, self.sources, self.settings, device=device, keep_attention=False)
-        return [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
 
-
+@dataclass
 class StreamValidator:
     """The loss on a text, in streams side by side whose state is carried from chunk to chunk: nats a token, and bits a
     character of the text's `characters`. Every stream but the first begins without what stands before it.
     """
 
-    def __init__(self, streams: Streams, *, characters: int, machine: Machine) -> None:
-        self.streams = streams
-        self.characters = characters
-        self.machine = machine
+    streams: Streams
+    _: KW_ONLY
+    characters: int
+    machine: Machine
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        loss.eval()
-        with (
-            out_of_memory(self.machine.device, lambda: "while validating: lower train.batch_size or train.bptt."),
-            torch.inference_mode(),
-            autocast(self.machine.device, self.machine.precision),
-        ):
+        with _measuring(loss, self.machine, ": lower train.batch_size or train.bptt."):
             nats = float(distributed.total(self._nats(loss)))
-        loss.train()
-        return {"loss": nats / len(self.streams), "bits": nats / math.log(2) / self.characters}
+        return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
 
     def _nats(self, loss: TrainingLoss) -> Tensor:
         """Of this process's streams."""
         nats, state = torch.zeros((), dtype=torch.float64), None
-        for number in range(self.streams.chunks):
+        for number in range(len(self.streams)):
             mine = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
             if len(mine):
                 found = loss(self.streams.collate(mine).to(self.machine.device), state)
                 nats, state = nats + found.nll.cpu(), found.state
         return nats
+
+
+@contextmanager
+def _measuring(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
+    """Without dropout and gradients; where memory runs out, `advice` ends the sentence."""
+    loss.eval()
+    with (
+        out_of_memory(machine.device, lambda: f"while validating{advice}"),
+        torch.inference_mode(),
+        autocast(machine.device, machine.precision),
+    ):
+        yield
+    loss.train()

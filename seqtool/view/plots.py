@@ -1,23 +1,33 @@
-"""Pictures of alignments, of attention over images, of training, of gradients and of scores, as PNG files."""
+"""Pictures of alignments, of attention over images, of training, of gradients and of scores, as PNG files.
+
+They are drawn without a window system, written whole or not at all, with words in fonts that have them. matplotlib is
+imported when a figure is made, without its global state.
+"""
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES, score
-from seqtool.view.figures import drawable, families, make_figure, save_figure, word_label
+from seqtool.runtime.files import beside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from seqtool.metrics.bleu import LengthScore
+    from seqtool.metrics.translation import LengthScore
 
+DPI = 150
+LONGEST_WORD = 30  # letters shown of a word
+NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
 CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
@@ -64,6 +74,7 @@ def attention_over_image(
     attention chose (its number in reading order).
     """
     from matplotlib.patches import Rectangle
+    from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
     across = min(PANELS, len(words) + 1)
@@ -79,7 +90,8 @@ def attention_over_image(
     for t, (axes, word) in enumerate(zip(panels[1:], words, strict=False)):
         weights = attention[t] / max(float(attention[t].max()), 1e-12)
         axes.imshow(0.35 * grey + 0.1, extent=extent)
-        axes.imshow(image, extent=extent, alpha=_smooth(weights, side))
+        smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
+        axes.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
         axes.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
         if chosen is not None:
             row, column = divmod(chosen[t], columns)
@@ -115,9 +127,7 @@ def learning_curves(metrics: Path, path: Path) -> None:
             steps, values = series[name]
             few = len(steps) <= 40
             axes.plot(steps, values, color=COLOURS[index], marker="." if few else None, label=legend)
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-        _clean(axes)
+        _clean(axes, ylabel=label, ylim=(0, None))
         if len(names) > 1:
             axes.legend(frameon=False)
     plots[-1].set_xlabel("updates")
@@ -139,9 +149,7 @@ def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], 
             shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
             steps = np.arange(1, len(shown) + 1)
             axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=drawable(name))
-        axes.set_yscale("log")
-        axes.set_xlabel(f"time step t of the {title}")
-        _clean(axes)
+        _clean(axes, yscale="log", xlabel=f"time step t of the {title}")
     panels[0].set_ylabel("‖∂loss/∂h$_t$‖ of the last token's loss")
     _legend(panels[0])
     save_figure(figure, path)
@@ -168,13 +176,9 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
             capsize=3,
             label=drawable(name),
         )
-    labels = [f"{score.label}\n({score.sentences:,} sentences)" for score in bins]
-    axes.set_xticks(np.arange(len(bins)), labels)
-    axes.set_xlim(-0.5, len(bins) - 0.5)
-    axes.set_ylim(bottom=0, top=1.05 * axes.get_ylim()[1])
-    axes.set_xlabel("words in the source sentence")
-    axes.set_ylabel("BLEU")
-    _clean(axes)
+    axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n({score.sentences:,} sentences)" for score in bins])
+    limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
+    _clean(axes, xlabel="words in the source sentence", ylabel="BLEU", **limits)
     if len(systems) > 1:
         _legend(axes)
     save_figure(figure, path)
@@ -204,15 +208,9 @@ def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
 
 
-def _smooth(weights: NDArray[np.floating], side: int) -> NDArray[np.floating]:
-    """Weights of a grid, in 0 to 1, as opacities of a side × side picture."""
-    from PIL.Image import Resampling, fromarray
-
-    smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
-    return np.asarray(smooth, dtype=np.float32).clip(0, 1)
-
-
-def _clean(axes: "Axes") -> None:
+def _clean(axes: "Axes", **properties: Any) -> None:
+    """Set the axes' properties, and draw them without a box, over a light grid."""
+    axes.set(**properties)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
@@ -221,3 +219,59 @@ def _clean(axes: "Axes") -> None:
 def _legend(axes: "Axes") -> None:
     for text in axes.legend(frameon=False).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
+
+
+def make_figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches; matplotlib's messages about fonts and cache folders are kept quiet."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI)
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write the PNG, of which no half is ever seen."""
+    with beside(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
+
+
+def word_label(word: str) -> str:
+    """A word as it stands beside a heat map."""
+    return drawable(word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…")
+
+
+def drawable(text: str) -> str:
+    """The text with � for every character that no installed font has."""
+    fonts = [characters(file) for _, file in fonts_for(frozenset(text))]
+    return "".join(letter if any(ord(letter) in font for font in fonts) else "\ufffd" for letter in text)
+
+
+def families(text: str) -> list[str]:
+    return [name for name, _ in fonts_for(frozenset(text))]
+
+
+@cache
+def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
+    """Names and files of the fonts that have these characters: DejaVu Sans, and installed ones as needed."""
+    from matplotlib import font_manager
+
+    chosen = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
+    missing = {ord(letter) for letter in letters} - characters(chosen[0][1])
+    fonts = font_manager.fontManager.ttflist if missing else []
+    for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
+        suits = font.style == "normal" and not font.name.startswith(NOT_FOR_WORDS)
+        if suits and (found := missing & characters(font.fname)):
+            chosen.append((font.name, font.fname))
+            missing -= found
+    return chosen
+
+
+@cache
+def characters(file: str) -> frozenset[int]:
+    """The code points a font has; none for a font that matplotlib cannot open."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(FT2Font(file).get_charmap())
+    except (OSError, RuntimeError):
+        return frozenset()

@@ -21,9 +21,9 @@ from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.digests import Digests
-from seqtool.data.text import encoding, pair_preparation
+from seqtool.data.text import encoding, text_preparation
 from seqtool.data.text.encoding import LimitSettings
-from seqtool.data.text.pair_preparation import prepare_pairs
+from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
@@ -212,7 +212,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "left"),
-    [(pair_preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
+    [(text_preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
 )
 def test_what_fails_leaves_what_can_be_gone_on_from(
     config: Config, module: Any, function: str, left: int, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +230,7 @@ def test_what_fails_leaves_what_can_be_gone_on_from(
 KILLED = """
 import json, os, signal, sys
 from seqtool.data import preparation
-from seqtool.data.text.pair_preparation import prepare_pairs
+from seqtool.data.text.text_preparation import prepare_pairs
 
 write, splits = preparation._write_split, []
 def write_one_and_die(*arguments):
@@ -258,7 +258,7 @@ KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
 from seqtool.data import columns, preparation
 from seqtool.data.text import encoding
-from seqtool.data.text.pair_preparation import prepare_pairs
+from seqtool.data.text.text_preparation import prepare_pairs
 
 encoding.CHUNK, preparation.SHARD = 3, 6
 append, times = columns.ColumnsWriter._append, []
@@ -281,13 +281,13 @@ def test_a_preparation_goes_on_with_what_a_killed_one_left(
     command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
     assert subprocess.run(command, check=False).returncode == -9
     encoded: list[int] = []
-    encode = encoding.Encoder.__call__
+    encode = encoding.encode_chunk
 
-    def counted(self: encoding.Encoder, pairs: Any, limits: Any) -> Any:
+    def counted(pairs: Any, **settings: Any) -> Any:
         encoded.append(len(pairs))
-        return encode(self, pairs, limits)
+        return encode(pairs, **settings)
 
-    monkeypatch.setattr(encoding.Encoder, "__call__", counted)
+    monkeypatch.setattr(encoding, "encode_chunk", counted)
     monkeypatch.setattr(preparation, "_vocabularies", None)  # they are there
     cache = prepare_pairs(config)
     assert sum(encoded) == 28 - done + len(VALID)

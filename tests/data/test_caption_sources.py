@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from seqtool.data.corpora.caption_files import read_captions, read_flickr30k_csv, read_json, read_list, read_tokens
+from seqtool.data.corpora.caption_files import read_captions, read_json, read_list, read_numbered
 from seqtool.data.corpora.caption_sources import Coco, Flickr8k, Flickr30k, Karpathy
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
@@ -137,8 +137,8 @@ def test_flickr8k_itself(shared: Path) -> None:
 )
 def test_token_files_that_are_wrong(content: str | bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "tokens", content)
-    assert refusal(read_tokens, path) == f"{path} {message}"
-    assert refusal(read_tokens, write(path, "")) == f"{path} is empty."
+    assert refusal(read_numbered, path) == f"{path} {message}"
+    assert refusal(read_numbered, write(path, "")) == f"{path} is empty."
 
 
 @pytest.mark.parametrize("caption", ["", "  ", "\u00a0\t"])
@@ -299,7 +299,7 @@ def test_flickr30k_with_files_missing_or_wrong(flickr30k: Path) -> None:
     path = write(flickr30k / "results.csv", f"{FLICKR30K}nothing\n")
     assert refusal(corpus.images, "train") == f"{path} line 5 must be a file name | a number | a caption."
     write(path, f"{FLICKR30K}a.jpg| 1| again\n")
-    assert refusal(read_flickr30k_csv, path) == f"{path} line 5 has caption 1 of a.jpg again."
+    assert refusal(read_numbered, path) == f"{path} line 5 has caption 1 of a.jpg again."
     write(path, FLICKR30K.replace("b.jpg", "c.jpg"))
     splits = flickr30k / "dataset_flickr30k.json"
     assert refusal(make_flickr30k(flickr30k).images, "test") == (

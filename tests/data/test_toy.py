@@ -11,7 +11,7 @@ import pytest
 from seqtool.data.corpora import toy_words
 from seqtool.data.corpora.toy import Pair, generate, surface
 from seqtool.data.corpora.toy_grammar import assemble, sentence, statement
-from seqtool.data.corpora.toy_phrases import Draw, English, Nominal, noun_phrase, phrase
+from seqtool.data.corpora.toy_phrases import Draw, Nominal, Word, noun_phrase, phrase
 from seqtool.data.text.alignment import parse_pharaoh, words
 
 DIGEST = """
@@ -311,7 +311,7 @@ def test_the_sentence_of_the_lecture() -> None:
     owned = toy_words.HAVE.objects
     cat = draw_until("a big cat", lambda: noun_phrase(draw, owned, toy_words.INDEFINITE))
     house = draw_until("a small house", lambda: noun_phrase(draw, owned, toy_words.INDEFINITE))
-    who = Nominal((English("I"),), person=0)
+    who = Nominal((Word("I"),), person=0)
     have = assemble(who, toy_words.HAVE, "present", cat + phrase("but", "pero:0") + house)
     assert surface(statement(have)) == Pair(
         "I have a big cat but a small house.",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqtool.data.text.alignment import words
-from seqtool.data.text.vocabulary import Vocabulary, load, load_pair, normalize, save_all
+from seqtool.data.text.vocabulary import Vocabulary, load, load_all, normalize, save_all
 from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -26,6 +26,7 @@ SETTINGS = VocabularySettings(
     lowercase=False,
     reuse=None,
 )
+PAIR = ("source", "target")
 SIZES = {"unigram": 60, "bpe": 90, "char": 60, "word": 60}
 NOUNS = ["gato", "perro", "árbol", "casa", "niña", "señor", "pingüino", "coche", "libro", "mesa"]
 ADJECTIVES = ["grande", "pequeño", "rojo", "azul", "viejo", "nuevo", "lento", "rápido"]
@@ -212,14 +213,14 @@ def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
         "source.vocabulary",
         "target.vocabulary",
     ]
-    assert [vocabulary.kind for vocabulary in load_pair(tmp_path)] == ["word", "bpe"]
+    assert [vocabulary.kind for vocabulary in load_all(tmp_path, PAIR).values()] == ["word", "bpe"]
     joint = tmp_path / "joint"
     joint.mkdir()
     assert [path.name for path in save_all(joint, {"source": one, "target": one})] == ["joint.vocabulary"]
-    source, target = load_pair(joint)
+    source, target = load_all(joint, PAIR).values()
     assert source is target
     with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):
-        load_pair(tmp_path / "elsewhere")
+        load_all(tmp_path / "elsewhere", PAIR)
 
 
 @pytest.mark.parametrize(

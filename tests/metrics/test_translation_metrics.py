@@ -11,11 +11,10 @@ from sacrebleu.significance import PairedTest
 from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import alignment_error_rate, crossings
-from seqtool.metrics.bleu import bleu_by_length, bleu_of, length_bins, length_gaps
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
 from seqtool.metrics.scores import SCORES, Statistics, scorers
 from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.translation import NAMES, Bleu, check_lengths
+from seqtool.metrics.translation import NAMES, Bleu, bleu_by_length, bleu_of, check_lengths, length_bins, length_gaps
 from seqtool.predict.translation_evaluation import TranslationReport
 
 WORDS = [
@@ -279,7 +278,7 @@ def test_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("Please install mecab")
 
     missing.TOKENIZERS = ["ja-mecab"]  # type: ignore[attr-defined]
-    monkeypatch.setattr("seqtool.metrics.bleu.BLEU", missing)
+    monkeypatch.setattr("seqtool.metrics.translation.BLEU", missing)
     with pytest.raises(InputError) as error:
         Bleu([["a"]], tokenize="ja-mecab", lowercase=False)
     assert str(error.value) == ("The tokeniser 'ja-mecab' needs more packages: pip install 'sacrebleu[ja]'.")

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.errors import InputError
-from seqtool.runtime.files import BOM, check_file, parse_json, read_lines
+from seqtool.runtime.files import check_file, parse_json, read_lines
 
 T = TypeVar("T")
 KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 TOKENS_LINE = re.compile(r"([^\t]+)#(\d+)\t(.*)")
-FLICKR30K_LINE = re.compile(r"([^|]+?)\s*\|\s*(\d+)\s*\|?(.*)")  # one published line lacks its second |
+RESULTS_LINE = re.compile(r"([^|]+?)\s*\|\s*(\d+)\s*\|?(.*)")  # one published line lacks its second |
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half of a pair, which cannot be written
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,28 @@ class Entry:
 Entries = dict[str, list[Entry]]  # by image, in the order of the file
 
 
-def read_tokens(path: Path) -> Entries:
-    """Flickr8k's and Flickr30k's form: FILE#NUMBER, a tab, the caption on each line."""
-    return _read_numbered(path, TOKENS_LINE, "a file name, # and a number, one tab, a caption", header=False)
-
-
-def read_flickr30k_csv(path: Path) -> Entries:
-    """Flickr30k's results.csv: image_name| comment_number| comment, which is not quoted."""
-    return _read_numbered(path, FLICKR30K_LINE, "a file name | a number | a caption", header=True)
+def read_numbered(path: Path) -> Entries:
+    """Flickr8k's and Flickr30k's form, FILE#NUMBER, a tab, the caption on each line, or Flickr30k's results.csv:
+    image_name| comment_number| comment, which is not quoted, on the first line maybe just these names.
+    """
+    is_csv = path.suffix == ".csv"
+    form = RESULTS_LINE if is_csv else TOKENS_LINE
+    entries: Entries = {}
+    seen = set()
+    for number, line in enumerate(read_lines(path), start=1):
+        place = f"{path} line {number:,}"
+        if match := form.fullmatch(line):
+            image, digits, caption = match.groups()
+            if (image, digits) in seen:
+                raise InputError(f"{place} has caption {digits} of {image} again.")
+            seen.add((image, digits))
+            entries.setdefault(image, []).append(Entry(image, caption, place))
+        elif not (is_csv and number == 1):
+            parts = (
+                "a file name | a number | a caption" if is_csv else "a file name, # and a number, one tab, a caption"
+            )
+            raise InputError(f"{place} must be {parts}.")
+    return entries
 
 
 def read_captions(path: Path) -> Entries:
@@ -46,9 +61,16 @@ def read_captions(path: Path) -> Entries:
     if suffix not in ("jsonl", "csv"):
         raise InputError(f"{path} must be a .jsonl or .csv file, plain or .gz.")
     entries: Entries = {}
-    for entry in _jsonl(path) if suffix == "jsonl" else _csv(path):
-        image = str(PurePosixPath(entry.image))  # a/./b.jpg is a/b.jpg
-        entries.setdefault(image, []).append(Entry(image, entry.caption, entry.place))
+    for place, record in _jsonl(path) if suffix == "jsonl" else _csv(path):
+        name = field(record, "file", str, place)
+        if ("caption" in record) == ("captions" in record):
+            raise InputError(f"{place} must have either 'caption' or 'captions'.")
+        captions = field(record, "captions", list, place) if "captions" in record else [record["caption"]]
+        if not captions:
+            raise InputError(f"{place} has no caption of {name}.")
+        image = str(PurePosixPath(name))  # a/./b.jpg is a/b.jpg
+        found = [Entry(image, _checked(caption, str, f"{place}: a caption"), place) for caption in captions]
+        entries.setdefault(image, []).extend(found)
     if not entries:
         raise InputError(f"{path} has no captions.")
     return entries
@@ -67,13 +89,7 @@ def read_list(path: Path) -> dict[str, str]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds."""
-    content = check_file(path).read_bytes().removeprefix(BOM)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} line {line:,} is not valid UTF-8: convert the file to UTF-8.") from error
-    return _checked(_parsed(text, str(path)), dict, str(path))
+    return _checked(_parsed(check_file(path).read_bytes(), str(path)), dict, str(path))
 
 
 def field(record: Any, key: str, kind: type[T], place: str) -> T:
@@ -84,62 +100,33 @@ def field(record: Any, key: str, kind: type[T], place: str) -> T:
     return _checked(fields[key], kind, f"{place}: '{key}'")
 
 
-def captioned(directory: Path, name: str, entries: list[Entry], *, identifier: str | None = None) -> Captioned:
-    """The image called `name` in the directory, out of which no name leads; its captions checked, and their white space
-    normalised.
+def captioned(directory: Path, entries: list[Entry], *, identifier: str | None = None) -> Captioned:
+    """The image in the directory that these captions are of; they are checked, and their white space is normalised. No
+    image's name leads out of the directory.
     """
-    captions = tuple(_caption(entry) for entry in entries)
-    path, place = PurePosixPath(name), entries[0].place
-    if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or not _is_text(name):
+    captions = []
+    for entry in entries:
+        caption = " ".join(entry.caption.split())
+        if not caption:
+            raise InputError(f"{entry.place} has an empty caption of {entry.image}.")
+        if SURROGATE.search(caption):
+            raise InputError(f"{entry.place} has a caption of {entry.image} that is no valid text: {caption!r}.")
+        captions.append(caption)
+    name, place = entries[0].image, entries[0].place
+    path = PurePosixPath(name)
+    if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or SURROGATE.search(name):
         raise InputError(f"{place} names the image {name!r}: it must be the name of a file in {directory}.")
-    return Captioned(directory / path, identifier or name, captions)
+    return Captioned(directory / path, identifier or name, tuple(captions))
 
 
-def _caption(entry: Entry) -> str:
-    caption = " ".join(entry.caption.split())
-    if not caption:
-        raise InputError(f"{entry.place} has an empty caption of {entry.image}.")
-    if not _is_text(caption):
-        raise InputError(f"{entry.place} has a caption of {entry.image} that is no valid text: {caption!r}.")
-    return caption
-
-
-def _read_numbered(path: Path, form: re.Pattern[str], described: str, *, header: bool) -> Entries:
-    """Lines of this form: image, number of the caption, caption. With `header` the first may have another one."""
-    entries: Entries = {}
-    seen = set()
+def _jsonl(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(read_lines(path), start=1):
-        match = form.fullmatch(line)
-        if match is None and header and number == 1:
-            continue
-        if match is None:
-            raise InputError(f"{path} line {number:,} must be {described}.")
-        image, digits, caption = match.groups()
-        entry = Entry(image, caption, f"{path} line {number:,}")
-        if (image, digits) in seen:
-            raise InputError(f"{entry.place} has caption {digits} of {image} again.")
-        seen.add((image, digits))
-        entries.setdefault(image, []).append(entry)
-    return entries
+        if line.strip():
+            place = f"{path} line {number:,}"
+            yield place, _parsed(line, place)
 
 
-def _jsonl(path: Path) -> Iterator[Entry]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        place = f"{path} line {number:,}"
-        record = _parsed(line, place)
-        image = field(record, "file", str, place)
-        if ("caption" in record) == ("captions" in record):
-            raise InputError(f"{place} must have either 'caption' or 'captions'.")
-        captions = field(record, "captions", list, place) if "captions" in record else [record["caption"]]
-        if not captions:
-            raise InputError(f"{place} has no caption of {image}.")
-        for caption in captions:
-            yield Entry(image, _checked(caption, str, f"{place}: a caption"), place)
-
-
-def _csv(path: Path) -> Iterator[Entry]:
+def _csv(path: Path) -> Iterator[tuple[str, Any]]:
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
         header = next(reader)
@@ -154,26 +141,20 @@ def _csv(path: Path) -> Iterator[Entry]:
                     "a caption that has a comma must stand in double quotes."
                 )
             if row:
-                yield Entry(row[image], row[caption], place)
+                yield place, {"file": row[image], "caption": row[caption]}
     except csv.Error as error:
         raise InputError(f"{path} line {reader.line_num:,} is not CSV ({error}).") from error
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can be written: JSON may hold half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _parsed(text: str, place: str) -> Any:
+def _parsed(text: str | bytes, place: str) -> Any:
     try:
         return parse_json(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno:,} column {error.colno:,}" if error.lineno > 1 else f"column {error.colno:,}"
         raise InputError(f"{place} is not JSON ({where}: {error.msg}).") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{place} line {line:,} is not valid UTF-8: convert the file to UTF-8.") from error
     except ValueError as error:
         raise InputError(f"{place} cannot be read as JSON ({error}).") from error
 

@@ -1,57 +1,51 @@
 """The published data sets of captioned images, read as they are published."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import (
-    Entries,
-    Entry,
-    captioned,
-    field,
-    read_flickr30k_csv,
-    read_json,
-    read_list,
-    read_tokens,
-)
+from seqtool.data.corpora.caption_files import Entry, captioned, field, read_json, read_list, read_numbered
 from seqtool.data.corpora.coco import read_annotations
-from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
 KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
+FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}
 COCO_YEARS = (2014, 2017)
 
 
 class CaptionFiles(ImageCorpus):
     """A corpus of image files in one directory and annotation files.
 
-    folders: those of the directory that must be there, each by its possible names.
+    folders: those of the directory that must be there, each by its possible names. advice: what to do where one of the
+    annotation files is missing.
     """
 
     _directory: Path
     _folders: tuple[tuple[str, ...], ...] = ()
+    _advice: Mapping[str, str]
 
     @abstractmethod
     def files(self) -> dict[str, Path]:
         """The annotation files, by what they are."""
 
+    def splits(self) -> tuple[str, ...]:
+        return tuple(split for split in SPLITS if split in self.files())
+
     def check(self) -> None:
         """Raise InputError where the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
-        for path in self.files().values():
+        for name, path in self.files().items():
             if not path.is_file():
-                raise InputError(f"{path} does not exist: {self._advice(path)}")
+                raise InputError(f"{path} does not exist: {self._advice[name]}")
         for names in self._folders:
             self._folder(*names)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {name: digest(path) for name, path in self.files().items()}
-
-    @abstractmethod
-    def _advice(self, path: Path) -> str:
-        """What to do where this annotation file is missing."""
 
     def _folder(self, *names: str) -> Path:
         """The first of these folders that is there."""
@@ -69,16 +63,15 @@ class _Flickr(CaptionFiles):
         for name, place in names.items():
             if name not in self._captions:
                 raise InputError(f"{place} names {name}, which has no caption in {path}.")
-        return [captioned(directory, name, self._captions[name]) for name in names]
+        return [captioned(directory, self._captions[name]) for name in names]
 
     @abstractmethod
     def _names(self, split: str) -> dict[str, str]:
         """The names of the split's images, each with the place that names it."""
 
     @cached_property
-    def _captions(self) -> Entries:
-        path = self.files()["captions"]
-        return read_flickr30k_csv(path) if path.suffix == ".csv" else read_tokens(path)
+    def _captions(self) -> dict[str, list[Entry]]:
+        return read_numbered(self.files()["captions"])
 
 
 @final
@@ -90,22 +83,17 @@ class Flickr8k(_Flickr):
 
     def __init__(self, *, directory: str) -> None:
         self._directory = Path(directory)
+        advice = "Flickr8k_text.zip has it; set data.directory to where its files are."
+        self._advice = dict.fromkeys(("captions", *FLICKR8K_LISTS), advice)
 
     def files(self) -> dict[str, Path]:
-        lists = {"train": "train", "valid": "dev", "test": "test"}
-        named = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in lists.items()}
+        named = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
         if not named["test"].exists():
             del named["test"]
         return {"captions": self._directory / "Flickr8k.token.txt", **named}
 
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self.files())[1:]
-
     def _names(self, split: str) -> dict[str, str]:
         return read_list(self.files()[split])
-
-    def _advice(self, path: Path) -> str:
-        return "Flickr8k_text.zip has it; set data.directory to where its files are."
 
 
 @final
@@ -121,12 +109,11 @@ class Karpathy(CaptionFiles):
     def __init__(self, *, directory: str, annotations: str) -> None:
         self._directory = Path(directory)
         self._annotations = Path(annotations)
+        advice = "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
+        self._advice = {"annotations": advice}
 
     def files(self) -> dict[str, Path]:
         return {"annotations": self._annotations}
-
-    def _advice(self, path: Path) -> str:
-        return "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._all)
@@ -136,31 +123,28 @@ class Karpathy(CaptionFiles):
 
     @cached_property
     def _all(self) -> dict[str, list[Captioned]]:
-        found: dict[str, list[Captioned]] = {"train": [], "valid": [], "test": []}
+        found: dict[str, list[Captioned]] = {split: [] for split in SPLITS}
         seen = set()
         for number, record in enumerate(field(read_json(self._annotations), "images", list, str(self._annotations))):
             place = f"{self._annotations} images[{number}]"
-            split, image = self._image(record, place)
+            name, split = field(record, "filename", str, place), field(record, "split", str, place)
+            if split not in KARPATHY_SPLITS:
+                raise InputError(f"{place} is in split '{split}', which is none of {', '.join(KARPATHY_SPLITS)}.")
+            sentences = field(record, "sentences", list, place)
+            if not sentences:
+                raise InputError(f"{place}, {name}, has no captions.")
+            folder = field(record, "filepath", str, place) if "filepath" in record else ""
+            path = f"{folder}/{name}" if folder else name
+            entries = [Entry(path, field(sentence, "raw", str, place), place) for sentence in sentences]
+            identifier = str(field(record, "cocoid", int, place)) if "cocoid" in record else path
+            image = captioned(self._directory, entries, identifier=identifier)
             if image.identifier in seen:
                 raise InputError(f"{place} is image {image.identifier} again.")
             seen.add(image.identifier)
-            found[split].append(image)
+            found[KARPATHY_SPLITS[split]].append(image)
         if not found["train"]:
             raise InputError(f"{self._annotations} has no image of the split train.")
         return {split: images for split, images in found.items() if images}
-
-    def _image(self, record: Any, place: str) -> tuple[str, Captioned]:
-        name, split = field(record, "filename", str, place), field(record, "split", str, place)
-        if split not in KARPATHY_SPLITS:
-            raise InputError(f"{place} is in split '{split}', which is none of {', '.join(KARPATHY_SPLITS)}.")
-        sentences = field(record, "sentences", list, place)
-        if not sentences:
-            raise InputError(f"{place}, {name}, has no captions.")
-        entries = [Entry(name, field(sentence, "raw", str, place), place) for sentence in sentences]
-        folder = field(record, "filepath", str, place) if "filepath" in record else ""
-        path = f"{folder}/{name}" if folder else name
-        identifier = str(field(record, "cocoid", int, place)) if "cocoid" in record else path
-        return KARPATHY_SPLITS[split], captioned(self._directory, path, entries, identifier=identifier)
 
 
 @final
@@ -177,6 +161,10 @@ class Flickr30k(_Flickr):
         self._directory = Path(directory)
         self._split_file = Path(split_file)
         self._source = Karpathy(directory=directory, annotations=split_file)
+        self._advice = {
+            "captions": "Flickr30k's captions have this name, or results.csv; set data.directory to where they are.",
+            "splits": "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip).",
+        }
 
     def files(self) -> dict[str, Path]:
         csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
@@ -187,11 +175,6 @@ class Flickr30k(_Flickr):
 
     def _names(self, split: str) -> dict[str, str]:
         return {image.identifier: str(self._split_file) for image in self._source.images(split)}
-
-    def _advice(self, path: Path) -> str:
-        if path == self._split_file:
-            return "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip)."
-        return "Flickr30k's captions have this name, or results.csv; set data.directory to where they are."
 
 
 @final
@@ -206,24 +189,18 @@ class Coco(CaptionFiles):
         self._directory = Path(directory)
         self._stems = {"train": f"train{year}", "valid": f"val{year}"}
         self._folders = tuple((stem,) for stem in self._stems.values())
+        archive = f"annotations_trainval{year}.zip of cocodataset.org"
+        self._advice = dict.fromkeys(self._stems, f"{archive} has it; set data.directory to where annotations/ is.")
 
     def files(self) -> dict[str, Path]:
         folder = self._directory / "annotations"
         return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
 
-    def splits(self) -> tuple[str, ...]:
-        return tuple(self._stems)
-
     def images(self, split: str) -> list[Captioned]:
-        directory = self._folder(self._stems[split])
-        found = read_annotations(self.files()[split])
+        directory, found = self._folder(self._stems[split]), read_annotations(self.files()[split])
         images = []
         for identifier, image in found.imgs.items():
-            name, captions = image["file_name"], found.imgToAnns[identifier]
-            entries = [Entry(name, one["caption"], one["place"]) for one in captions]
-            images.append(captioned(directory, name, entries, identifier=str(identifier)))
+            captions = found.imgToAnns[identifier]
+            entries = [Entry(image["file_name"], one["caption"], one["place"]) for one in captions]
+            images.append(captioned(directory, entries, identifier=str(identifier)))
         return images
-
-    def _advice(self, path: Path) -> str:
-        archive = f"annotations_trainval{self._stems['train'].removeprefix('train')}.zip"
-        return f"{archive} of cocodataset.org has it; set data.directory to where annotations/ is."

@@ -9,6 +9,8 @@ from typing import Any, Literal
 Digest = Callable[[Path], str]
 Holds = Literal["pairs", "captions", "text"]
 Files = tuple[Path, ...]
+Names = str | list[str]  # of files, in settings
+SPLITS = ("train", "valid", "test")
 
 
 class Corpus(ABC):

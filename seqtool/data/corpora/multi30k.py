@@ -53,29 +53,25 @@ class Multi30k(PairFiles):
     def __init__(
         self, *, directory: str, source_language: str, target_language: str, test_set: str, download: bool
     ) -> None:
-        for setting, language in (("source_language", source_language), ("target_language", target_language)):
+        languages = {"source_language": source_language, "target_language": target_language}
+        for setting, language in languages.items():
             if language not in LANGUAGES:
                 raise InputError(f"Unknown data.{setting} '{language}'; choose from {', '.join(LANGUAGES)}.")
         if source_language == target_language:
             raise InputError(f"data.source_language and data.target_language are both '{source_language}'.")
         tests = sorted({name.split(".")[0] for name in KNOWN if name.startswith("test")})
-        tests = [
-            name for name in tests if {f"{name}.{source_language}.gz", f"{name}.{target_language}.gz"} <= set(KNOWN)
-        ]
+        tests = [name for name in tests if all(f"{name}.{one}.gz" in KNOWN for one in languages.values())]
         if test_set not in tests:
             raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(tests)}.")
-        self.source_language = source_language
-        self.target_language = target_language
+        self.source_language, self.target_language = source_language, target_language
         self._directory = Path(directory)
         self._stems = {"train": "train", "valid": "val", "test": test_set}
         self._download = download
 
     def files(self) -> dict[str, Files]:
         languages = self.source_language, self.target_language
-        return {
-            split: tuple(self._directory / f"{stem}.{language}.gz" for language in languages)
-            for split, stem in self._stems.items()
-        }
+        named = {split: [f"{stem}.{language}.gz" for language in languages] for split, stem in self._stems.items()}
+        return {split: tuple(self._directory / name for name in names) for split, names in named.items()}
 
     def fetch(self) -> None:
         """Download what is missing, if that is wanted, and check every file's published checksum."""

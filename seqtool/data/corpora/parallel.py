@@ -1,12 +1,11 @@
 """Parallel text: where the sentence pairs of each split come from."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora import toy
-from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, TextCorpus
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
@@ -28,20 +27,12 @@ class ParallelFiles(PairFiles):
     name = "parallel"
 
     def __init__(
-        self,
-        *,
-        train: str | list[str],
-        valid: str | list[str] | None,
-        test: str | list[str] | None,
-        source_language: str,
-        target_language: str,
+        self, *, train: Names, valid: Names | None, test: Names | None, source_language: str, target_language: str
     ) -> None:
         self.source_language = source_language
         self.target_language = target_language
         named = {"train": train, "valid": valid, "test": test}
-        self._files = {split: _files(split, value) for split, value in named.items() if value}
-        if "train" not in self._files:
-            raise InputError("data.train names no files: it takes a source and a target file, or one TSV file.")
+        self._files = {split: _files(split, value or []) for split, value in named.items() if value or split == "train"}
 
     def files(self) -> dict[str, Files]:
         return self._files
@@ -64,17 +55,15 @@ class Toy(TextCorpus):
             most = MOST_TRAIN if split == "train" else MOST_TEST
             if size > most:
                 raise InputError(f"data.{split} is {size:,}: of the built-in corpus it has at most {most:,} pairs.")
+        self._made: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:
-        return (self._all if split == "train" else self._without_train)[split]
-
-    @cached_property
-    def _all(self) -> dict[str, list[toy.Pair]]:
-        return toy.generate(seed=self._seed, **self._sizes)
-
-    @cached_property
-    def _without_train(self) -> dict[str, list[toy.Pair]]:
-        return toy.generate(seed=self._seed, **{**self._sizes, "train": 0})
+        """Made when they are first asked for, and only then those of `train`, which may be many."""
+        if split not in self._made:
+            sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
+            made = toy.generate(seed=self._seed, **sizes)
+            self._made |= {name: pairs for name, pairs in made.items() if pairs}
+        return self._made[split]
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._sizes)
@@ -89,12 +78,11 @@ class Toy(TextCorpus):
         return {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
 
 
-def _files(split: str, value: str | list[str]) -> Files:
+def _files(split: str, value: Names) -> Files:
     names = value if isinstance(value, list) else [value]
     if not all(isinstance(name, str) for name in names):
         raise InputError(f"data.{split} must be names of files, not {value}.")
-    if len(names) > 2:
-        raise InputError(
-            f"data.{split} names {len(names)} files: it takes a source and a target file, or one TSV file."
-        )
+    if len(names) not in (1, 2):
+        count = len(names) or "no"
+        raise InputError(f"data.{split} names {count} files: it takes a source and a target file, or one TSV file.")
     return tuple(Path(name) for name in names)

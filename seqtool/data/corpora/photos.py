@@ -1,7 +1,6 @@
 """Your own photos with your own captions."""
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, final
 
@@ -27,6 +26,7 @@ class Photos(CaptionFiles):
         self._directory = Path(directory)
         named = {"train": train, "valid": valid, "test": test}
         self._files = {split: Path(name) for split, name in named.items() if name is not None}
+        self._advice = {split: f"set data.{split} to a .jsonl or .csv file of captions." for split in named}
         self._shares = {"valid": valid_share, "test": test_share} if set(self._files) == {"train"} else {}
         if min(valid_share, test_share) < 0 or valid_share + test_share >= 1:
             raise InputError(
@@ -42,11 +42,8 @@ class Photos(CaptionFiles):
 
     def images(self, split: str) -> list[Captioned]:
         entries = read_captions(self._files.get(split, self._files["train"]))
-        names: Iterable[str] = entries
-        if self._shares:
-            chosen = self._divided(list(entries))[split]
-            names = (name for name in entries if name in chosen)
-        return [captioned(self._directory, name, entries[name]) for name in names]
+        chosen = self._divided(list(entries))[split] if self._shares else entries
+        return [captioned(self._directory, found) for name, found in entries.items() if name in chosen]
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
@@ -61,7 +58,3 @@ class Photos(CaptionFiles):
         if not names:
             raise InputError(f"{self._files['train']} has captions of {total} images: too few to divide into splits.")
         return {"train": set(names), **divided}
-
-    def _advice(self, path: Path) -> str:
-        split = next(split for split, file in self._files.items() if file == path)
-        return f"set data.{split} to a .jsonl or .csv file of captions."

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora import toy
-from seqtool.data.corpora.corpus import Digest, FileCorpus, Files
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 from seqtool.settings import names
@@ -27,14 +27,7 @@ class PlainText(FileCorpus):
     holds = "text"
     sides = ("target",)
 
-    def __init__(
-        self,
-        *,
-        train: str | list[str] | None,
-        valid: str | list[str] | None,
-        test: str | list[str] | None,
-        valid_share: float,
-    ) -> None:
+    def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
         if not 0 < valid_share < 1:
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
         named = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}

@@ -37,32 +37,25 @@ BACKGROUNDS = ((236, 239, 243), (243, 239, 230), (231, 240, 233), (241, 233, 238
 
 Point = tuple[float, float]
 Look = tuple[str, str, str]  # shape, colour, size
-Range = tuple[int, int]  # pixels, without the last
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first outside
+EVERYWHERE = (0, 0, SIDE, SIDE)
 
 
-def _round(radius: float, count: int, inner: float = 1) -> list[Point]:
-    """Points on a circle from the top on, every other one on a smaller circle."""
-    angles = [2 * math.pi * i / count for i in range(count)]
-    radii = [radius * (inner if i % 2 else 1) for i in range(count)]
-    return [(r * math.sin(a), -r * math.cos(a)) for r, a in zip(radii, angles, strict=True)]
-
-
-def _heart(count: int) -> list[Point]:
-    angles = [2 * math.pi * i / count for i in range(count)]
-    return [
-        (16 * math.sin(a) ** 3, -(13 * math.cos(a) - 5 * math.cos(2 * a) - 2 * math.cos(3 * a) - math.cos(4 * a)))
-        for a in angles
-    ]
+def _angles(count: int) -> list[float]:
+    """Of so many points on a circle, from the top on."""
+    return [2 * math.pi * i / count for i in range(count)]
 
 
 ARM = 0.34  # half the width of a cross's arms
 SHAPES: dict[str, list[Point]] = {
-    "circle": _round(1, 48),
+    "circle": [(math.sin(a), -math.cos(a)) for a in _angles(48)],
     "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
     "triangle": [(0, -0.9), (1, 0.9), (-1, 0.9)],
-    "star": _round(1, 10, inner=0.45),
-    "heart": _heart(48),
+    "star": [(r * math.sin(a), -r * math.cos(a)) for r, a in zip((1, 0.45) * 5, _angles(10), strict=True)],
+    "heart": [
+        (16 * math.sin(a) ** 3, -(13 * math.cos(a) - 5 * math.cos(2 * a) - 2 * math.cos(3 * a) - math.cos(4 * a)))
+        for a in _angles(48)
+    ],
     "cross": [
         *((-ARM, -1), (ARM, -1), (ARM, -ARM), (1, -ARM), (1, ARM), (ARM, ARM)),
         *((ARM, 1), (-ARM, 1), (-ARM, ARM), (-1, ARM), (-1, -ARM), (-ARM, -ARM)),
@@ -95,9 +88,8 @@ class Scene:
     def content(self) -> tuple[tuple[str, str, str, tuple[int, ...]], ...]:
         """Shapes, colours, sizes and cells: no two scenes of a corpus have these in common."""
         cells = [tuple(int(place) // CELL for place in item.centre) for item in self.items]
-        return tuple(
-            sorted((item.shape, item.colour, item.size, cell) for item, cell in zip(self.items, cells, strict=True))
-        )
+        looks = [(item.shape, item.colour, item.size) for item in self.items]
+        return tuple(sorted((*look, cell) for look, cell in zip(looks, cells, strict=True)))
 
 
 # Inventing
@@ -111,16 +103,14 @@ def invent(draw: Draw) -> Scene:
         if chance < 0.15:
             items = _single(draw)
         elif chance < 0.35:
-            items = _apart(draw, _look(draw), draw.pick((2, 3, 4)), (0, SIDE), (0, SIDE))
-        elif chance < 0.8:
-            items = _sides(draw, draw.pick(PAIRS))
+            items = _apart(draw, _look(draw), draw.pick((2, 3, 4)), EVERYWHERE)
         else:
-            items = _sides(draw, (1, 1, 1))
+            items = _sides(draw, draw.pick(PAIRS) if chance < 0.8 else (1, 1, 1))
     return Scene(tuple(items), clutter=int(draw.random() * 2**31))
 
 
 def _single(draw: Draw) -> list[Item] | None:
-    item = _item(draw, _look(draw), (0, SIDE), (0, SIDE))
+    item = _item(draw, _look(draw), EVERYWHERE)
     if item is None or any(all(not low <= place <= high for low, high in ZONES) for place in item.centre):
         return None
     return [item]
@@ -142,9 +132,7 @@ def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
         if least:
             most = start + SIDES[look[2]][1] * (1 if count == 1 else 2) + 8
             stop = min(stop, start + SIDES[look[2]][0] + int(draw.random() * (most - start)))
-        ranges = [(0, SIDE), (0, SIDE)]
-        ranges[axis] = (start, stop)
-        group = _apart(draw, look, count, *ranges)
+        group = _apart(draw, look, count, (0, start, SIDE, stop) if axis else (start, 0, stop, SIDE))
         if group is None:
             return None
         groups.append(group)
@@ -168,11 +156,11 @@ def _look(draw: Draw) -> Look:
     return draw.pick(tuple(SHAPES)), draw.pick(tuple(COLOURS)), draw.pick(tuple(SIDES))
 
 
-def _apart(draw: Draw, look: Look, count: int, across: Range, down: Range) -> list[Item] | None:
+def _apart(draw: Draw, look: Look, count: int, room: Box) -> list[Item] | None:
     """`count` alike objects that do not touch; None where there is no room after some attempts."""
     items: list[Item] = []
     for _ in range(8 * count):
-        item = _item(draw, look, across, down)
+        item = _item(draw, look, room)
         if item is not None and all(_gap(item.box, other.box) >= GAP for other in items):
             items.append(item)
             if len(items) == count:
@@ -180,19 +168,17 @@ def _apart(draw: Draw, look: Look, count: int, across: Range, down: Range) -> li
     return None
 
 
-def _item(draw: Draw, look: Look, across: Range, down: Range) -> Item | None:
+def _item(draw: Draw, look: Look, room: Box) -> Item | None:
     shape, colour, size = look
     turned = 0 if shape == "circle" else int((2 * draw.random() - 1) * (MOST_TURNED + 1))
     shortest, longest = SIDES[size]
     longer = shortest + int(draw.random() * (longest - shortest + 1))
     extent = [max(place) - min(place) for place in zip(*_turn(SHAPES[shape], turned), strict=True)]
     width, height = (round(longer * one / max(extent)) for one in extent)
-    room = across[1] - across[0] - width - 2, down[1] - down[0] - height - 2  # a pixel to the border at least
-    if min(room) < 0:
+    across, down = room[2] - room[0] - width - 2, room[3] - room[1] - height - 2  # a pixel to the border at least
+    if min(across, down) < 0:
         return None
-    left, top = (
-        start + 1 + int(draw.random() * (most + 1)) for start, most in zip((across[0], down[0]), room, strict=True)
-    )
+    left, top = (start + 1 + int(draw.random() * (most + 1)) for start, most in ((room[0], across), (room[1], down)))
     return Item(shape, colour, size, turned, (left, top, left + width, top + height))
 
 
@@ -250,18 +236,14 @@ def _outline(item: Item, inset: float) -> list[Point]:
     """The object's edge on the finer picture, moved inwards by `inset` pixels at its box."""
     xs, ys = zip(*_turn(SHAPES[item.shape], item.turned), strict=True)
     left, top, right, bottom = item.box
-    columns = _spread(xs, left, right, inset)
-    rows = _spread(ys, top, bottom, inset)
-    return list(zip(columns, rows, strict=True))
-
-
-def _spread(places: Sequence[float], start: int, stop: int, inset: float) -> list[float]:
-    """The places stretched to fill the pixels from start to stop, scaled about the middle of the shape."""
-    low, high = min(places), max(places)
-    first, last = start * FINER, stop * FINER - 1
-    middle = first - low / (high - low) * (last - first)
-    share = 1 - 2 * inset / (stop - start)
-    return [round(middle + share * place / (high - low) * (last - first)) for place in places]
+    spread = []
+    for places, start, stop in ((xs, left, right), (ys, top, bottom)):
+        low, high = min(places), max(places)
+        first, last = start * FINER, stop * FINER - 1
+        middle = first - low / (high - low) * (last - first)
+        share = 1 - 2 * inset / (stop - start)
+        spread.append([round(middle + share * place / (high - low) * (last - first)) for place in places])
+    return list(zip(*spread, strict=True))
 
 
 def _colour(tint: Sequence[int], share: float) -> tuple[int, int, int]:

@@ -18,21 +18,15 @@ DETERMINERS = {"a": 1, "an": 1, "two": 2, "three": 3, "four": 4}
 SIZES = {"small": "small", "little": "small", "large": "large", "big": "large"}
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
 
+CORNERS = {"top left": (0, 0), "top right": (2, 0), "bottom left": (0, 2), "bottom right": (2, 2)}
 PLACES = {  # column and row of the nine
-    "in the top left": (0, 0),
-    "in the top left corner": (0, 0),
+    **{f"in the {name}{end}": place for name, place in CORNERS.items() for end in ("", " corner")},
     "at the top": (1, 0),
-    "in the top right": (2, 0),
-    "in the top right corner": (2, 0),
     "on the left": (0, 1),
     "in the centre": (1, 1),
     "in the middle": (1, 1),
     "on the right": (2, 1),
-    "in the bottom left": (0, 2),
-    "in the bottom left corner": (0, 2),
     "at the bottom": (1, 2),
-    "in the bottom right": (2, 2),
-    "in the bottom right corner": (2, 2),
 }
 RELATIONS = {
     "to the left of": "left",

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.data.corpora.scene_drawing import Scene, invent, render
 from seqtool.data.corpora.scene_language import captions
 from seqtool.data.corpora.toy_phrases import Draw
@@ -20,7 +20,6 @@ VERSION = 2  # of the pictures and captions: raise it when either changes
 
 MOST = 1_000_000  # scenes of a split
 CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"
-SPLITS = ("train", "valid", "test")
 COMMAND = "seqtool prepare experiment=scenes_soft"
 
 
@@ -91,25 +90,20 @@ class Scenes(ImageCorpus):
             raise InputError(f"{self._directory} does not exist: {COMMAND} {given} draws the built-in images.")
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
-        found = _summary(self._directory)
-        if found.get("corpus") != self.name:
-            raise InputError(
-                f"{self._directory} is not a directory of the built-in images and is not overwritten: "
-                "set data.directory to a new one."
-            )
-        if found.get("version") != VERSION:
-            raise InputError(
-                f"{self._directory} has the built-in images of another version of seqtool: "
-                "remove it, or set data.directory to a new one."
-            )
+        try:
+            found = read_record(self._directory / SUMMARY)
+        except (OSError, ValueError):
+            found = {}  # nothing says what it is
         others = [name for name, value in self._record.items() if found.get(name) != value]
+        drawn, wanted = (" ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record))
+        if "corpus" in others:
+            problem = "is not a directory of the built-in images and is not overwritten:"
+        elif "version" in others:
+            problem = "has the built-in images of another version of seqtool: remove it, or"
+        else:
+            problem = f"has the built-in images of {drawn}, not {wanted}:"
         if others:
-            drawn, wanted = (
-                " ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record)
-            )
-            raise InputError(
-                f"{self._directory} has the built-in images of {drawn}, not {wanted}: set data.directory to a new one."
-            )
+            raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
 
     def images(self, split: str) -> list[Captioned]:
         return read_captions(self._directory, split)
@@ -145,11 +139,3 @@ def read_records(path: Path, split: str) -> list[dict[str, Any]]:
     if not found:
         raise InputError(f"{path.parent} has no split '{split}'; choose from {', '.join(SPLITS)}.")
     return found
-
-
-def _summary(directory: Path) -> dict[str, Any]:
-    """What the directory was made with; empty where nothing says so."""
-    try:
-        return read_record(directory / SUMMARY)
-    except (OSError, ValueError):
-        return {}

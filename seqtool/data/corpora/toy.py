@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seqtool.data.corpora.toy_grammar import sentence
-from seqtool.data.corpora.toy_phrases import Draw, Phrase, Spanish
+from seqtool.data.corpora.toy_phrases import Draw, Phrase, Word
 
 GRAMMAR = (  # part of what names a cache: change an entry whenever the grammar makes other text
     "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",
@@ -55,12 +55,12 @@ def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[
 
 def surface(made: Phrase) -> Pair | None:
     """Contractions, euphony, spaces, capitals and links; None for a sentence too short or too long."""
-    target: list[Spanish] = []
+    target: list[Word] = []
     for word in made.target:
         last = target[-1] if target else word
         if word.text == "el" and last.text in CONTRACTIONS:
             possible = *last.possible, *word.possible, *((word.sure,) if word.sure else ())
-            target[-1] = Spanish(CONTRACTIONS[last.text], last.sure or word.sure, possible)
+            target[-1] = Word(CONTRACTIONS[last.text], last.sure or word.sure, possible)
             continue
         if last.text == "y" and word.text.lower().startswith(("i", "hi")):
             target[-1] = replace(last, text="e")

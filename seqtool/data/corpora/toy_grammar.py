@@ -3,26 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from seqtool.data.corpora import toy_phrases as phrases
 from seqtool.data.corpora import toy_words as words
 from seqtool.data.corpora.toy_inflection import Verb, english_plural
-from seqtool.data.corpora.toy_phrases import (
-    NOTHING,
-    Draw,
-    English,
-    Nominal,
-    Phrase,
-    Spanish,
-    agreeing,
-    contrast,
-    description,
-    location,
-    noun_phrase,
-    object_pronoun,
-    personal,
-    phrase,
-    pronoun,
-    subject,
-)
+from seqtool.data.corpora.toy_phrases import NOTHING, Draw, Nominal, Phrase, Word, agreeing, noun_phrase, phrase
 
 # Sentences
 
@@ -37,11 +21,11 @@ def sentence(draw: Draw) -> Phrase:
     if shape < 0.58:
         return statement(clause(draw, tense, time="anywhere"))
     if shape < 0.70:  # My mother bought a red car but sold the house.
-        who = subject(draw)
+        who = phrases.subject(draw)
         unsaid = replace(who, source=(), target=())
-        return statement(action(draw, who, tense) + contrast(draw) + action(draw, unsaid, tense))
+        return statement(action(draw, who, tense) + phrases.contrast(draw) + action(draw, unsaid, tense))
     if shape < 0.78:
-        return statement(clause(draw, tense) + phrase(",", ",:0") + contrast(draw) + clause(draw, tense))
+        return statement(clause(draw, tense) + phrase(",", ",:0") + phrases.contrast(draw) + clause(draw, tense))
     if shape < 0.86:
         return statement(clause(draw, tense) + phrase("because", "porque:0") + clause(draw, tense))
     if shape < 0.90:
@@ -51,7 +35,8 @@ def sentence(draw: Draw) -> Phrase:
         condition = phrase("if", "si:0") + clause(draw, "present") + phrase(",", ",:0")
         return statement(condition + clause(draw, "future"))
     said = phrase("that", "que:0") + clause(draw, tense)
-    return statement(assemble(subject(draw), draw.pick(words.SAYING), "past" if tense == "past" else "present", said))
+    who, verb = phrases.subject(draw), draw.pick(words.SAYING)
+    return statement(assemble(who, verb, "past" if tense == "past" else "present", said))
 
 
 def statement(said: Phrase) -> Phrase:
@@ -60,7 +45,7 @@ def statement(said: Phrase) -> Phrase:
 
 def question(asked: Phrase) -> Phrase:
     end = phrase("?", "?:0")
-    return Phrase((), (Spanish("¿", None, end.source),)) + asked + end
+    return Phrase((), (Word("¿", None, end.source),)) + asked + end
 
 
 def open_question(draw: Draw, tense: str) -> Phrase:
@@ -73,7 +58,7 @@ def open_question(draw: Draw, tense: str) -> Phrase:
         thing = noun_phrase(draw, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
         return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
     asked = draw.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return asked + action(draw, subject(draw, asked=True), tense, asked=True, time="nowhere")
+    return asked + action(draw, phrases.subject(draw, asked=True), tense, asked=True, time="nowhere")
 
 
 # Clauses
@@ -82,19 +67,18 @@ def open_question(draw: Draw, tense: str) -> Phrase:
 def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
     shape = draw.random()
     if shape < 0.55:
-        return action(draw, subject(draw, asked), tense, asked=asked, time=time)
+        return action(draw, phrases.subject(draw, asked), tense, asked=asked, time=time)
     if shape < 0.70:
-        return being(draw, subject(draw, asked), tense, asked)
+        return being(draw, phrases.subject(draw, asked), tense, asked)
     if shape < 0.83:
         return being(draw, thing_phrase(draw), tense, asked)
     if shape < 0.88:  # The dog sleeps in the garden.
         animal = noun_phrase(draw, ("animal",), words.SUBJECT)
-        verb = draw.pick((words.SLEEP, words.RUN))
-        return assemble(animal, verb, tense, location(draw, ("home", "place")), asked=asked)
+        return assemble(animal, draw.pick(words.ANIMAL), tense, phrases.location(draw, ("home", "place")), asked=asked)
     if shape < 0.93:  # There is a cat on the table.
         thing = noun_phrase(draw, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
-        there = Nominal((English("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + location(draw, ("furniture", "home")), asked=asked)
+        there = Nominal((Word("there"),), person=thing.person)
+        return assemble(there, words.HABER, tense, thing + phrases.location(draw, ("furniture", "home")), asked=asked)
     return liking(draw, "past" if tense == "past" else "present", asked)
 
 
@@ -108,10 +92,12 @@ def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: s
         rest = objects(draw, verb, negated, asked)
     elif shape < 0.75:
         verb = draw.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
-        clitic = object_pronoun(draw, who)
+        mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
+        english, spanish, _ = draw.pick([one for one in words.CLITICS if one[2] not in mine])
+        clitic = phrase(english, f"{spanish}:0")  # sees him: lo ve
     elif shape < 0.9:
         verb = draw.pick(words.STAYING)
-        rest = location(draw, ("home", "place"))
+        rest = phrases.location(draw, ("home", "place"))
     else:
         verb = draw.pick(words.MOVING)
         rest = phrase("to", "a:0") + noun_phrase(draw, ("place",), words.LOCAL)
@@ -132,35 +118,33 @@ def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: s
 
 def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
     """Is tall (ser), is tired (estar), is in the garden, is a doctor."""
-    human = who.kind in words.HUMAN
     negated = not asked and draw.chance(0.12)
     shape = draw.random()
     if shape < 0.7:
-        verb, groups = (
-            (words.SER, words.AFTER) if shape < 0.4 or who.kind not in words.STATE else (words.ESTAR, words.STATE)
-        )
+        lasts = shape < 0.4 or who.kind not in words.STATE
+        verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
         said = {word.text for word in who.source}
         news = [group for group in groups[who.kind] if said.isdisjoint(english for english, _ in group)]
-        rest = description(draw, news, who, predicate=True)
-        return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
-    if human and shape < 0.85:
-        english = draw.pick(tuple(words.PROFESSIONS))
-        name = agreeing(english_plural(english) if who.plural else english, words.PROFESSIONS[english], who)
-        rest = name if who.plural else phrase("a", "") + name
-        return assemble(who, words.SER, tense, rest, negated=negated, asked=asked, predicate=True)
-    kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-    return assemble(who, words.ESTAR, tense, location(draw, kinds), negated=negated, asked=asked)
+        rest = phrases.description(draw, news, who, predicate=True)
+    elif who.kind in words.HUMAN and shape < 0.85:
+        english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
+        name = agreeing(english_plural(english) if who.plural else english, forms, who)
+        verb, rest = words.SER, name if who.plural else phrase("a", "") + name
+    else:
+        kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
+        return assemble(who, words.ESTAR, tense, phrases.location(draw, kinds), negated=negated, asked=asked)
+    return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
 
 
 def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
     """I like cats: me gustan los gatos, where the cats are the subject."""
-    who = pronoun(draw, asked)
+    who = phrases.one_word(draw, words.PRONOUNS[asked:], said=False)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
     bare = draw.chance(0.35)
     liked = noun_phrase(draw, kinds, ("bare",) if bare else words.DEFINITE)
-    article = Spanish(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
+    article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
     rest = Phrase((), (article,)) + liked if bare else liked
-    clitic = Phrase((), (Spanish(words.DATIVES[who.person], who.source[0]),))
+    clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
     agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
     verb = replace(words.LIKE, spanish=agreed)
     negated = not asked and draw.chance(0.15)
@@ -189,28 +173,24 @@ def assemble(
     if modal is not None:  # wants to buy: quiere comprar
         finite, to = modal
         chain = phrase(f"to {verb.base}", f"{to} {verb.infinitive}:1")
-    verbs = english_verb(finite, who.person, tense, helped=negated or asked)
-    auxiliary, main = (phrase(english, "").source for english in verbs)
+    if tense == "future":
+        english = "will", finite.base
+    elif finite.base == "be":  # is … going
+        english = finite.english[tense][who.person], finite.participle
+    elif negated or asked:  # did … buy
+        english = "did" if tense == "past" else "does" if who.person == 2 else "do", finite.base
+    else:
+        english = "", finite.english[tense][who.person]
+    auxiliary, main = (phrase(verbs, "").source for verbs in english)
     particles = (phrase("not", "no:0") if negated else NOTHING) + (adverb or NOTHING)
     source = particles.source + main + chain.source + clitic.source + rest.source
-    head = Spanish(finite.spanish[tense][who.person], (auxiliary + main)[-1])
+    head = Word(finite.spanish[tense][who.person], (auxiliary + main)[-1])
     target = (*particles.target, *clitic.target, head)
     if predicate and asked:
         return Phrase(auxiliary + who.source + source, target + rest.target + who.target)
     if asked:
         return Phrase(auxiliary + who.source + source, target + who.target + chain.target + rest.target)
     return Phrase(who.source + auxiliary + source, who.target + target + chain.target + rest.target)
-
-
-def english_verb(verb: Verb, person: int, tense: str, *, helped: bool) -> tuple[str, str]:
-    """The auxiliary, if any, and the rest: will buy, did … buy, is … going."""
-    if tense == "future":
-        return "will", verb.base
-    if verb.base == "be":
-        return verb.english[tense][person], verb.participle
-    if helped:
-        return "did" if tense == "past" else "does" if person == 2 else "do", verb.base
-    return "", verb.english[tense][person]
 
 
 def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
@@ -226,9 +206,9 @@ def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
     kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
     second = noun_phrase(draw, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not draw.chance(0.2):
-        return personal(first, verb)
-    joined = phrase("or", "o:0") if asked else contrast(draw) if owned else phrase("and", "y:0")
-    return personal(first, verb) + joined + personal(second, verb)
+        return phrases.personal(first, verb)
+    joined = phrase("or", "o:0") if asked else phrases.contrast(draw) if owned else phrase("and", "y:0")
+    return phrases.personal(first, verb) + joined + phrases.personal(second, verb)
 
 
 def thing_phrase(draw: Draw) -> Nominal:
@@ -242,5 +222,5 @@ def thing_phrase(draw: Draw) -> Nominal:
 def relative(draw: Draw, thing: Nominal) -> Nominal:
     """The house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(subject(draw), draw.pick(verbs), "past", NOTHING)
+    both = thing + phrase("that", "que:0") + assemble(phrases.subject(draw), draw.pick(verbs), "past", NOTHING)
     return replace(thing, source=both.source, target=both.target)

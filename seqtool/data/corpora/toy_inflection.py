@@ -45,19 +45,18 @@ def plural(word: str) -> str:
     return {"joven": "jóven"}.get(word, word.replace("ín", "in").replace("ón", "on")) + "es"
 
 
-def paradigm(adjective: str) -> tuple[str, ...]:
-    """The four forms of an adjective, written out or regular: hermoso, grande, azul."""
-    written = tuple(adjective.split("-"))
-    if len(written) == 1:
-        feminine = adjective[:-1] + "a" if adjective.endswith("o") else adjective
-        written = adjective, feminine
-    return written if len(written) == 4 else (*written, plural(written[0]), plural(written[1]))
-
-
 def paradigms(entries: str) -> dict[str, tuple[str, ...]]:
-    """By English word the Spanish forms, from entries of `english:paradigm`."""
-    pairs = (entry.split(":") for entry in entries.split())
-    return {english: paradigm(spanish) for english, spanish in pairs}
+    """By English word the Spanish forms, from entries of `english:paradigm`, written out or regular: hermoso, azul."""
+    found = {}
+    for entry in entries.split():
+        english, forms = entry.split(":")
+        written = forms.split("-")
+        if len(written) == 1:
+            written.append(forms[:-1] + "a" if forms.endswith("o") else forms)
+        if len(written) == 2:
+            written += [plural(form) for form in written]
+        found[english] = tuple(written)
+    return found
 
 
 def choices(table: str) -> dict[str, list[list[Adjective]]]:
@@ -96,44 +95,30 @@ def verb(english: str, infinitive: str, objects: str = "", *, participle: str = 
     for tense in ("present", "past", "future"):
         name = tense if tense != "past" else "imperfect" if stative else "preterite"
         stem = FUTURE_STEMS.get(infinitive, infinitive) if tense == "future" else infinitive[:-2]
-        regular = " ".join(stem + ending for ending in ENDINGS[infinitive[-2:], name].split())
-        spanish[tense] = tuple(IRREGULAR.get(f"{infinitive} {name}", regular).split())
+        stressed = STRESSED_STEMS.get(infinitive, stem) if tense == "present" else stem
+        endings = ENDINGS[name][infinitive[-2:]].split()
+        regular = " ".join((stem if ending.endswith("mos") else stressed) + ending for ending in endings)
+        spanish[tense] = tuple(IRREGULAR.get(infinitive, {}).get(name, regular).split())
     return Verb(base, known, infinitive, spanish, tuple(objects.split()), participle, stative)
 
 
 ENDINGS = {
-    ("ar", "present"): "o as a amos an",
-    ("er", "present"): "o es e emos en",
-    ("ir", "present"): "o es e imos en",
-    ("ar", "preterite"): "é aste ó amos aron",
-    ("er", "preterite"): "í iste ió imos ieron",
-    ("ir", "preterite"): "í iste ió imos ieron",
-    ("ar", "imperfect"): "aba abas aba ábamos aban",
-    ("er", "imperfect"): "ía ías ía íamos ían",
-    ("ir", "imperfect"): "ía ías ía íamos ían",
-    **{(kind, "future"): "é ás á emos án" for kind in ("ar", "er", "ir")},
+    "present": {"ar": "o as a amos an", "er": "o es e emos en", "ir": "o es e imos en"},
+    "preterite": {"ar": "é aste ó amos aron", "er": "í iste ió imos ieron", "ir": "í iste ió imos ieron"},
+    "imperfect": {"ar": "aba abas aba ábamos aban", "er": "ía ías ía íamos ían", "ir": "ía ías ía íamos ían"},
+    "future": dict.fromkeys(("ar", "er", "ir"), "é ás á emos án"),
 }
+STRESSED_STEMS = {"querer": "quier", "encontrar": "encuentr", "cerrar": "cierr", "perder": "pierd", "dormir": "duerm"}
 FUTURE_STEMS = {"tener": "tendr", "decir": "dir", "querer": "querr", "saber": "sabr"}
 IRREGULAR = {
-    "ser present": "soy eres es somos son",
-    "ser imperfect": "era eras era éramos eran",
-    "estar present": "estoy estás está estamos están",
-    "haber present": "hay hay hay hay hay",
-    "haber imperfect": "había había había había había",
-    "haber future": "habrá habrá habrá habrá habrá",
-    "ir present": "voy vas va vamos van",
-    "ir preterite": "fui fuiste fue fuimos fueron",
-    "tener present": "tengo tienes tiene tenemos tienen",
-    "querer present": "quiero quieres quiere queremos quieren",
-    "encontrar present": "encuentro encuentras encuentra encontramos encuentran",
-    "cerrar present": "cierro cierras cierra cerramos cierran",
-    "perder present": "pierdo pierdes pierde perdemos pierden",
-    "conocer present": "conozco conoces conoce conocemos conocen",
-    "dormir present": "duermo duermes duerme dormimos duermen",
-    "dormir preterite": "dormí dormiste durmió dormimos durmieron",
-    "ver present": "veo ves ve vemos ven",
-    "ver preterite": "vi viste vio vimos vieron",
-    "decir present": "digo dices dice decimos dicen",
-    "decir preterite": "dije dijiste dijo dijimos dijeron",
-    "saber present": "sé sabes sabe sabemos saben",
+    "ser": {"present": "soy eres es somos son", "imperfect": "era eras era éramos eran"},
+    "estar": {"present": "estoy estás está estamos están"},
+    "haber": {"present": "hay " * 5, "imperfect": "había " * 5, "future": "habrá " * 5},
+    "ir": {"present": "voy vas va vamos van", "preterite": "fui fuiste fue fuimos fueron"},
+    "tener": {"present": "tengo tienes tiene tenemos tienen"},
+    "conocer": {"present": "conozco conoces conoce conocemos conocen"},
+    "dormir": {"preterite": "dormí dormiste durmió dormimos durmieron"},
+    "ver": {"present": "veo ves ve vemos ven", "preterite": "vi viste vio vimos vieron"},
+    "decir": {"present": "digo dices dice decimos dicen", "preterite": "dije dijiste dijo dijimos dijeron"},
+    "saber": {"present": "sé sabes sabe sabemos saben"},
 }

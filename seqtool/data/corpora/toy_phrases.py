@@ -1,6 +1,6 @@
 """Phrases of the built-in corpus, both languages at once: subjects, objects, places, descriptions.
 
-A Spanish word holds the English words that it came from: phrases are joined without counting positions.
+Spanish words hold the English words that they came from: phrases are joined without counting positions.
 """
 
 import random
@@ -28,21 +28,18 @@ class Draw:
 
 
 @dataclass(frozen=True, eq=False)
-class English:
-    text: str
+class Word:
+    """A word of either language; of a Spanish one also the English word that it surely, or possibly, came from."""
 
-
-@dataclass(frozen=True, eq=False)
-class Spanish:
     text: str
-    sure: English | None = None
-    possible: tuple[English, ...] = ()
+    sure: "Word | None" = None
+    possible: tuple["Word", ...] = ()
 
 
 @dataclass(frozen=True)
 class Phrase:
-    source: tuple[English, ...] = ()
-    target: tuple[Spanish, ...] = ()
+    source: tuple[Word, ...] = ()
+    target: tuple[Word, ...] = ()
 
     def __add__(self, other: "Phrase") -> "Phrase":
         return Phrase(self.source + other.source, self.target + other.target)
@@ -54,7 +51,7 @@ class Nominal(Phrase):
 
     person: int = 2  # of a verb: I, you, he, we, they
     gender: int = 0
-    heads: tuple[English, ...] = ()  # the words that decide the gender
+    heads: tuple[Word, ...] = ()  # the words that decide the gender
     kind: str = "person"
 
     @property
@@ -67,61 +64,48 @@ NOTHING = Phrase()
 
 def phrase(english: str, spanish: str) -> Phrase:
     """Words with their links: "last week" gave "la~1 semana:1 pasada:0~1"."""
-    source = tuple(English(word) for word in english.split())
+    source = tuple(Word(word) for word in english.split())
     target = []
     for entry in spanish.split():
         rest, *possible = entry.split("~")
         text, _, sure = rest.partition(":")
-        target.append(Spanish(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
+        target.append(Word(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
     return Phrase(source, tuple(target))
 
 
 def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
     """An article or adjective; where its form tells the gender, the noun's heads are possible links."""
-    word = English(english)
+    word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
-    return Phrase((word,), (Spanish(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
+    return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
 
 
 def subject(draw: Draw, asked: bool = False) -> Nominal:
     shape = draw.random()
     if shape < 0.55:
-        return pronoun(draw, asked)
+        return one_word(draw, words.PRONOUNS[asked:], said=False)  # nobody asks what "I" do
     if shape < 0.85:
         return noun_phrase(draw, words.HUMAN, words.SUBJECT)
     if shape < 0.93:
-        return named(draw, words.NAMES)
-    first, second = named(draw, words.NAMES[:-1]), named(draw, words.NAMES[-1:])
+        return one_word(draw, words.NAMES)
+    first, second = one_word(draw, words.NAMES[:-1]), one_word(draw, words.NAMES[-1:])
     if draw.chance(0.6):
         second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
     both = first + phrase("and", "y:0") + second
     return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
 
 
-def pronoun(draw: Draw, asked: bool) -> Nominal:
-    """Spanish drops it. Nobody asks what "I" do."""
-    text, person, gender = draw.pick(words.PRONOUNS[asked:])
-    word = English(text)
-    return Nominal((word,), (), person, gender, (word,))
-
-
-def named(draw: Draw, names: Sequence[tuple[str, int]]) -> Nominal:
-    text, gender = draw.pick(names)
-    word = English(text)
-    return Nominal((word,), (Spanish(text, word),), 2, gender, (word,))
-
-
-def object_pronoun(draw: Draw, who: Nominal) -> Phrase:
-    """Sees him: lo ve. "I see me" is left out."""
-    mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())
-    english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
-    return phrase(english, f"{spanish}:0")
+def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, said: bool = True) -> Nominal:
+    """A name, or a pronoun, which is not said in Spanish."""
+    text, person, gender = draw.pick(options)
+    word = Word(text)
+    return Nominal((word,), (Word(text, word),) if said else (), person, gender, (word,))
 
 
 def personal(thing: Nominal, verb: Verb) -> Phrase:
     """Persons take the preposition a, except after tener."""
     if thing.kind in words.HUMAN and verb is not words.HAVE:
-        return Phrase((), (Spanish("a", None, thing.heads),)) + thing
+        return Phrase((), (Word("a", None, thing.heads),)) + thing
     return thing
 
 
@@ -144,26 +128,22 @@ def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *,
     many = chosen in words.PLURAL
     if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
         many = draw.chance(0.25)
-    head = English(noun.english[many])
-    center = Phrase((head,), (Spanish(noun.spanish[many], head),))
-    agreed = Nominal(center.source, center.target, 4 if many else 2, noun.gender, (head,), noun.kind)
+    head = Word(noun.english[many])
+    bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
 
     before = after = NOTHING
     if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
         ranked = chosen in words.DEFINITE and chosen != "this"
         word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
-        before = agreeing(word, words.BEFORE[word], agreed)
+        before = agreeing(word, words.BEFORE[word], bare)
     elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
-        after = description(draw, words.AFTER[noun.kind], agreed)
-    made = determiner(draw, chosen, agreed) + before
-    whole = NOTHING
+        after = description(draw, words.AFTER[noun.kind], bare)
+    before = determiner(draw, chosen, bare) + before
+    source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
     if noun.kind == "part" and chosen == "the":  # the door of the house
         whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
-    return replace(
-        agreed,
-        source=made.source + after.source + center.source + whole.source,
-        target=made.target + center.target + after.target + whole.target,
-    )
+        source, target = source + whole.source, target + whole.target
+    return replace(bare, source=source, target=target)
 
 
 def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:

@@ -5,14 +5,13 @@ from seqtool.data.corpora.toy_inflection import choices, nouns, paradigms, verb
 BE = "be is was"
 SER, ESTAR, HABER = (verb(BE, infinitive, stative=True) for infinitive in ("ser", "estar", "haber"))
 GOING = verb(BE, "ir", participle="going")
-HAVE = verb("have has had", "tener", "kin animal text thing clothes food furniture home", stative=True)
 LIKE = verb("like likes liked", "gustar")
-SLEEP, RUN = verb("sleep sleeps slept", "dormir"), verb("run runs ran", "correr")
 GOODS = "animal text thing clothes food furniture home"
+HAVE = verb("have has had", "tener", f"kin {GOODS}", stative=True)
+WANT = verb("want wants wanted", "querer", GOODS, stative=True)
+NEED = verb("need needs needed", "necesitar", "thing clothes food furniture", stative=True)
 TRANSITIVE = [
-    HAVE,
-    verb("want wants wanted", "querer", GOODS, stative=True),
-    verb("need needs needed", "necesitar", "thing clothes food furniture", stative=True),
+    *(HAVE, WANT, NEED),
     verb("know knows knew", "conocer", "person kin place", stative=True),
     verb("buy buys bought", "comprar", GOODS),
     verb("sell sells sold", "vender", GOODS),
@@ -32,25 +31,20 @@ TRANSITIVE = [
     verb("help helps helped", "ayudar", "person kin"),
     verb("call calls called", "llamar", "person kin"),
 ]
+ANIMAL = (verb("sleep sleeps slept", "dormir"), verb("run runs ran", "correr"))  # what animals do, too
 STAYING = [  # in a place
     verb("live lives lived", "vivir", stative=True),
     verb("work works worked", "trabajar"),
     verb("sing sings sang", "cantar"),
     verb("dance dances danced", "bailar"),
-    SLEEP,
-    RUN,
+    *ANIMAL,
 ]
 MOVING = [  # to a place
     verb("go goes went", "ir"),
     verb("travel travels traveled", "viajar"),
     verb("return returns returned", "regresar"),
 ]
-MODALS = [  # and what "to" becomes
-    (GOING, "a:0"),
-    (verb("want wants wanted", "querer", stative=True), ""),
-    (verb("need needs needed", "necesitar", stative=True), ""),
-    (verb("have has had", "tener", stative=True), "que:0"),
-]
+MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # and what "to" becomes
 SAYING = [
     verb("think thinks thought", "creer", stative=True),
     verb("know knows knew", "saber", stative=True),
@@ -72,7 +66,8 @@ NOUNS = nouns("""
     place: park parque m in, hotel hotel m in, station estación f at, street calle f on, town pueblo m in
     part: door puerta f, window ventana f
 """)
-NAMES = (("Ana", 1), ("Carmen", 1), ("Luis", 0), ("Pablo", 0), ("Hugo", 0), ("Isabel", 1))
+# With person and gender:
+NAMES = (("Ana", 2, 1), ("Carmen", 2, 1), ("Luis", 2, 0), ("Pablo", 2, 0), ("Hugo", 2, 0), ("Isabel", 2, 1))
 PROFESSIONS = paradigms("teacher:profesor-profesora doctor:médico nurse:enfermero lawyer:abogado")
 PRONOUNS = (("I", 0, 0), ("you", 1, 0), ("he", 2, 0), ("she", 2, 1), ("we", 3, 0), ("they", 4, 0))
 CLITICS = (("me", "me", 0), ("you", "te", 1), ("him", "lo", 2), ("her", "la", 2), ("us", "nos", 3), ("them", "los", 4))

@@ -6,6 +6,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, final
 
@@ -15,13 +17,12 @@ from numpy.typing import NDArray
 
 from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
-from seqtool.data.configuration import CacheSettings, cache_settings, make_corpus
+from seqtool.data.configuration import CacheSettings, cache_settings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
 from seqtool.data.preparation import Steps, prepare
-from seqtool.data.text.encoding import Texts, token_type
-from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
 from seqtool.runtime.files import one_line, write_lines
@@ -36,23 +37,11 @@ def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.
     `encoder`; see `prepare`. The store is made on `device`, where it is not there.
     """
     settings = cache_settings(config)
-    _check_one_sided(settings)
-    corpus = make_corpus(config, ImageCorpus, trusted=trusted)
-    return prepare(corpus, settings, lambda: CaptionSteps(corpus, settings, encoder, device), trusted=trusted)
-
-
-def _check_one_sided(settings: CacheSettings) -> None:
-    """Raise InputError on settings that only mean something for two languages."""
-    vocabulary = settings.vocabulary
-    unused = {
-        "data.vocabulary.joint=true": vocabulary.joint,
-        f"data.vocabulary.source_size={vocabulary.source_size}": vocabulary.source_size is not None,
-        f"data.vocabulary.target_size={vocabulary.target_size}": vocabulary.target_size is not None,
-        f"data.limits.ratio={settings.limits.ratio}": settings.limits.ratio is not None,
-    }
-    for setting, given in unused.items():
-        if given:
+    for name in ("vocabulary.joint", "vocabulary.source_size", "vocabulary.target_size", "limits.ratio"):
+        if (value := attrgetter(name)(settings)) not in (None, False):
+            setting = f"data.{name}={str(value).lower()}"
             raise InputError(f"{setting} is for translation: captions have one vocabulary and one side; leave it out.")
+    return prepare(config, ImageCorpus, partial(CaptionSteps, encoder=encoder, device=device), trusted=trusted)
 
 
 @final
@@ -65,7 +54,7 @@ class CaptionSteps(Steps):
     training = "captions of the split 'train'"
 
     def __init__(
-        self, corpus: ImageCorpus, settings: CacheSettings, encoder: EncoderSettings, device: torch.device
+        self, corpus: ImageCorpus, settings: CacheSettings, *, encoder: EncoderSettings, device: torch.device
     ) -> None:
         """Stores the images. Raises InputError where a split has none that can be used."""
         splits = {split: corpus.images(split) for split in corpus.splits()}
@@ -83,7 +72,7 @@ class CaptionSteps(Steps):
                 first = f"; {self._reasons[images[0].file]}" if images else "."
                 raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
         content = self._content(dict(zip(files, store.digests, strict=True)))
-        super().__init__(corpus, corpus.name, {"images": content})
+        super().__init__(corpus, settings, corpus.name, {"images": content})
 
     def texts(self, split: str) -> Iterator[Texts]:
         """The captions without their final full stop."""
@@ -104,21 +93,13 @@ class CaptionSteps(Steps):
     def dropped(self, split: str) -> Counter[str]:
         return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})
 
-    def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    def summary(self, directory: Path) -> dict[str, Any]:
         refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
-        known = vocabularies["target"]
-        return {"vocabulary": {"kind": known.kind, "size": len(known)}, "token_type": token_type(known).str}
+        return {}
 
-    def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-        target = counts["target"]
-        return {
-            "images": len(self._used[split]),
-            "captions": target["sentences"],
-            "tokens": target["tokens"],
-            "unknown": target["unknown"],
-            "refused": len(self._refused[split]),
-        }
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {"images": len(self._used[split]), **counts, "refused": len(self._refused[split])}
 
     def made(self, cache: Path) -> None:
         if self.store.refused:

@@ -55,7 +55,10 @@ class ImageStore:
         known = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
         self.rows = np.array([known.get(digest or "", -1) for digest in digests], np.int64)
-        self.refused = {i: self._reason(files[i], digests[i]) for i in np.flatnonzero(self.rows < 0).tolist()}
+        self.refused: dict[int, str] = {}
+        for i in np.flatnonzero(self.rows < 0).tolist():
+            reason = summary["refused"].get(digests[i])
+            self.refused[i] = unreadable(files[i]) if reason is None else f"{files[i]} {reason}"
 
     def __len__(self) -> int:
         return len(self._values)
@@ -78,10 +81,6 @@ class ImageStore:
         layer = f", layer {summary['layer']}" if summary["layer"] is not None else ""
         rows, columns = self.locations
         return f"annotation vectors {rows}×{columns}×{self.dimension} ({summary['backbone']}{layer}): {size}"
-
-    def _reason(self, file: Path, digest: str | None) -> str:
-        reason = self.summary["refused"].get(digest)
-        return unreadable(file) if reason is None else f"{file} {reason}"
 
 
 def weights_digest(module: nn.Module) -> str:

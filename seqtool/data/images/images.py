@@ -23,7 +23,6 @@ MAXIMUM_PIXELS = 100_000_000
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
 BAND = 1_000_000  # pixels that are converted at a time
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
-FITS = ("crop", "squash")
 ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values but 1, which is upright
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -141,8 +140,6 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
     """The RGB image as size×size×3: `crop` takes the square in its middle, `squash` all of it, out of shape."""
-    if mode not in FITS:
-        raise InputError(f"Unknown model.encoder.fit '{mode}'; choose from {', '.join(FITS)}.")
     width, height = image.size
     box = None
     if mode == "crop":  # cut out before it is scaled: a long, thin image would become a huge one

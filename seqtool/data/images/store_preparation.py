@@ -67,7 +67,7 @@ def prepare_store(
 
     if not distinct:
         raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}")
-    make_once(directory, fill, resumes=True)
+    make_once(directory, fill)
     return ImageStore(directory, files, digests)
 
 

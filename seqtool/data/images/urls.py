@@ -1,13 +1,13 @@
 """Fetching a file from the web within limits of size and time that no server can stretch."""
 
 import ipaddress
-import queue
 import re
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -45,7 +45,7 @@ def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SEC
     The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
     down, which ends it: their own timeouts begin anew with every byte.
     """
-    answer: queue.SimpleQueue[bytes | DownloadError] = queue.SimpleQueue()
+    answer: Future[bytes] = Future()
     deadline = time.monotonic() + seconds
     sockets: list[socket.socket] = []
 
@@ -55,28 +55,25 @@ def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SEC
 
     def work() -> None:
         try:
-            answer.put(_follow(address, maximum, deadline, watch))
-        except DownloadError as error:
-            answer.put(error)
-        except TimeoutError:
-            answer.put(_late(seconds))
-        except URLError as error:
-            is_late = isinstance(error.reason, TimeoutError)
-            answer.put(_late(seconds) if is_late else DownloadError(f"does not answer ({_reason(error.reason)})."))
+            answer.set_result(_follow(address, maximum, deadline, watch))
         except (OSError, HTTPException, ValueError) as error:  # ValueError: a host name that is none
-            answer.put(DownloadError(f"cannot be read ({_reason(error)})."))
+            answer.set_exception(error)
 
     threading.Thread(target=work, name="download", daemon=True).start()
     try:
-        found = answer.get(timeout=seconds)
-    except queue.Empty:
-        found = _late(seconds)
-        for one in sockets:
-            with suppress(OSError):  # it is closed
-                one.shutdown(socket.SHUT_RDWR)
-    if isinstance(found, DownloadError):
-        raise found
-    return found
+        return answer.result(timeout=seconds)
+    except DownloadError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        if isinstance(reason, TimeoutError):
+            for one in sockets:
+                with suppress(OSError):  # it is closed
+                    one.shutdown(socket.SHUT_RDWR)
+            raise DownloadError(f"was not there within {seconds:g} seconds.") from error
+        problem = "does not answer" if isinstance(error, URLError) else "cannot be read"
+        words = str(getattr(reason, "strerror", None) or reason).split()
+        raise DownloadError(f"{problem} ({' '.join(words).rstrip('.') or type(reason).__name__}).") from error
 
 
 def _follow(address: str, maximum: int, deadline: float, watch: Watch) -> bytes:
@@ -109,20 +106,18 @@ def _content(response: HTTPResponse, maximum: int) -> bytes:
 def _opener(address: str, watch: Watch) -> urllib.request.OpenerDirector:
     """What opens an address, every status but 2xx an HTTPError; redirects are not followed here."""
 
-    class Http(urllib.request.HTTPHandler):
+    class Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.request.HTTPRedirectHandler):
         def http_open(self, request: urllib.request.Request) -> HTTPResponse:
             return self.do_open(_watched(HTTPConnection, watch), request)
 
-    class Https(urllib.request.HTTPSHandler):
         def https_open(self, request: urllib.request.Request) -> HTTPResponse:
             return self.do_open(_watched(HTTPSConnection, watch), request)
 
-    class NoRedirects(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
             return None
 
     proxies = urllib.request.ProxyHandler({} if _is_local(address) else None)
-    return urllib.request.build_opener(proxies, Http(), Https(), NoRedirects())
+    return urllib.request.build_opener(proxies, Watched())
 
 
 def _watched(kind: type[HTTPConnection], watch: Watch) -> Any:
@@ -156,11 +151,3 @@ def _is_local(address: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name
         return False
-
-
-def _late(seconds: float) -> DownloadError:
-    return DownloadError(f"was not there within {seconds:g} seconds.")
-
-
-def _reason(error: object) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split()).rstrip(".") or type(error).__name__

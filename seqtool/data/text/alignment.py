@@ -6,7 +6,6 @@ attention has: target words × source words.
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,8 @@ Link = tuple[int, int]
 Matrix = NDArray[np.floating]
 
 PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
+WORD = re.compile(r"[{0}]+|[^\s{0}](?:\S*[^\s{0}])?".format(re.escape(PUNCTUATION)))
+LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
 
 
@@ -26,7 +27,7 @@ def words(text: str) -> list[str]:
     Nothing inside a word is split, nor is a run of punctuation, so that text which is tokenised already keeps
     its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?
     """
-    return [text[start:end] for start, end in _spans(text)]
+    return WORD.findall(text)
 
 
 def piece_words(pieces: Sequence[str]) -> list[int]:
@@ -36,7 +37,7 @@ def piece_words(pieces: Sequence[str]) -> list[int]:
     the word that it begins, and is -1 where none follows.
     """
     text = "".join(pieces).replace(SPACE, " ")
-    ends = [end for _, end in _spans(text)]
+    ends = [found.end() for found in WORD.finditer(text)]
     indices, position, word = [], 0, 0
     for piece in pieces:
         following = len(text) - len(text[position:].lstrip())  # where the piece's first letter is, or the next one
@@ -94,7 +95,7 @@ def parse_pharaoh(line: str, *, place: str = "Alignment") -> tuple[set[Link], se
     sure: set[Link] = set()
     possible: set[Link] = set()
     for item in line.split():
-        match = _LINK.fullmatch(item)
+        match = LINK.fullmatch(item)
         if match is None:
             raise InputError(
                 f"{place}: '{item}' is not an alignment link; expected i-j (sure) or i?j (possible), "
@@ -109,21 +110,6 @@ def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     """Links as a line in Pharaoh format, in the order of the target."""
     marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
-
-
-_LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
-
-
-def _spans(text: str) -> list[tuple[int, int]]:
-    """Where each word starts and ends in the text."""
-    spans = []
-    for match in re.finditer(r"\S+", text):
-        token, start = match[0], match.start()
-        left = len(token) - len(token.lstrip(PUNCTUATION))
-        right = len(token.rstrip(PUNCTUATION))
-        cuts = [0, len(token)] if left == len(token) else [0, left, right, len(token)]
-        spans += [(start + a, start + b) for a, b in pairwise(cuts) if a < b]
-    return spans
 
 
 def _membership(pieces: Sequence[str]) -> NDArray[np.float64]:

@@ -20,10 +20,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
     ids: dict[str, int] = {}
     for index in range(4, len(vocabulary)):
         piece = vocabulary.piece(index)
-        ids.setdefault(piece.removeprefix("▁"), index)
-        ids[piece] = index
-        if piece.startswith("▁"):
-            ids[piece.removeprefix("▁")] = index
+        ids |= {piece: index, piece.removeprefix("▁"): index}
     found: dict[int, NDArray[np.float32]] = {}
     for number, line in enumerate(read_lines(path), 1):
         word, *values = line.rstrip().rsplit(" ", size)  # a word may hold spaces

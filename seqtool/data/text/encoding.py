@@ -1,9 +1,9 @@
 """Text to token ids, in chunks, over several processes, with what was left out counted."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, compress, islice
 from pathlib import Path
 
@@ -73,26 +73,6 @@ class Encoded:
     dropped: Counter[str]
 
 
-class Encoder:
-    """Texts to ids, each side by its vocabulary. Without limits every example is kept."""
-
-    def __init__(self, vocabularies: Sequence[Vocabulary]) -> None:
-        self.vocabularies = vocabularies
-
-    def __call__(self, examples: Sequence[Texts], limits: LimitSettings | None) -> Encoded:
-        texts = zip(*examples, strict=True)
-        sides = [known.encode_batch(lines) for known, lines in zip(self.vocabularies, texts, strict=True)]
-        lengths = (map(len, example) for example in zip(*sides, strict=True))
-        reasons = [None if limits is None else limits.reason(*each) for each in lengths]
-        kept = np.array([reason is None for reason in reasons])
-        chosen = (list(compress(side, kept)) for side in sides)
-        return Encoded(
-            sides=tuple(_side(ids, known) for ids, known in zip(chosen, self.vocabularies, strict=True)),
-            kept=kept,
-            dropped=Counter(reason for reason in reasons if reason),
-        )
-
-
 def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
     """Two bytes a token where they suffice, otherwise four; little-endian on every machine."""
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
@@ -113,28 +93,33 @@ def encode(
     of the examples is small. A few chunks are in memory at a time, however many there are.
     """
     processes = workers.number(processes) if count >= SMALL else 1
-    tasks = ((directory, tuple(sides), chunk, limits) for chunk in _chunks(examples))
-    yield from workers.in_order(_encoded, tasks, workers=processes)
+    iterator = iter(examples)
+    chunks = iter(lambda: list(islice(iterator, CHUNK)), [])
+    encoded = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
+    return workers.in_order(encoded, chunks, workers=processes)
 
 
-def _encoded(task: tuple[Path, tuple[str, ...], Sequence[Texts], LimitSettings | None]) -> Encoded:
-    directory, sides, examples, limits = task
-    return _encoder(directory, sides)(examples, limits)
+def encode_chunk(
+    examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
+) -> Encoded:
+    """The examples as ids, each side by its vocabulary. Without limits every one is kept."""
+    vocabularies = _loaded(directory, sides).values()
+    texts = zip(*examples, strict=True)
+    ids = [known.encode_batch(lines) for known, lines in zip(vocabularies, texts, strict=True)]
+    lengths = (map(len, example) for example in zip(*ids, strict=True))
+    reasons = [None if limits is None else limits.reason(*each) for each in lengths]
+    kept = np.array([reason is None for reason in reasons])
+    return Encoded(
+        sides=tuple(_side(list(compress(side, kept)), known) for side, known in zip(ids, vocabularies, strict=True)),
+        kept=kept,
+        dropped=Counter(reason for reason in reasons if reason),
+    )
 
 
-@lru_cache(maxsize=1)
-def _encoder(directory: Path, sides: tuple[str, ...]) -> Encoder:
-    """Of this process."""
-    return Encoder(list(load_all(directory, sides).values()))
+_loaded = lru_cache(maxsize=1)(load_all)  # by each process
 
 
 def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:
     lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(lengths.sum()))
     return Side(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
-
-
-def _chunks(examples: Iterable[Texts]) -> Iterator[list[Texts]]:
-    iterator = iter(examples)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk

@@ -1,23 +1,65 @@
-"""Preparing plain text: one column of tokens, whose lines end to end are the text."""
+"""Preparing sentence pairs, encoded by one vocabulary or two, and plain text, a column of lines with their ends."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.cache import Cache
-from seqtool.data.configuration import cache_settings, make_corpus
+from seqtool.data.configuration import CacheSettings
+from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import Steps, prepare
-from seqtool.data.text.encoding import Texts, token_type
-from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.data.text.encoding import Texts
+from seqtool.runtime.files import write_lines
 from seqtool.settings import Config
+
+
+def prepare_pairs(config: Config) -> Cache:
+    """The cache of the sentence pairs that `config`, the settings under `data`, describes; see `prepare`."""
+    return prepare(config, TextCorpus, PairSteps)
 
 
 def prepare_text(config: Config) -> Cache:
     """The cache of the text that `config`, the settings under `data`, describes; see `prepare`."""
-    settings = cache_settings(config)
-    corpus = make_corpus(config, PlainText, trusted=True)
-    return prepare(corpus, settings, lambda: TextSteps(corpus))
+    return prepare(config, PlainText, TextSteps)
+
+
+@final
+class PairSteps(Steps):
+    """Sentence pairs; of those that are not trained on, the cache keeps the text and gold alignments."""
+
+    corpus: TextCorpus
+    unit = "pairs"
+    training = "training pairs"
+
+    def __init__(self, corpus: TextCorpus, settings: CacheSettings) -> None:
+        languages = [corpus.source_language, corpus.target_language]
+        super().__init__(corpus, settings, "-".join([corpus.name, *languages]), {"languages": languages})
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        return self.corpus.pairs(split)
+
+    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
+        if split == "train":
+            return texts
+        alignments = self.corpus.alignments(split)
+        if alignments is not None:
+            write_lines(directory / f"{split}.alignments.txt", alignments)
+        return _copied(texts, *(directory / f"{split}.{side}.txt" for side in self.corpus.sides))
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return dict(self.inputs)
+
+
+def _copied(texts: Iterator[Texts], *paths: Path) -> Iterator[Texts]:
+    """The texts again, each side written into its file as it passes."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        for example in texts:
+            for file, text in zip(files, example, strict=True):
+                file.write(f"{text}\n")
+            yield example
 
 
 @final
@@ -29,8 +71,8 @@ class TextSteps(Steps):
     training = "lines of text"
     verbatim = True
 
-    def __init__(self, corpus: PlainText) -> None:
-        super().__init__(corpus, corpus.name, {})
+    def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
+        super().__init__(corpus, settings, corpus.name, {})
         self._characters: dict[str, int] = {}
 
     def texts(self, split: str) -> Iterator[Texts]:
@@ -40,21 +82,8 @@ class TextSteps(Steps):
             yield (line,)
         self._characters[split] = characters
 
-    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
-        return texts
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return {"holds": "text"}
 
-    def summary(self, directory: Path, vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-        known = vocabularies["target"]
-        return {
-            "holds": "text",
-            "vocabulary": {"kind": known.kind, "size": len(known)},
-            "token_type": token_type(known).str,
-        }
-
-    def split_summary(self, split: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-        numbers = counts["target"]
-        return {
-            "characters": self._characters[split],
-            "lines": numbers["sentences"],
-            **{name: numbers[name] for name in ("tokens", "unknown")},
-        }
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {"characters": self._characters[split], **counts}

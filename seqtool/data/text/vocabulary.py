@@ -12,8 +12,8 @@ import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import final
 
@@ -28,14 +28,19 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # what an unknown token reads as
 
 KINDS = ("unigram", "bpe", "char", "word")
-NORMALIZATIONS = ("none", "nfc", "nfkc")
+NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
+    "none": str,
+    "nfc": partial(unicodedata.normalize, "NFC"),
+    "nfkc": partial(unicodedata.normalize, "NFKC"),
+}
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
 class Vocabulary(ABC):
     """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
 
-    def __init__(self, *, normalization: str, lowercase: bool, verbatim: bool = False) -> None:
+    def __init__(self, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
+        self.kind = kind
         self.normalization = normalization
         self.lowercase = lowercase
         self.verbatim = verbatim
@@ -73,10 +78,6 @@ class Vocabulary(ABC):
         return normalize(text, normalization=self.normalization, lowercase=self.lowercase, verbatim=self.verbatim)
 
     @property
-    def kind(self) -> str:
-        return "word"
-
-    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that differ for vocabularies that differ in anything."""
         return hashlib.sha256(self._bytes()).hexdigest()[:16]
@@ -100,9 +101,8 @@ class Vocabulary(ABC):
 class SentencePieceVocabulary(Vocabulary):
     """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
 
-    def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool = False) -> None:
-        super().__init__(normalization=normalization, lowercase=lowercase, verbatim=verbatim)
-        self._kind = kind
+    def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
+        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._model = model
         self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
@@ -110,10 +110,6 @@ class SentencePieceVocabulary(Vocabulary):
 
     def __len__(self) -> int:
         return int(self._processor.get_piece_size())
-
-    @property
-    def kind(self) -> str:
-        return self._kind
 
     def pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(self.normalize(text), out_type=str))
@@ -131,10 +127,12 @@ class SentencePieceVocabulary(Vocabulary):
 
 @final
 class WordVocabulary(Vocabulary):
-    """Words and punctuation as `alignment.words` splits them, each with the ▁ of the space before it."""
+    """A list of words and punctuation or, verbatim, of words or characters: the pieces that `listed_pieces` gives."""
 
-    def __init__(self, tokens: Sequence[str], *, normalization: str, lowercase: bool) -> None:
-        super().__init__(normalization=normalization, lowercase=lowercase)
+    def __init__(
+        self, tokens: Sequence[str], *, normalization: str, lowercase: bool, kind: str = "word", verbatim: bool = False
+    ) -> None:
+        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._tokens = [*SPECIALS, *tokens]
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
 
@@ -142,46 +140,19 @@ class WordVocabulary(Vocabulary):
         return len(self._tokens)
 
     def pieces(self, text: str) -> list[str]:
-        return word_pieces(self.normalize(text))
+        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
 
     def piece(self, index: int) -> str:
-        return SPACE + UNKNOWN if index == UNK else self._tokens[index]
+        if index != UNK:
+            return self._tokens[index]
+        return UNKNOWN if self.verbatim else SPACE + UNKNOWN
 
     def body(self) -> bytes:
-        return "".join(f"{token}\n" for token in self._tokens[len(SPECIALS) :]).encode()
-
-
-@final
-class VerbatimVocabulary(Vocabulary):
-    """Characters, or words and single marks, a word with the ▁ of one space before it; a text is its pieces joined."""
-
-    def __init__(self, tokens: Sequence[str], *, kind: str, normalization: str, lowercase: bool) -> None:
-        super().__init__(normalization=normalization, lowercase=lowercase, verbatim=True)
-        self._kind = kind
-        self._tokens = [*SPECIALS, *tokens]
-        self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    @property
-    def kind(self) -> str:
-        return self._kind
-
-    def pieces(self, text: str) -> list[str]:
-        return verbatim_pieces(self.normalize(text), self._kind)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
-
-    def piece(self, index: int) -> str:
-        return UNKNOWN if index == UNK else self._tokens[index]
-
-    def body(self) -> bytes:
-        return json.dumps(self._tokens[len(SPECIALS) :]).encode()
+        tokens = self._tokens[len(SPECIALS) :]
+        return (json.dumps(tokens) if self.verbatim else "".join(f"{token}\n" for token in tokens)).encode()
 
 
 def load(path: Path) -> Vocabulary:
@@ -191,18 +162,16 @@ def load(path: Path) -> Vocabulary:
             raise ValueError("a directory, pipe or device")
         header, _, body = path.read_bytes().partition(b"\n")
         stored = parse_json(header)
-        kind, size = stored["kind"], stored["size"]
-        form = {"normalization": stored["normalization"], "lowercase": stored["lowercase"]}
+        kind, size, verbatim = stored["kind"], stored["size"], stored.get("verbatim") is True
+        form = {"normalization": stored["normalization"], "lowercase": stored["lowercase"], "verbatim": verbatim}
         if kind not in KINDS or form["normalization"] not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
             raise ValueError("not what is written")
         vocabulary: Vocabulary
-        verbatim = stored.get("verbatim") is True
-        if verbatim and kind in ("char", "word"):
-            vocabulary = VerbatimVocabulary([str(token) for token in parse_json(body)], kind=kind, **form)
-        elif kind == "word":
-            vocabulary = WordVocabulary(body.decode().split("\n")[:-1], **form)
+        if is_listed(kind, verbatim=verbatim):
+            tokens = [str(token) for token in parse_json(body)] if verbatim else body.decode().split("\n")[:-1]
+            vocabulary = WordVocabulary(tokens, kind=kind, **form)
         else:
-            vocabulary = SentencePieceVocabulary(body, kind=kind, verbatim=verbatim, **form)
+            vocabulary = SentencePieceVocabulary(body, kind=kind, **form)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a vocabulary file of seqtool.") from error
     if len(vocabulary) != size:
@@ -221,57 +190,45 @@ def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> list[Pa
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
-    """The vocabularies that `save_all` wrote for these sides: source and target, or the target alone."""
-    found = load_pair(directory) if "source" in sides else [load_target(directory)]
-    return dict(zip(sides, found, strict=True))
-
-
-def load_pair(directory: Path) -> tuple[Vocabulary, Vocabulary]:
-    """The vocabularies of source and target; a joint one is one object."""
-    if (directory / JOINT).exists():
-        joint = load(directory / JOINT)
-        return joint, joint
-    if not (directory / SOURCE).exists() or not (directory / TARGET).exists():
-        raise InputError(f"{directory} has no vocabularies: expected {SOURCE} and {TARGET}, or {JOINT}.")
-    return load(directory / SOURCE), load(directory / TARGET)
-
-
-def load_target(directory: Path) -> Vocabulary:
-    """The one vocabulary of captions, or of a text."""
-    if not (directory / TARGET).exists():
-        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
-    return load(directory / TARGET)
+    """The vocabularies that `save_all` wrote for these sides: source and target, where a joint one is one object, or
+    the target alone.
+    """
+    is_pair = "source" in sides
+    if is_pair and (directory / JOINT).exists():
+        return dict.fromkeys(sides, load(directory / JOINT))
+    files = [directory / f"{side}.vocabulary" for side in sides]
+    if not all(path.exists() for path in files):
+        what, wanted = ("vocabularies", f"{SOURCE} and {TARGET}, or {JOINT}") if is_pair else ("vocabulary", TARGET)
+        raise InputError(f"{directory} has no {what}: expected {wanted}.")
+    return dict(zip(sides, map(load, files), strict=True))
 
 
 def normalize(text: str, *, normalization: str, lowercase: bool, verbatim: bool = False) -> str:
     """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent. Verbatim, white
     space stays as it is.
     """
-    text = _unicode_form(text, normalization)
+    form = NORMALIZATIONS[normalization]
+    text = form(text)
     if lowercase:
-        text = _unicode_form(text.lower(), normalization)  # a normal text's lower case need not be normal
+        text = form(text.lower())  # a normal text's lower case need not be normal
     text = text.replace(SPACE, " ")
     return text if verbatim else " ".join(text.split())
 
 
-def _unicode_form(text: str, normalization: str) -> str:
-    match normalization:
-        case "nfc":
-            return unicodedata.normalize("NFC", text)
-        case "nfkc":
-            return unicodedata.normalize("NFKC", text)
-    return text
+def is_listed(kind: str, *, verbatim: bool) -> bool:
+    """Whether such a vocabulary is a list of the text's pieces by their counts; otherwise SentencePiece's model."""
+    return kind == "word" or (verbatim and kind == "char")
 
 
-def verbatim_pieces(text: str, kind: str) -> list[str]:
-    """The text cut into characters, or into words, other white space and marks; every space is written ▁."""
+def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
+    """The words of the text as `alignment.words` splits them, ▁ before each that follows a space or begins the text.
+
+    Verbatim its characters, or its words, other white space and marks; every space is written ▁.
+    """
+    if not verbatim:
+        return [piece for token in text.split() for piece in _token_pieces(token)]
     pieces = list(text) if kind == "char" else re.findall(r" ?\w+| ?[^\w\s]|\s", text)
     return [piece.replace(" ", SPACE) for piece in pieces]
-
-
-def word_pieces(text: str) -> list[str]:
-    """The words of the text, ▁ before each that follows a space or begins the text."""
-    return [piece for token in text.split() for piece in _token_pieces(token)]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -3,9 +3,9 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import sentencepiece
@@ -15,12 +15,11 @@ from seqtool.data.text.vocabulary import (
     NORMALIZATIONS,
     SPECIALS,
     SentencePieceVocabulary,
-    VerbatimVocabulary,
     Vocabulary,
     WordVocabulary,
+    is_listed,
+    listed_pieces,
     normalize,
-    verbatim_pieces,
-    word_pieces,
 )
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -34,8 +33,7 @@ THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on th
 class VocabularySettings:
     """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
     bpe, at most for char and word; source_size and target_size, where not null, take its place on their side.
-    joint: one vocabulary for both languages. minimum_count: of a word, or of a text's
-    character, to be known. sample:
+    joint: one vocabulary for both languages. minimum_count: of a word, or of a text's character, to be known. sample:
     SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
     normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
     taken as they are, the other settings then unused.
@@ -55,10 +53,9 @@ class VocabularySettings:
     def check(self) -> None:
         """Raise InputError on a value that no vocabulary can have."""
         for name, known in (("kind", KINDS), ("normalization", NORMALIZATIONS)):
-            if getattr(self, name) not in known:
-                raise InputError(
-                    f"Unknown data.vocabulary.{name} '{getattr(self, name)}'; choose from {', '.join(known)}."
-                )
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(f"Unknown data.vocabulary.{name} '{value}'; choose from {', '.join(known)}.")
         for name in ("size", "source_size", "target_size", "minimum_count", "sample"):
             lowest = len(SPECIALS) + 1 if name.endswith("size") else 1
             value = getattr(self, name)
@@ -88,41 +85,35 @@ def train(
     """
     settings.check()
     size, setting = settings.size_of(side)
-    form: dict[str, Any] = {"normalization": settings.normalization, "lowercase": settings.lowercase}
-    normalized = (text for line in lines if (text := normalize(line, **form, verbatim=verbatim)))
-    if verbatim and settings.kind in ("char", "word"):
-        pieces = partial(verbatim_pieces, kind=settings.kind)
-        tokens = _frequent(normalized, pieces, settings.minimum_count, size, what="symbol")
-        return VerbatimVocabulary(tokens, kind=settings.kind, **form)
-    if settings.kind == "word":
-        tokens = _frequent(normalized, word_pieces, settings.minimum_count, size, what="word")
-        return WordVocabulary(tokens, **form)
+    form: dict[str, Any] = {
+        "normalization": settings.normalization,
+        "lowercase": settings.lowercase,
+        "verbatim": verbatim,
+    }
+    normalized = (text for line in lines if (text := normalize(line, **form)))
+    if is_listed(settings.kind, verbatim=verbatim):
+        tokens = _frequent(normalized, settings, size, verbatim=verbatim)
+        return WordVocabulary(tokens, kind=settings.kind, **form)
     try:
         model = _learn_pieces(list(normalized), settings.kind, size, verbatim=verbatim)
     except RuntimeError as error:
-        problem = _size_problem(str(error))
-        if problem is None and "sentences_.empty()" in str(error):
-            raise InputError(
-                "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
-            ) from error
+        text = f"the {side} side of the training text" if side else "the training text"
+        problem = _problem(str(error), f"{setting}={size:,}", text)
         if problem is None:
             raise
-        text = f"the {side} side of the training text" if side else "the training text"
-        raise InputError(f"{setting}={size:,} {problem[0]} {text}: set it to {problem[1]}.") from error
-    return SentencePieceVocabulary(model, kind=settings.kind, verbatim=verbatim, **form)
+        raise InputError(problem) from error
+    return SentencePieceVocabulary(model, kind=settings.kind, **form)
 
 
-def _frequent(
-    lines: Iterable[str], pieces: Callable[[str], list[str]], minimum_count: int, size: int, *, what: str
-) -> list[str]:
+def _frequent(lines: Iterable[str], settings: VocabularySettings, size: int, *, verbatim: bool) -> list[str]:
     """The pieces by falling count, equal ones in the order of the alphabet."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        counts.update(pieces(line))
-    frequent = [word for word, count in counts.items() if count >= minimum_count]
+    pieces = (listed_pieces(line, settings.kind, verbatim=verbatim) for line in lines)
+    counts = Counter(chain.from_iterable(pieces))
+    frequent = [word for word, count in counts.items() if count >= settings.minimum_count]
     if not frequent:
+        what = "symbol" if verbatim else "word"
         raise InputError(
-            f"No {what} occurs data.vocabulary.minimum_count={minimum_count} times in the training text: "
+            f"No {what} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
             "nothing can be learnt from it."
         )
     frequent.sort(key=lambda word: (-counts[word], word))
@@ -161,10 +152,12 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
     return model.getvalue()
 
 
-def _size_problem(message: str) -> tuple[str, str] | None:
-    """What SentencePiece's message says is wrong with the size, and the sizes that are right."""
+def _problem(message: str, size: str, text: str) -> str | None:
+    """What SentencePiece's message says, in the terms of the settings; None where it is about something else."""
     if found := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return "is more than is possible with", f"{int(found[1]):,} or less"
+        return f"{size} is more than is possible with {text}: set it to {int(found[1]):,} or less."
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return "has no room for the characters of", f"{int(found[1]):,} or more"
+        return f"{size} has no room for the characters of {text}: set it to {int(found[1]):,} or more."
+    if "sentences_.empty()" in message:
+        return "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
     return None

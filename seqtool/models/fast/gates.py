@@ -13,25 +13,31 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.number_types import product_dtype
+from seqtool.models.cells import GRU, LSTM, State
+from seqtool.models.number_types import at_least_single, product_dtype
 
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 _through_tanh = torch.ops.aten.tanh_backward.grad_input
 _MINUS_ONE = torch.tensor(-1.0)
 
 
-def lstm(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Pre-activations N×4H of the gates i, f, g, o, and the cell N×H → h and c after the step."""
-    h, c = _LSTM.apply(a, c)
-    return h, c
+class QuickLSTM(LSTM):
+    """A step whose gates have a backward pass written by hand."""
+
+    def forward(self, x: Tensor, state: State) -> State:
+        h, c = state
+        h, c = _LSTM.apply(at_least_single(x) + self.recurrent(h), c)
+        return h, c
 
 
-def gru(x: Tensor, u: Tensor, h: Tensor) -> Tensor:
-    """The input's and the state's shares N×3H of the gates r, z, n (under autocast the second is the narrower one), and
-    the state N×H → the state after the step.
-    """
-    new: Tensor = _GRU.apply(x, u.to(x.dtype), h)
-    return new
+class QuickGRU(GRU):
+    """A step whose gates have a backward pass written by hand."""
+
+    def forward(self, x: Tensor, state: State) -> State:
+        (h,) = state
+        x = at_least_single(x)
+        u = self.recurrent(h).to(x.dtype)  # which autocast makes narrower
+        return (_GRU.apply(x, u, h),)
 
 
 def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +96,8 @@ def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du:
 
 
 class _LSTM(torch.autograd.Function):
+    """Pre-activations N×4H of the gates i, f, g, o, and the cell N×H → h and c after the step."""
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         gates, tanh, h_new, c_new = torch.empty_like(a), *(torch.empty_like(c) for _ in range(3))
@@ -107,6 +115,8 @@ class _LSTM(torch.autograd.Function):
 
 
 class _GRU(torch.autograd.Function):
+    """The input's and the state's shares N×3H of the gates r, z, n, and the state N×H → the state after the step."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
         gates, h_new = torch.empty_like(x), torch.empty_like(h)

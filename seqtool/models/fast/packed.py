@@ -1,9 +1,31 @@
-"""Linear maps that only decode, on a CPU."""
+"""Models for decoding alone, with the quickest parts and matrices; on a CPU, linear maps in a layout of its own."""
+
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from seqtool.models.fast.quicken import own_modules, quicken
+from seqtool.runtime.devices import PRECISIONS
+
 ROWS = 64  # that the layout is chosen for
+M = TypeVar("M", bound=nn.Module)
+
+
+def laid_out(model: M, precision: str, device: torch.device) -> M:
+    """The model for decoding alone: quickened, each matrix of a linear map rounded to the precision's type once, as
+    autocast would round it at every step, and in the layout in which a CPU multiplies by it. What was tied to an
+    embedding is a copy then. A map to a single number, such as a score's v, is also read without autocast, and stays as
+    it is.
+    """
+    dtype = PRECISIONS[precision]
+    for parent in own_modules(quicken(model, device)):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and child.out_features > 1:
+                child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
+                if device.type == "cpu" and Packed.takes(child.weight.dtype):
+                    setattr(parent, name, Packed(child))
+    return model
 
 
 class Packed(nn.Module):

@@ -7,57 +7,45 @@ fused on a CPU gives no cell state but the one behind the padding.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
-from seqtool.models.fast import gates
+from seqtool.models.cells import RNN, Cell, Recurrence, State, States
+from seqtool.models.fast.gates import QuickGRU, QuickLSTM, gru_over, lstm_over
 from seqtool.models.fast.gathering import one_pass
-from seqtool.models.number_types import at_least_single, product_dtype, single
-
-
-class QuickLSTM(LSTM):
-    """A step whose gates have a backward pass written by hand."""
-
-    def forward(self, x: Tensor, state: State) -> State:
-        h, c = state
-        return gates.lstm(at_least_single(x) + self.recurrent(h), c)
-
-
-class QuickGRU(GRU):
-    """A step whose gates have a backward pass written by hand."""
-
-    def forward(self, x: Tensor, state: State) -> State:
-        (h,) = state
-        return (gates.gru(at_least_single(x), self.recurrent(h), h),)
+from seqtool.models.number_types import product_dtype, single
 
 
 class GatheredRecurrence(Recurrence):
-    """The same steps, and one gradient for all of them."""
+    """The same steps, and one gradient for all of them, where there is no call for the whole sequence."""
 
     def forward(
         self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
     ) -> States:
+        found = None if stepwise else self.at_once(x, state, lengths)
+        if found is not None:
+            return found
         with one_pass():
             return super().forward(x, state, lengths=lengths, stepwise=stepwise)
+
+    def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
+        """All steps by one call, where there is one."""
+        return None
 
 
 class HandWrittenRecurrence(GatheredRecurrence):
     """For a CPU: LSTMs and GRUs over a whole sequence have one backward pass, written by hand, or torch's."""
 
-    def forward(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
-    ) -> States:
-        over = HAND_WRITTEN.get(type(self.cell))
-        if lengths is None and not stepwise and self._is_fused(x):
+    def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
+        if lengths is None and self._is_fused(x):
             return by_torch(self, torch.lstm, x, state)
-        if over is None or stepwise or not torch.is_grad_enabled():
-            return super().forward(x, state, lengths=lengths, stepwise=stepwise)
+        over = HAND_WRITTEN.get(type(self.cell))
+        if over is None or not torch.is_grad_enabled():
+            return None
         x = self.input(x.transpose(0, 1))
         recurrent = self.cell.recurrent
         first = self.cell.start(x[0]) if state is None else state
@@ -74,21 +62,13 @@ class TorchRecurrence(GatheredRecurrence):
     type also under autocast, so that states are. In fp32 cuDNN may round what it multiplies to TF32: torch's default.
     """
 
-    def forward(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
-    ) -> States:
+    def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
         function = OF_TORCH.get(type(self.cell))
-        if function is None or stepwise:
-            return super().forward(x, state, lengths=lengths, stepwise=stepwise)
-        return by_torch(self, function, x, state, lengths)
+        return None if function is None else by_torch(self, function, x, state, lengths)
 
 
 def by_torch(
-    layer: Recurrence,
-    function: Callable[..., Any],
-    x: Tensor,
-    state: State | None = None,
-    lengths: Tensor | None = None,
+    layer: Recurrence, function: Callable[..., Any], x: Tensor, state: State | None, lengths: Tensor | None = None
 ) -> States:
     """All steps of a layer by `torch.lstm` or its like."""
     recurrent = layer.cell.recurrent
@@ -96,7 +76,8 @@ def by_torch(
     weights = [one.to(dtype) for one in (layer.input.weight, recurrent.weight, layer.input.bias, recurrent.bias)]
     first = tuple(one.to(dtype)[None] for one in (layer.cell.start(x) if state is None else state))
     rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
-    with torch.autocast(x.device.type, enabled=False), _without_advice():
+    with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights")  # that do not lie side by side are copied
         if lengths is None:
             h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
             return States(h, tuple(one[0] for one in last), ())
@@ -112,13 +93,5 @@ def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
     return first if len(first) > 1 else first[0]
 
 
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Without the warning that weights which do not lie side by side are copied at each call."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="RNN module weights")
-        yield
-
-
-HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {QuickLSTM: gates.lstm_over, QuickGRU: gates.gru_over}
+HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {QuickLSTM: lstm_over, QuickGRU: gru_over}
 OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: torch.rnn_tanh, QuickLSTM: torch.lstm, QuickGRU: torch.gru}
