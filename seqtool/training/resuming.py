@@ -160,11 +160,10 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     for key in free:
         OmegaConf.update(stored, key, OmegaConf.select(changed, key))
     for key in FIXED:
-        before, now = OmegaConf.select(stored, key), OmegaConf.select(changed, key)
-        if before != now:
-            names = ", ".join(f"{name} ({old}, now {new})" for name, old, new in _differences(key, before, now))
+        differences = _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
+        if found := ", ".join(f"{name} ({old}, now {new})" for name, old, new in differences):
             raise InputError(
-                f"Run {run} was started with other settings of {names}: a run goes on as it began. "
+                f"Run {run} was started with other settings of {found}: a run goes on as it began. "
                 "Leave them out, or start a new run, perhaps with init_from=."
             )
     for key in ("optim", "schedule", "train", "validation"):
@@ -182,12 +181,12 @@ def trusting(config: DictConfig) -> str:
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each setting that differs, under its full name, with both values."""
+    """Each setting that differs, under its full name, with both values; an older version may have had more."""
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
         if before != now:
             yield key, before, now
         return
-    for name in dict.fromkeys([*before, *now]):
+    for name in now:
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
 
 

@@ -326,13 +326,6 @@ def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
     [
         ({"processes": 0}, "data.processes is 0 but must be at least 1."),
         (
-            {"vocabulary_joint": True},
-            "data.vocabulary.joint=true is for translation: captions have one vocabulary and ",
-        ),
-        ({"vocabulary_source_size": 50}, "data.vocabulary.source_size=50 is for translation: captions have one "),
-        ({"vocabulary_target_size": 60}, "data.vocabulary.target_size=60 is for translation: captions have one "),
-        ({"limits_ratio": 2.0}, "data.limits.ratio=2.0 is for translation: captions have one vocabulary and one side"),
-        (
             {"limits_minimum": 9},
             "None of the 30 captions of the split 'train' is within data.limits: 30 too short.",
         ),

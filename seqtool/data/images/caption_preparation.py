@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, final
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
-from seqtool.data.configuration import CacheSettings, cache_settings
+from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
@@ -36,11 +35,6 @@ def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.
     """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
     `encoder`; see `prepare`. The store is made on `device`, where it is not there.
     """
-    settings = cache_settings(config)
-    for name in ("vocabulary.joint", "vocabulary.source_size", "vocabulary.target_size", "limits.ratio"):
-        if (value := attrgetter(name)(settings)) not in (None, False):
-            setting = f"data.{name}={str(value).lower()}"
-            raise InputError(f"{setting} is for translation: captions have one vocabulary and one side; leave it out.")
     return prepare(config, ImageCorpus, partial(CaptionSteps, encoder=encoder, device=device), trusted=trusted)
 
 
