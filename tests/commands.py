@@ -1,8 +1,8 @@
 """Command lines one after another in one process: what torchrun starts in tests/test_distributed.py.
 
-    python tests/commands.py DTYPE DIE_AT '[["train", "run=a"], …]'
+    python tests/commands.py DIE_AT '[["float64", "train", "run=a"], …]'
 
-The second process dies at step DIE_AT, once, unless that is 0. One that ends well must leave no thread of the group,
+Each begins with the type of its parameters. The second process dies at step DIE_AT, once, unless that is 0. One that ends well must leave no thread of the group,
 since such a thread now and then aborts a process that has done its work.
 """
 
@@ -21,12 +21,12 @@ from seqtool.training.trainer import Trainer
 
 
 def main() -> None:
-    dtype, die_at, lines = sys.argv[1:]
-    torch.set_default_dtype(getattr(torch, dtype))
+    die_at, lines = sys.argv[1:]
     if int(die_at) and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         _die_at(int(die_at))
     atexit.register(_check_threads)  # the first registered, and so the last called
-    for line in json.loads(lines):
+    for dtype, *line in json.loads(lines):
+        torch.set_default_dtype(getattr(torch, dtype))
         status = cli.run(line, cli.config_directory())
         if status:
             atexit.unregister(_check_threads)

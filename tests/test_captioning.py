@@ -59,7 +59,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             rows.append({"file": f"{number:03d}.png", "captions": captions})
         (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         train = ["train", *DATA, TRAIN]
-        assert run(*train, *SOFT, "run=soft", "train.epochs=80", "train.best_by=cider") == 0
+        assert run(*train, *SOFT, "run=soft", "train.epochs=80", "train.validate_every=240", "train.best_by=cider") == 0
         assert run(*train, "model=show_tell", *SIZES, "run=fixed", "train.epochs=1") == 0
         yield directory
 
