@@ -45,7 +45,8 @@ from seqtool.models.fast.quicken import quicken
 from seqtool.models.inputs import Annotations
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.classes import build
-from seqtool.runtime.devices import autocast, keep_memory, onednn
+from seqtool.runtime.devices import keep_memory
+from seqtool.runtime.precision import autocast, onednn
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import make_optimiser
 

@@ -44,8 +44,8 @@ from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator
 from seqtool.runtime.classes import build
-from seqtool.runtime.devices import onednn
 from seqtool.runtime.files import read_lines
+from seqtool.runtime.precision import onednn
 
 MODEL = "RNNsearch, readout 512"
 LENGTH = 25  # words of every translation

@@ -26,8 +26,9 @@ from seqtool import tasks
 from seqtool.data.batches import Streams
 from seqtool.models.fast.quicken import quicken
 from seqtool.models.initialisation import initialise
-from seqtool.runtime.devices import Machine, autocast, keep_memory, onednn
+from seqtool.runtime.devices import Machine, keep_memory
 from seqtool.runtime.files import config_directory
+from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import typed
 from seqtool.training.optimisation import make_optimisation
 from seqtool.training.train_settings import TrainSettings

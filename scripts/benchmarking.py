@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import onednn
 
 SIZES = (1024, 2048, 4096)
 

@@ -2,8 +2,9 @@
 
     python tests/commands.py DIE_AT '[["float64", "train", "run=a"], …]'
 
-Each begins with the type of its parameters. The second process dies at step DIE_AT, once, unless that is 0. One that ends well must leave no thread of the group,
-since such a thread now and then aborts a process that has done its work.
+Each line begins with the type of its parameters. The second process dies at step DIE_AT, once, unless that is 0. A
+process that ends well must leave no thread of the group, since such a thread now and then aborts a process that has
+done its work.
 """
 
 import atexit

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from seqtool.runtime.devices import KEPT_SHAPES, _onednn_is_exact, onednn
+from seqtool.runtime.precision import KEPT_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -60,7 +60,7 @@ def test_code_for_hundreds_of_shapes_is_made_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     program = """
 import torch
-from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import onednn
 with onednn():
     for _ in range(2):
         for rows in range(1, 401):

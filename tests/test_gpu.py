@@ -31,8 +31,8 @@ from seqtool.models.inputs import Annotations
 from seqtool.models.number_types import without_tf32
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import autocast
 from seqtool.runtime.files import config_directory
+from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint
 from seqtool.training.losses import TrainingLoss
 
@@ -89,7 +89,7 @@ def test_mixed_precision_is_near_to_the_full_one(
     case: tuple[Model, Batch], device: torch.device, precision: str
 ) -> None:
     if device.type == "cpu" and precision == "fp16":
-        pytest.skip("a CPU is asked for bf16 only (runtime.devices.check_precision)")
+        pytest.skip("a CPU is asked for bf16 only (runtime.precision.check_precision)")
     model, batch = case
     loss, found = gradients(on(model, device), batch, device, precision)
     plain, expected = gradients(model, batch, CPU)
@@ -242,7 +242,7 @@ def test_training_in_mixed_precision_is_near(place: Path, name: str, family: str
     """In fp16 with a scaled loss, whose first steps may be skipped."""
     device = there(name)
     if device.type == "cpu" and precision == "fp16":
-        pytest.skip("a CPU is asked for bf16 only (runtime.devices.check_precision)")
+        pytest.skip("a CPU is asked for bf16 only (runtime.precision.check_precision)")
     settings = [*RUNS[family], *COMMON, "model.dropout=0"]
     train(*settings, f"device={device}", f"precision={precision}", "run=mixed")
     train(*settings, "device=cpu", "run=here")

@@ -1,6 +1,6 @@
 """What the layout promises, read off the syntax trees: short files and functions, and no guessing what one has in hand.
 
-Which folder may import which is checked by import-linter (pyproject.toml).
+Which folder may import which is checked by import-linter (.importlinter).
 """
 
 import ast
@@ -14,7 +14,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")
 KNOWING = ("tasks/", "models/fast/")  # what may know which class a thing is of
 KINDS = ("models/", "data/cache.py", "data/columns.py")  # files whose classes are models, caches and splits
 INPUTS = "models/inputs.py"  # what a model reads may be asked
-PLATFORM = {("runtime/devices.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or the system offers
+PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or the system offers
 
 
 def classes(prefixes: tuple[str, ...]) -> set[str]:

@@ -36,8 +36,8 @@ from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed, laid_out
 from seqtool.models.fast.quicken import quicken
 from seqtool.predict.translator import Translator
-from seqtool.runtime.devices import autocast, onednn
 from seqtool.runtime.files import config_directory
+from seqtool.runtime.precision import autocast, onednn
 from seqtool.training import checkpoint
 
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]

@@ -139,14 +139,14 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
     """The corpus that was chosen, if one was; otherwise `system`'s own data get the settings that were given, and the
     checkpoint tells by which digests their cache is known, unless it was said where the files are.
     """
-    from seqtool.training import recorded  # imports torch
+    from seqtool.training import moved_data  # imports torch
 
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:
         return data, None
     given = {} if data is None else plain(data)
-    system.config = {**system.config, "data": recorded.data_settings(found, given, config.split)}
-    return None, None if given.keys() & set(recorded.SOURCES) else found
+    system.config = {**system.config, "data": moved_data.data_settings(found, given, config.split)}
+    return None, None if given.keys() & set(moved_data.SOURCES) else found
 
 
 def _decoding(*tasks: str) -> list[str]:

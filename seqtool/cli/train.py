@@ -15,11 +15,12 @@ from seqtool.data.directories import versions
 from seqtool.errors import InputError
 from seqtool.models.fast.quicken import quicken
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, check_precision, choose_device, keep_memory, onednn, set_threads
+from seqtool.runtime.devices import Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
+from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, first_weights, recorded, resuming, signals
+from seqtool.training import checkpoint, first_weights, moved_data, resuming, signals
 from seqtool.training.optimisation import check_optimisation, make_optimisation
 from seqtool.training.progress import Progress
 from seqtool.training.recording import Recorder, Reporter, closing
@@ -136,7 +137,7 @@ def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[st
     job.task.check(job.config, pretrained=_is_new(job, found))
     prepare = job.task.prepare if found is None else partial(job.task.prepare_again, found=found)
     cache = distributed.first_here(partial(prepare, job.config))
-    data = recorded.digests(cache)
+    data = moved_data.digests(cache)
     if found is not None:
         resuming.check_data(found, data, job.config)
     return cache, data

@@ -14,7 +14,7 @@ from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.precision import autocast, onednn
 
 X = TypeVar("X")
 

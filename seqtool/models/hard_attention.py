@@ -1,5 +1,5 @@
 """What only hard attention needs: how it chooses locations, what it drew, and the weights of the terms of its loss (Xu
-et al. 2015), which `training/losses.py` puts together, with the baseline.
+et al. 2015), which stand, with the baseline, in `training/hard_attention_loss.py`.
 """
 
 import math

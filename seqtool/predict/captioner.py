@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from seqtool.data.images.images import fit, read_image, upright_rgb
+from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.ranking import Hypothesis

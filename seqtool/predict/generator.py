@@ -18,7 +18,7 @@ from seqtool.errors import InputError
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor
-from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.precision import autocast, onednn
 
 STEPS = 1000  # of a text that are scored at once
 

@@ -21,7 +21,8 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.packed import laid_out
 from seqtool.runtime.classes import build, modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MachineSettings, check_precision, choose_device, keep_memory, set_threads
+from seqtool.runtime.devices import MachineSettings, choose_device, keep_memory, set_threads
+from seqtool.runtime.precision import check_precision
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint

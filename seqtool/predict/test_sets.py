@@ -59,14 +59,14 @@ def test_set(
         pairs = list(corpus.pairs(settings.split))
         gold = corpus.alignments(settings.split)
     except InputError as missing:
-        from seqtool.training import recorded  # imports torch, which scoring files does without
+        from seqtool.training import moved_data  # imports torch, which scoring files does without
 
-        if found is None or recorded.is_there(corpus, settings.split):
+        if found is None or moved_data.is_there(corpus, settings.split):
             raise
         own = translator.config["data"]
-        split = recorded.texts(found, own, settings.split)
+        split = moved_data.texts(found, own, settings.split)
         if split is None:
-            raise InputError(f"{missing} {recorded.how_to_find(found, own, [settings.split])}") from missing
+            raise InputError(f"{missing} {moved_data.how_to_find(found, own, [settings.split])}") from missing
         pairs = list(zip(split.texts("source"), split.texts("target"), strict=True))
         gold = split.alignments()
     golds = None if gold is None else [parse_pharaoh(line) for line in gold]

@@ -114,11 +114,11 @@ class TextEvaluation(Evaluation):
         corpus = self.corpus(PlainText, predictor, data)
         split = self.split if self.split in corpus.splits() or self.split != "test" else "valid"
         if split != self.split and found is not None:
-            from seqtool.training import recorded  # imports torch
+            from seqtool.training import moved_data  # imports torch
 
             own = predictor.config["data"]
-            given = {str(name): own[name] for name in own if name not in recorded.SOURCES}
-            corpus = make_corpus(recorded.data_settings(found, given, split), PlainText, trusted=predictor.trust)
+            given = {str(name): own[name] for name in own if name not in moved_data.SOURCES}
+            corpus = make_corpus(moved_data.data_settings(found, given, split), PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
         return f"the split {split}", list(corpus.lines(split))

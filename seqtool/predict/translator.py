@@ -15,7 +15,7 @@ from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Prediction, Predictor
-from seqtool.runtime.devices import autocast, onednn
+from seqtool.runtime.precision import autocast, onednn
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,17 @@
-"""Where to compute, and in which type matrices are multiplied: `device=`, `threads=`, `precision=`."""
+"""Where to compute: `device=` and `threads=`, and how memory is taken."""
 
 import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_THREADS = 1024
-KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
@@ -30,7 +26,7 @@ class MachineSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tensors are, and in which precision matrices are multiplied (`autocast`)."""
+    """Where tensors are, and in which precision matrices are multiplied (`precision.autocast`)."""
 
     device: torch.device
     precision: str
@@ -69,22 +65,6 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def check_precision(device: torch.device, precision: str) -> None:
-    """Raise InputError where the device cannot compute in this precision."""
-    if precision not in PRECISIONS:
-        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
-    if precision == "fp16" and device.type == "cpu":
-        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
-    Gradients are scaled in `training/updates.py`.
-    """
-    dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
-
-
 def set_threads(threads: int | None) -> None:
     """CPU threads of torch; None leaves torch's choice."""
     if threads is not None:
@@ -93,44 +73,6 @@ def set_threads(threads: int | None) -> None:
         if threads > MOST_THREADS:
             raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def onednn() -> Iterator[bool]:
-    """Have oneDNN multiply fp32 matrices on a CPU. Gives False and leaves them to MKL where that would lose precision.
-
-    MKL, torch's choice on x86, does not use AVX-512 on other processors than Intel's and is half as fast there. oneDNN
-    takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
-    torch would keep another 0.2 GB for as many, which saves no time.
-    """
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
-    if not _onednn_is_exact():
-        yield False
-        return
-    with _products_by_onednn():
-        yield True
-
-
-@cache
-def _onednn_is_exact() -> bool:
-    """torch's only switch for oneDNN also lets it round to bf16, which it does on processors with units for bf16 (AMX,
-    Arm). So it is tried with numbers that rounding would change.
-    """
-    if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
-        return False
-    x = torch.full((256, 256), 1 + 2**-12)
-    with _products_by_onednn():
-        return torch.equal(x @ torch.eye(256), x)
-
-
-@contextmanager
-def _products_by_onednn() -> Iterator[None]:
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
 
 
 def keep_memory() -> None:

@@ -40,17 +40,17 @@ class Translation(Task):
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
         """Where the sources have gone, the cache that the run was trained from does."""
-        from seqtool.training import recorded  # imports torch
+        from seqtool.training import moved_data  # imports torch
 
         try:
             return self.prepare(config)
         except InputError as error:
-            gone = recorded.missing(make_corpus(config.data, TextCorpus, trusted=True))
-            if not gone or recorded.is_moved(found, config.data):
+            gone = moved_data.missing(make_corpus(config.data, TextCorpus, trusted=True))
+            if not gone or moved_data.is_moved(found, config.data):
                 raise
-            cache = recorded.trained_on(found, config.data)
+            cache = moved_data.trained_on(found, config.data)
             if cache is None:
-                raise InputError(f"{error} {recorded.how_to_find(found, config.data, gone)}") from error
+                raise InputError(f"{error} {moved_data.how_to_find(found, config.data, gone)}") from error
             log.info("%s Going on with what was prepared, %s.", error, cache.directory)
             return cache
 

@@ -1,9 +1,7 @@
 """What training minimises.
 
 Of a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
-doubly stochastic penalty; with hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections
-4.1 and 4.2), without bias where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic
-penalty, label smoothing, soft rows).
+doubly stochastic penalty (Xu et al. 2015, section 4.2.1); with hard attention, the terms of `hard_attention_loss.py`.
 """
 
 import math
@@ -18,6 +16,7 @@ from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.hard_attention import Sampled
 from seqtool.models.tokens import PAD
+from seqtool.training import hard_attention_loss
 
 Scalar = Float[Tensor, ""]
 
@@ -61,10 +60,8 @@ class TrainingLoss(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
-        """Move the baseline towards a reward that is finite, b ← 0.9 b + 0.1 R (`decay`); the first one starts it."""
-        decay = self.model.penalties.decay
-        moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
-        self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
+        """Move the baseline towards a reward."""
+        self.baseline.copy_(hard_attention_loss.moved(self.baseline, reward, self.model.penalties.decay))
 
     def _of_expected(
         self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
@@ -77,36 +74,20 @@ class TrainingLoss(nn.Module):
         return Loss(total, nll.sum())
 
     def _of_samples(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
-        """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
-
-        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
-        own, of y_t and the words after it: what came before does not depend on it, so the mean is the same. A row that
-        took the expected context has −log p(y) alone; the doubly stochastic penalty is every row's.
+        """Hard attention: −log p(y|s) and its own terms, the mean over an image's rows. A row that took the expected
+        context has −log p(y) alone; the doubly stochastic penalty is every row's.
         """
-        penalties, M = self.model.penalties, sampled.samples  # noqa: N806
+        penalty, M = self.model.penalties.doubly_stochastic, sampled.samples  # noqa: N806
         assert output.attention is not None
         labels = labels[sampled.image]
         first, drew = slice(sampled.expected), slice(sampled.expected, None)
         expected = self._of_expected(output.features[first], output.attention[first], labels[first])
         loss, nll = self.model.loss(output.features[drew], labels[drew], self.smoothing)
         real = labels[drew] != PAD
-        reward = -nll.sum(1)
-        earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else reward[:, None]
-        score = ((earned - self._baseline(earned, M)) * sampled.log_probability * real).sum()
-        loss = loss - penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
-        if penalties.doubly_stochastic:
-            loss = loss + penalties.doubly_stochastic * doubly_stochastic(output.attention[drew], labels[drew]).sum()
-        return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, reward.mean())
-
-    def _baseline(self, earned: Float[Tensor, "n T"], samples: int) -> Float[Tensor, "n T"] | Scalar:
-        """b for what each row earned (with credit=caption one number, T = 1): the moving average as it was before these
-        samples, or the mean of the image's others.
-        """
-        if self.model.penalties.baseline == "leave_one_out":
-            each = earned.view(-1, samples, earned.shape[1])
-            others = (each.sum(1, keepdim=True) - each) / (samples - 1)
-            return others.flatten(0, 1)
-        return torch.where(self.baseline.isnan(), earned[:, 0].mean(), self.baseline)
+        loss = loss + hard_attention_loss.terms(self.model.penalties, sampled, nll, real, self.baseline)
+        if penalty:
+            loss = loss + penalty * doubly_stochastic(output.attention[drew], labels[drew]).sum()
+        return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, -nll.sum(1).mean())
 
 
 def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:

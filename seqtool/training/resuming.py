@@ -24,7 +24,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, modules, own_modules, renamed
 from seqtool.settings import escape, names, plain
-from seqtool.training import checkpoint, recorded, runs
+from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.progress import Progress
 from seqtool.training.train_settings import TrainSettings
 
@@ -154,7 +154,7 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     free, both = ["data.cache", "data.processes"], (stored, changed)
     if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in both):
         free.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
-    for key in (f"data.{name}" for name in recorded.SOURCES):  # of the built-in data some are sizes
+    for key in (f"data.{name}" for name in moved_data.SOURCES):  # of the built-in data some are sizes
         if all(isinstance(OmegaConf.select(one, key), str | ListConfig) for one in both):
             free.append(key)  # the files must be the same: see check_data
     for key in free:
@@ -228,7 +228,7 @@ def check_groups(config: DictConfig, start: str) -> None:
 def check_data(found: checkpoint.Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
     """Raise InputError where the files that are trained on are no longer those that the run began with."""
     changed = [name for name, digest in found.data.items() if name != "test" and digest != data.get(name)]
-    if found.data.get(recorded.CONTENT, "") == data.get(recorded.CONTENT):
+    if found.data.get(moved_data.CONTENT, "") == data.get(moved_data.CONTENT):
         changed = [name for name in changed if name != "images"]  # which have moved
     if changed:
         given = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]

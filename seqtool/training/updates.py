@@ -18,7 +18,8 @@ from seqtool.data.batches import Batch, Indices
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.runtime.devices import Machine, out_of_memory
+from seqtool.runtime.precision import autocast
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings

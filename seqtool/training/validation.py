@@ -20,7 +20,8 @@ from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import Machine, autocast, out_of_memory
+from seqtool.runtime.devices import Machine, out_of_memory
+from seqtool.runtime.precision import autocast
 from seqtool.settings import names
 from seqtool.training.losses import TrainingLoss
 

@@ -21,9 +21,9 @@ import pytest
 from PIL import Image, ImageFile
 
 from seqtool.cli import main as cli
-from seqtool.data.images import images, urls
+from seqtool.data.images import image_decoding, urls
 from seqtool.data.images.finding import find_images
-from seqtool.data.images.images import ImageError, fit, open_image, read_image
+from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image
 from seqtool.data.images.urls import DownloadError, download
 from seqtool.errors import InputError
 
@@ -116,9 +116,9 @@ def test_pictures_of_every_kind_become_rgb(kind: str) -> None:
 def test_exif_orientation_is_undone(orientation: int, kind: str) -> None:
     upright = photograph()
     inverse = {6: 8, 8: 6}.get(orientation, orientation)
-    stored = upright if orientation == 1 else upright.transpose(images.UPRIGHT[inverse])
+    stored = upright if orientation == 1 else upright.transpose(image_decoding.UPRIGHT[inverse])
     exif = Image.Exif()
-    exif[images.ORIENTATION] = orientation
+    exif[image_decoding.ORIENTATION] = orientation
     image = opened(encoded(stored, kind, exif=exif))
     assert image.size == upright.size
     assert np.abs(np.asarray(image).astype(int) - np.asarray(upright)).max() < 16

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from seqtool.models.fast.packed import Packed
-from seqtool.runtime.devices import onednn
+from seqtool.runtime.precision import onednn
 
 TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
 

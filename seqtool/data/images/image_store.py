@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from seqtool.data.directories import SUMMARY, read_summary
-from seqtool.data.images.images import ImageError, open_image
+from seqtool.data.images.image_decoding import ImageError, open_image
 from seqtool.errors import InputError
 from seqtool.models.inputs import Annotations, Pixels
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from seqtool.data.digests import Digests
 from seqtool.data.directories import SUMMARY, make_once, place, versions
-from seqtool.data.images.image_loading import load
 from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
+from seqtool.data.images.parallel_loading import load
 from seqtool.errors import InputError
 from seqtool.models.backbone import (
     Backbone,

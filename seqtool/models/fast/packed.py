@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.models.fast.quicken import own_modules, quicken
-from seqtool.runtime.devices import PRECISIONS
+from seqtool.runtime.precision import PRECISIONS
 
 ROWS = 64  # that the layout is chosen for
 M = TypeVar("M", bound=nn.Module)

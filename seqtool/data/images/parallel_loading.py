@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.images.images import ImageError, fit, open_image
+from seqtool.data.images.image_decoding import ImageError, fit, open_image
 from seqtool.errors import InputError
 from seqtool.runtime import workers
 from seqtool.runtime.unfinished import UnfinishedError
