@@ -1,9 +1,9 @@
-"""What training minimises.
+"""The loss that training minimises.
 
-Of a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
+For a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
 doubly stochastic penalty; with hard attention, the terms whose gradient estimates the bound's (Xu et al. 2015, sections
-4.1 and 4.2), without bias where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic
-penalty, label smoothing, soft rows).
+4.1 and 4.2). The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic
+penalty, label smoothing or soft row.
 """
 
 import math
@@ -25,9 +25,9 @@ Scalar = Float[Tensor, ""]
 class Loss(NamedTuple):
     """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
 
-    `reward` is what the moving average of hard attention takes in, Σ_t log p(y_t), a mean over the rows that drew their
-    attention; NaN where none did, None without hard attention. `state` is what the next batch of the same streams
-    starts from, None where examples stand by themselves; no gradient goes back through it.
+    `reward` updates the moving average of hard attention: Σ_t log p(y_t), a mean over the rows that drew their
+    attention; NaN if none did, None without hard attention. `state` is the first state of the same streams' next
+    batch, None if examples are independent; no gradient flows back through it.
     """
 
     total: Scalar
@@ -39,7 +39,7 @@ class Loss(NamedTuple):
 class TrainingLoss(nn.Module):
     """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
 
-    `baseline` is the moving average of the reward, NaN before the first. The training loop moves it, by `observe`, and
+    `baseline` is the moving average of the reward, NaN before the first. The training loop updates it (`observe`) and
     saves it.
     """
 
@@ -52,7 +52,7 @@ class TrainingLoss(nn.Module):
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
-        """Of streams that go on, `state` is what the batch before left."""
+        """For streams that continue, `state` is the last state of the batch before."""
         output = self.model(batch.source, batch.inputs, state)
         if output.sampled is not None:
             return self._of_samples(output, output.sampled, batch.labels)
@@ -61,7 +61,7 @@ class TrainingLoss(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
-        """Move the baseline towards a reward that is finite, b ← 0.9 b + 0.1 R (`decay`); the first one starts it."""
+        """Move the baseline towards a finite reward, b ← 0.9 b + 0.1 R (`decay`); the first one initialises it."""
         decay = self.model.penalties.decay
         moved = torch.where(self.baseline.isnan(), reward, decay * self.baseline + (1 - decay) * reward)
         self.baseline.copy_(torch.where(reward.isfinite(), moved, self.baseline))
@@ -77,11 +77,11 @@ class TrainingLoss(nn.Module):
         return Loss(total, nll.sum())
 
     def _of_samples(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
-        """Hard attention: of each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
+        """Hard attention: for each row −log p(y|s) − λ_r (R − b) log p(s) − λ_e H, then the mean over an image's rows.
 
-        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its
-        own, of y_t and the words after it: what came before does not depend on it, so the mean is the same. A row that
-        took the expected context has −log p(y) alone; the doubly stochastic penalty is every row's.
+        R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R,
+        that of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same. A
+        row that took the expected context has only −log p(y); the doubly stochastic penalty applies to every row.
         """
         penalties, M = self.model.penalties, sampled.samples  # noqa: N806
         assert output.attention is not None
@@ -99,8 +99,8 @@ class TrainingLoss(nn.Module):
         return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, reward.mean())
 
     def _baseline(self, earned: Float[Tensor, "n T"], samples: int) -> Float[Tensor, "n T"] | Scalar:
-        """b for what each row earned (with credit=caption one number, T = 1): the moving average as it was before these
-        samples, or the mean of the image's others.
+        """b for each row's rewards (with credit=caption one number, T = 1): the moving average before these samples, or
+        the mean of the image's other samples.
         """
         if self.model.penalties.baseline == "leave_one_out":
             each = earned.view(-1, samples, earned.shape[1])
