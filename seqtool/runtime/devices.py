@@ -1,4 +1,4 @@
-"""Where to compute, and in which type matrices are multiplied: `device=`, `threads=`, `precision=`."""
+"""The device, and the number type in which matrices are multiplied: `device=`, `threads=`, `precision=`."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from seqtool.runtime import distributed
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST_THREADS = 1024
-KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
+KEPT_SHAPES = "64"  # shapes for which torch caches oneDNN's prepared products
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
@@ -30,14 +30,14 @@ class MachineSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tensors are, and in which precision matrices are multiplied (`autocast`)."""
+    """The device of tensors, and the precision in which matrices are multiplied (`autocast`)."""
 
     device: torch.device
     precision: str
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU; of several processes on a machine each takes one GPU."""
+    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     local = distributed.local_rank()
@@ -70,7 +70,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def check_precision(device: torch.device, precision: str) -> None:
-    """Raise InputError where the device cannot compute in this precision."""
+    """Raise InputError if the device cannot compute in this precision."""
     if precision not in PRECISIONS:
         raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
     if precision == "fp16" and device.type == "cpu":
@@ -78,7 +78,7 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
+    """Mixed precision (AMP): matrix products in `precision`; torch keeps operations that need more, like softmax, fp32.
     Gradients are scaled in `training/updates.py`.
     """
     dtype = PRECISIONS[precision]
@@ -86,7 +86,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def set_threads(threads: int | None) -> None:
-    """CPU threads of torch; None leaves torch's choice."""
+    """Set torch's number of CPU threads; None leaves torch's choice."""
     if threads is not None:
         if threads < 1:
             raise InputError(f"threads must be at least 1, not {threads}.")
@@ -97,11 +97,11 @@ def set_threads(threads: int | None) -> None:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Have oneDNN multiply fp32 matrices on a CPU. Gives False and leaves them to MKL where that would lose precision.
+    """Have oneDNN multiply fp32 matrices on a CPU. Yields False and leaves them to MKL if that would lose precision.
 
-    MKL, torch's choice on x86, does not use AVX-512 on other processors than Intel's and is half as fast there. oneDNN
+    MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN
     takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
-    torch would keep another 0.2 GB for as many, which saves no time.
+    torch would cache another 0.2 GB for as many, which saves no time.
     """
     os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     if not _onednn_is_exact():
@@ -113,8 +113,8 @@ def onednn() -> Iterator[bool]:
 
 @cache
 def _onednn_is_exact() -> bool:
-    """torch's only switch for oneDNN also lets it round to bf16, which it does on processors with units for bf16 (AMX,
-    Arm). So it is tried with numbers that rounding would change.
+    """Whether oneDNN keeps full fp32: torch's only switch for it also lets it round to bf16, as it does on processors
+    with units for bf16 (AMX, Arm). So it is tried with numbers that rounding would change.
     """
     if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
         return False
@@ -134,20 +134,20 @@ def _products_by_onednn() -> Iterator[None]:
 
 
 def keep_memory() -> None:
-    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc gives it back,
+    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc returns memory,
     so that the logits of every step are new memory, with a page fault for each 4 KiB. Tensors that begin at a large
     page also leave fewer holes: all of it together takes less memory.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
-    with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+    with suppress(AttributeError, OSError, TypeError):  # without glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
 def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
-    """Raise InputError where memory runs out, with what `advice` gives."""
+    """Raise InputError if memory runs out, ending with `advice`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one
