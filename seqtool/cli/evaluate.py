@@ -42,7 +42,7 @@ def evaluate(config: DictConfig) -> None:
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
         if evaluation.format == "jsonl":
             lines = (json.dumps(one, ensure_ascii=False) for one in report.segments())
-            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # half surrogates too
+            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
         elif evaluation.format == "json":
             print(json.dumps({**made, **report.record()}, indent=1, ensure_ascii=False))
         else:

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], configs: Path) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `seqtool … | head`: the reader has left
+    except BrokenPipeError:  # `seqtool … | head`: the reader has closed it
         _forget_output()
         return 1
     except (InputError, OSError) as error:

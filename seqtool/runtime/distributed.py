@@ -257,7 +257,7 @@ class DataParallel:
         return self._wrapped(*arguments)
 
     def exchanging(self, *, last: bool) -> AbstractContextManager[None]:
-        """Encloses a batch's forward and backward pass: gradients accumulate, and are exchanged after the last batch."""
+        """Encloses a batch's forward and backward pass: gradients add up and are exchanged after the last batch."""
         if last or not isinstance(self._wrapped, DistributedDataParallel):
             return nullcontext()
         return self._wrapped.no_sync()
