@@ -180,7 +180,7 @@ class Streams:
     """A text as up to `rows` streams of equal length, to within a token, read at most `steps` tokens at a time; and
     the batches of one pass over it, its chunks in order.
 
-    The indices of a chunk, B×3, are for each stream where its labels begin and end in the text, and the chunk's number.
+    A chunk's indices, B×3, say for each stream where its labels begin and end in the text, and the chunk's number.
     The first token of a stream is predicted from the last one of the stream before, but without that stream's state;
     the text's first token is predicted from BOS.
     """

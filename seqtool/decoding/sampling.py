@@ -32,8 +32,8 @@ def sample(
     prefix: Prefix | None = None,
     each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Ancestral sampling, most probable samples first, with the random numbers passed in: a sentence's samples depend
-    on no others.
+    """Ancestral sampling, most probable samples first. The random numbers are passed in, so that a sentence's samples
+    depend on nothing else.
 
     `uniforms`, for K samples per sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
     distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). `each` is called with the tokens

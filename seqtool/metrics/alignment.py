@@ -13,7 +13,7 @@ Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are found.
+    """Alignment error rate (0 is perfect) beside two baselines, and in how many of the gold swaps links cross.
 
     Agreeing swaps are those of a noun and an adjective that agrees with it (see `crossings`).
     """

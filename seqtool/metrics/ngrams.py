@@ -100,6 +100,6 @@ class DocumentFrequencies:
         if self.tokenize != tokenize:
             raise InputError(
                 f"The document frequencies {self.name} were counted with tokenize={self.tokenize}: "
-                f"they cannot serve with tokenize={tokenize}."
+                f"they cannot be used with tokenize={tokenize}."
             )
         return self

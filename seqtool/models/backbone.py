@@ -86,7 +86,7 @@ def warning(settings: EncoderSettings) -> str | None:
 class Backbone(nn.Module):
     """Pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32), S = rows·columns of `locations`, D = `dimension`.
 
-    Normalisation layers always use their stored statistics. If it is frozen (`fine_tune_from` null), nothing changes.
+    Normalisation layers always use their stored statistics. A frozen one (`fine_tune_from` null) never changes.
     """
 
     mean: Tensor

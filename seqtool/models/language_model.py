@@ -3,7 +3,7 @@
     p(y_1 … y_T) = Π_t p(y_t | y_<t)
 
 A stack of cells reads a text symbol by symbol; the top one's output predicts the next. Dropout applies
-between layers, never between time steps (Zaremba et al. 2014, section 3.1).
+only to non-recurrent connections (Zaremba et al. 2014, section 3.1).
 """
 
 from typing import Any

@@ -99,7 +99,7 @@ class HypothesesEvaluation(Evaluation):
     output: str | None
     scores: list[str] = field(default_factory=list, kw_only=True)  # the user's own, besides the task's
 
-    tokenizer: ClassVar[str]  # if tokenize=null
+    tokenizer: ClassVar[str]  # the default, for tokenize=null
     writes: ClassVar[tuple[str, ...]] = ("output",)
 
     def check(self, *, checkpoint: bool) -> None:

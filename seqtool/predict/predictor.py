@@ -94,7 +94,7 @@ class Predictor(ABC):
     command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # of its models
-    parts: ClassVar[dict[str, Any]] = {}  # arguments to build these besides settings and vocabulary sizes
+    parts: ClassVar[dict[str, Any]] = {}  # further arguments of its models, besides settings and vocabulary sizes
     sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:

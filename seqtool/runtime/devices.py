@@ -78,7 +78,7 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision (AMP): matrix products in `precision`; torch keeps operations that need more, like softmax, fp32.
+    """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
     Gradients are scaled in `training/updates.py`.
     """
     dtype = PRECISIONS[precision]

@@ -79,7 +79,7 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
         sentence = f"Lost the connection to another process, which stopped with {text}."
     elif is_late and patience is None:
         advice = "start torchrun on all --nnodes machines, with the same address"
-        sentence = f"Not all processes came together ({reason}): {advice}."
+        sentence = f"Not all processes connected ({reason}): {advice}."
     elif is_late and patience is not None:
         seconds = int(patience.total_seconds())
         time = f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"

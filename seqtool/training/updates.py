@@ -24,8 +24,8 @@ from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings
 
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."  # in a checkpoint's names
-BATCHES = 2  # that are being made or are waiting
-DEVICES = ("cuda",)  # that compute asynchronously
+BATCHES = 2  # batches that are being made or waiting
+DEVICES = ("cuda",)  # devices that compute asynchronously
 
 
 class Update(NamedTuple):

@@ -36,7 +36,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
             try:
                 found[ids[word]] = np.array(values, dtype=np.float32)
             except ValueError as error:
-                raise InputError(f"{path} line {number} has values that are no numbers.") from error
+                raise InputError(f"{path} line {number} has values that are not numbers.") from error
     if not found:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
     rows = sorted(found)

@@ -1,5 +1,5 @@
-"""Which faster part replaces which, by device: only this file knows. The models below are replaced too: they have
-faster teacher forcing and a faster loss. Parameters and results are the same.
+"""Which faster part replaces which, by device; no other file decides this. Models are replaced by those below, which
+have faster teacher forcing and a faster loss. Parameters and results are the same.
 """
 
 from typing import Any, TypeVar
