@@ -92,7 +92,7 @@ def referable(command: str, configs: Folders) -> set[str]:
 def quoted(setting: str, references: Collection[str] = ()) -> str:
     """`key=value` in Hydra's grammar: the name of a file or run is taken literally, whatever its characters.
 
-    A list is written `a,b` or `[a,b]`, unless a file has exactly that name; likewise null, unless a file is called null.
+    A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
     A list of texts for `stop` needs its brackets. In the name of a run, ${model.cell} stands for the setting's value
     if model is one of the `references`.
     """

@@ -74,7 +74,7 @@ def test_set(
 
 
 def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
-    """references=FILE[,FILE…], and sources=FILE and gold=FILE where they are given, parallel to the lines of `name`."""
+    """references=FILE[,FILE…], and sources=FILE and gold=FILE if they are given, parallel to the lines of `name`."""
     references = [list(read_lines(Path(file))) for file in settings.references]
     check_lengths(lines, references, name=name, reference_names=settings.references)
     sources: list[str] = []

@@ -159,7 +159,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
-        """Translations of a test set; where it has gold alignments, its references are aligned as well."""
+        """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
         hypotheses: list[str] = []
