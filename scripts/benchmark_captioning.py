@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""How fast captioners train and describe: beside two loops, or a checkpoint from image files and from its cache.
+"""How fast captioners train and decode: compared with two loops, or a checkpoint on image files and on its cache.
 
     python scripts/benchmark_captioning.py --threads 2 --output results/captioning.json
 
 trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words)
-from made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products are left to the
-library that torch chooses. In training all see the same 640 captions in batches of 64, seqtool sorted by length
-as it always does; words a second, without padding. In decoding every caption is forced to one length; hypothesis-steps
-a second. With `--device cuda` on a GPU, in bf16, the loops as well, and in fp16.
+on made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products use the
+library that torch chooses. In training all see the same 640 captions in batches of 64, which seqtool sorts by length
+as always; the rate is words per second, without padding. In decoding every caption is forced to one length; the rate is
+hypothesis-steps per second. With `--device cuda`, on a GPU, in bf16 (the loops too) and in fp16.
 
     python scripts/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
-describes the first images of a split of the data that the checkpoint was trained on (its cache is made where it is not
-there), in turn from files and from the cache.
+describes the first images of a split of the data that the checkpoint was trained on (its cache is made if it does not
+exist), in turn from files and from the cache.
 """
 
 import argparse
@@ -56,7 +56,7 @@ SIZES = "model.embedding=512 model.hidden=512 model.alignment=512 model.dropout=
 VGG = "model.encoder.backbone=torchvision/vgg19 model.encoder.layer=features.35 model.encoder.size=224"
 SETTINGS = f"model=show_attend_tell {SIZES} {VGG} model.encoder.fine_tune_from=null model.encoder.augment=false"
 
-Work = Callable[[], int]  # returns how much it was: words, hypothesis-steps, images
+Work = Callable[[], int]  # returns the amount of work: words, hypothesis-steps, images
 
 
 def main() -> None:
@@ -65,14 +65,14 @@ def main() -> None:
     parser.add_argument("--split", default="valid")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="images of a checkpoint at once")
+    parser.add_argument("--batch-size", type=int, default=64, help="images that a checkpoint describes at once")
     parser.add_argument("--device", choices=WAYS, default="cpu", help="of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    keep_memory()  # as every command does; the loops have it, too
+    keep_memory()  # as every command does; it applies to the loops too
     record = describe(arguments) if arguments.checkpoint else compare(arguments)
     record = {"machine": benchmarking.machine(arguments.threads), "beam": arguments.beam, **record}
     print(json.dumps(record, indent=1))
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def describe(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Images a second of a checkpoint."""
+    """A checkpoint's images per second."""
     captioner = seqtool.load(
         arguments.checkpoint, beam=arguments.beam, batch_size=arguments.batch_size, threads=arguments.threads
     )
@@ -132,7 +132,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         name: partial(decode, laid_out(copy.deepcopy(ours).eval(), precision, device), values[:BATCH], beam, precision)
         for name, precision in precisions.items()
     }
-    few = {"tutorial": BATCH // 8}  # image by image: the rate is the same for fewer
+    few = {"tutorial": BATCH // 8}  # it works image by image, so fewer give the same rate
     decoding |= {
         name: partial(decode_loop, loop, values[: few.get(name, BATCH)], beam, theirs) for name, loop in loops.items()
     }
@@ -159,7 +159,7 @@ def table(found: dict[str, list[float]], unit: str) -> dict[str, Any]:
 
 
 def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> dict[str, list[float]]:
-    """What each does in a second."""
+    """The rate of each, per second."""
 
     def rate(work: Work) -> float:
         start = time.perf_counter()

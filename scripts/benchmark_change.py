@@ -4,9 +4,9 @@
     git worktree add ../before COMMIT
     python scripts/benchmark_change.py ../before --output results/change.json
 
-Trains RNNsearch, Sutskever's model and Show, Attend and Tell for some updates each, and decodes with what was trained,
-through the command line and the Python API alone. Data and settings are the same for both. A pair is one run of each,
-every second one in the other order; printed are the median of the pairs' ratios and its 90 % interval by bootstrap.
+Trains RNNsearch, Sutskever's model and Show, Attend and Tell for some updates each, and decodes with these models,
+using only the command line and the Python API. Data and settings are the same for both. A pair is one run of each,
+every second pair in reverse order; it prints the median of the pairs' ratios and its 90 % bootstrap interval.
 """
 
 import argparse
@@ -80,11 +80,9 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument(
-        "--steps", type=int, default=40, help="updates of a run, of which the first fifth does not count"
-    )
+    parser.add_argument("--steps", type=int, default=40, help="updates of a run; the first fifth is not counted")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="measure what this regular expression finds")
+    parser.add_argument("--only", default="", help="measure only what matches this regular expression")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
@@ -106,7 +104,7 @@ def main() -> None:
 
 
 def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
-    """Text, the names of some pictures, and the models that decode."""
+    """Make text, a list of some pictures, and the models that decode."""
     (place / "text").mkdir()
     for split, count in (("train", PAIRS), ("valid", 20), ("test", SENTENCES)):
         files = (place / "text" / f"{split}.{side}" for side in ("source", "target"))
@@ -119,7 +117,7 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
 
 
 def rates(place: Path, checkout: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, float]]:
-    """Target tokens a second of every training; sentences or images a second of every decoding."""
+    """Target tokens per second in every training; sentences or images per second in every decoding."""
     for name, settings in TRAINING.items():
         if re.search(arguments.only, name):
             yield name, train(place, checkout, Path(tempfile.mkdtemp(dir=place)).name, settings, arguments)
@@ -133,7 +131,7 @@ def rates(place: Path, checkout: Path, arguments: argparse.Namespace) -> Iterato
 
 
 def train(place: Path, checkout: Path, name: str, settings: str, arguments: argparse.Namespace) -> float:
-    """Target tokens a second, the median of the records after the first fifth."""
+    """Target tokens per second, the median of the records after the first fifth."""
     command = [sys.executable, "-m", "seqtool", "train", f"run={name}", *settings.split()]
     command += [f"train.steps={arguments.steps}", "train.minutes=null", "train.epochs=null", "train.log_every=2"]
     command += ["train.best_by=loss", "device=cpu", f"threads={arguments.threads}"]

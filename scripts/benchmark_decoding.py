@@ -1,19 +1,19 @@
 #!/usr/bin/env python
-"""How fast translations are written: beside JoeyNMT and OpenNMT-py, or of a checkpoint.
+"""How fast seqtool translates: compared with JoeyNMT and OpenNMT-py, or with a trained checkpoint.
 
     python scripts/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-has every system translate the sentences with its own command and a model that has learnt nothing, at the sizes of
-benchmark_training.py. What such models write is never done: every translation is as long as is allowed, which is
-checked. All decode as many sentences at once as make 320 hypotheses, and greedily every sentence five times, lest a run
-be shorter than its start. The time of a second run over eight sentences is taken off, and with it starting and loading;
-the rate is in hypothesis-steps a second, and seqtool's also the share of the machine's matrix rate. With `--device cuda
---peers joeynmt` on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
+has every system translate the sentences with its own command and an untrained model, at the sizes of
+benchmark_training.py. Such models do not end: every translation has the greatest length allowed, which is
+checked. All decode as many sentences at once as give 320 hypotheses, and greedily every sentence five times, so that a
+run takes longer than its start-up. The time of a second run over eight sentences, which includes starting and loading,
+is subtracted; the rate is hypothesis-steps per second, for seqtool also as a share of the machine's matrix rate. With
+`--device cuda --peers joeynmt`, on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
-translates with a trained model, and states the share of the machine's matrix rate. Operations are as torch counts them
-(matrix products only), the limit is the best of square products of 1024, 2048 and 4096, measured in turn with the rest.
+translates with a trained model, and prints the share of the machine's matrix rate. Operations are those torch counts
+(matrix products only); the limit is the best rate of square products of 1024, 2048 and 4096, measured in turn.
 """
 
 import argparse
@@ -54,13 +54,13 @@ PRECISIONS = {
     "cuda": {"seqtool, bf16": "bf16", "seqtool, fp16": "fp16"},
 }
 FEW = 8
-BEAMS = 5  # a sentence's hypotheses, at least: with a narrower beam it is translated more than once
-STEPS, RATE = 5, "0.000000000001"  # updates of training, which leave the model as it was
+BEAMS = 5  # hypotheses per sentence, at least: with a narrower beam it is translated several times
+STEPS, RATE = 5, "0.000000000001"  # training updates, which leave the model unchanged
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--input", required=True, type=Path, help="sentences, a line each; may be .gz")
+    parser.add_argument("--input", required=True, type=Path, help="sentences, one per line; may be .gz")
     parser.add_argument("--checkpoint", help="a trained model; without one, systems are compared")
     parser.add_argument("--beams", default="5,1", help="of the comparison")
     parser.add_argument("--beam", type=int, default=5, help="of a checkpoint")
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def translate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sentences a second of a checkpoint."""
+    """A checkpoint's sentences per second."""
     translator = seqtool.load(arguments.checkpoint, beam=arguments.beam, threads=arguments.threads)
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
@@ -115,7 +115,7 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    """Operations of a product with a matrix in oneDNN's layout, of which torch's counter does not know."""
+    """Operations of a product with a matrix in oneDNN's layout, which torch's counter does not know."""
     return 2 * x.numel() * matrix[0]
 
 
@@ -123,7 +123,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     peers = toolkits.chosen(arguments.peers)
     precisions = PRECISIONS[arguments.device]
     if "opennmt" in peers and arguments.device != "cpu":
-        sys.exit("OpenNMT-py is compared on a CPU alone: take --peers joeynmt.")
+        sys.exit("OpenNMT-py is compared only on a CPU: use --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
@@ -168,7 +168,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def operations(sentences: list[str], beam: int) -> float:
-    """Floating-point operations of a hypothesis-step: the decoder's, and its part of those of reading a sentence."""
+    """Floating-point operations of a hypothesis-step: the decoder's, and its share of the encoder's."""
     sentence = [4] * round(statistics.mean(len(line.split()) for line in sentences))
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS[MODEL].split())
@@ -181,7 +181,7 @@ def operations(sentences: list[str], beam: int) -> float:
 
 
 def write_data(data: Path, sentences: list[str]) -> None:
-    """The sentences as a corpus and as input; their words and made-up ones are the vocabulary of either side."""
+    """Write the sentences as a corpus and as input; their words and made-up ones are both sides' vocabulary."""
     words = [word for word, _ in Counter(" ".join(sentences).split()).most_common(VOCABULARY - 4)]
     words += [f"word{rank}" for rank in range(VOCABULARY - 4 - len(words))]
     toolkits.write_vocabularies(data, {"source": words, "target": words})
@@ -235,7 +235,7 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
 
 
 def check(name: str, translations: list[str], source: Path) -> None:
-    """That as many words were written as are counted, or nearly."""
+    """Check that about as many words were written as are counted."""
     count = len(source.read_text(encoding="utf-8").splitlines())
     words = sum(len(line.split()) for line in translations[:count])
     if not 0.98 * count * LENGTH <= words <= 1.02 * count * LENGTH:

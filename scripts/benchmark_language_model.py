@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Characters a second in training a language model, beside a plain loop over torch.nn.LSTM of the same sizes.
+"""Characters per second in training a language model, compared with a plain loop over torch.nn.LSTM of the same sizes.
 
     python scripts/benchmark_language_model.py --threads 2 --text PATH --output results/language_model_speed.json
 
-Both train on the same streams, chunk after chunk with their state carried over, by Adam with clipping; they run in
-turn, --updates at a time, after a warm-up. The ratio is the median of the pairs, with the interval that holds 90 % of
-them. Without --text, on the built-in grammar's sentences.
+Both train on the same streams, chunk by chunk with the state carried over, by Adam with clipping; they run in
+turn, --updates at a time, after a warm-up. The ratio is the median of the pairs, with the interval that contains 90 %
+of them. Without --text, they use the built-in grammar's sentences.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 class PlainModel(nn.Module):
-    """What a tutorial would write."""
+    """The model as in a tutorial."""
 
     def __init__(self, symbols: int, *, embedding: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def main() -> None:
         for precision in ("fp32", "bf16"):
             systems = {"seqtool": ours(config, cache, precision), "torch.nn.LSTM": plain(config, cache, precision)}
             for system in systems.values():
-                system(arguments.updates)  # oneDNN makes its code
+                system(arguments.updates)  # oneDNN generates its code
             found = benchmarking.in_turn(
                 {name: lambda one=one: one(arguments.updates) for name, one in systems.items()}, arguments.pairs
             )
@@ -115,7 +115,7 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
 
 
 def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """The same by torch's own classes, timed."""
+    """The same with torch's own classes, timed."""
     sizes = {name: config.model[name] for name in ("embedding", "hidden", "layers", "dropout")}
     torch.manual_seed(1)
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How much memory a training step of RNNsearch takes as the source grows, beside the plain path.
+"""How much memory a training step of RNNsearch takes as the source grows, compared with the plain path.
 
     python scripts/benchmark_memory.py --output results/memory.json
 
 Each figure is the peak resident memory of a fresh process that takes three steps (sizes of benchmark_training.py,
-batches of 64, T target tokens). Additive attention by the book keeps B·T·S·A numbers, the tanh of every step: what
-doubling the source from S adds is stated as a share of them.
+batches of 64, T target tokens). Textbook additive attention keeps B·T·S·A numbers, the tanh of every step: the memory
+that doubling the source from S adds is given as a share of these.
 """
 
 import argparse
@@ -32,7 +32,7 @@ BATCH, ALIGNMENT = 64, 512
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=int, default=100, help="tokens; and twice as many")
+    parser.add_argument("--source", type=int, default=100, help="source tokens; also measures twice as many")
     parser.add_argument("--target", type=int, default=100, help="tokens")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     parser.add_argument("--way", choices=["seqtool", "plain"], help=argparse.SUPPRESS)
@@ -67,7 +67,7 @@ def measured(source: int, target: int, way: str) -> int:
 
 
 def peak(source: int, target: int, way: str) -> int:
-    """Bytes, of this process."""
+    """This process's peak memory in bytes."""
     torch.set_num_threads(1)
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())

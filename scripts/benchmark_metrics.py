@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How long it takes to tokenise and score captions on one core, beside pycocoevalcap where that is installed.
+"""The time to tokenise and score captions on one core, compared with pycocoevalcap if that is installed.
 
     pip install pycocoevalcap                # optional; its tokenizer needs Java
     python scripts/benchmark_metrics.py --repeats 3 --output results/caption_metrics.json
 
 5,000 images with one caption and 5 references each, made up from seeded random words: 30,000 captions. Both are timed
-in turn in the same run; pycocoevalcap scores the same tokens, and its scores must be ours.
+in turn in the same run; pycocoevalcap scores the same tokens, and its scores must equal ours.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from seqtool.metrics.captions import CaptionScorer
 IMAGES, REFERENCES = 5_000, 5
 WORDS = 8_000
 HARD = ["man's", "T-shirt", "22 3/4 St.", "4:30pm", '"stop"', "(left)", "don't", "U.S.", "2", "black-and-white", "5th"]
-HARD_SHARE = 0.002  # of words: about as many captions as in COCO hold one, 2 in 100
+HARD_SHARE = 0.002  # of words: as in COCO, about 2 captions in 100 have one
 SAME = 1e-9
 
 Seconds = dict[str, list[float]]
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # Java too
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # applies to Java too
     hypotheses, references = captions()
     seconds: Seconds = {}
     peer = arguments.peer and installed("pycocoevalcap")
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Image → caption and image → references: words by Zipf's law, punctuation, now and then a hard one."""
+    """Image → caption and image → references: words by Zipf's law, with punctuation and an occasional hard word."""
     generator = random.Random(1)
     syllables = [c + v for c in "bdfgklmnprst" for v in "aeiou"]
     words = ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(WORDS)]
@@ -119,7 +119,7 @@ def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
-    ptb._tokens_alone.cache_clear()  # every repeat starts without what the one before has seen
+    ptb._tokens_alone.cache_clear()  # no repeat profits from the one before
     with timed("tokenise", seconds):
         tokens = {image: " ".join(ptb.tokenize(caption)) for image, caption in hypotheses.items()}
         alternatives = {image: [" ".join(ptb.tokenize(c)) for c in texts] for image, texts in references.items()}
@@ -138,7 +138,7 @@ def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: 
 def theirs(
     hypotheses: dict[str, str], references: dict[str, list[str]], tokens: Any, scores: Any, seconds: Seconds
 ) -> int:
-    """Time pycocoevalcap on our tokens, whose scores must be ours; return how many captions it tokenises otherwise."""
+    """Time pycocoevalcap on our tokens; its scores must equal ours. Returns how many captions differ in tokens."""
     tokenizer = import_module("pycocoevalcap.tokenizer.ptbtokenizer").PTBTokenizer()
     with timed("pycocoevalcap_tokenise", seconds):
         found = tokenizer.tokenize({image: [{"caption": text}] for image, text in hypotheses.items()})

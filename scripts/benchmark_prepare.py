@@ -2,10 +2,10 @@
 
     python scripts/benchmark_prepare.py [--pairs 2000000] [--processes 2] [--output results/prepare.json]
 
-The peak is of the whole process tree: resident memory of the process that prepares and of all its children,
+The peak is that of the whole process tree: resident memory of the preparing process and all its children,
 added up every 50 ms. Pages that they share (the interpreter's, the libraries') count several times, so it is
 an upper bound. SentencePiece's rate is that of its encoder alone, on the same text with the same
-vocabularies, text and ids in memory, with as many threads.
+vocabularies and number of threads, with text and ids in memory.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-TYPES = 50_000  # words a side
-RATE_SAMPLE = 200_000  # pairs that SentencePiece's own rate is measured on
+TYPES = 50_000  # words per side
+RATE_SAMPLE = 200_000  # pairs on which SentencePiece's own rate is measured
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def measure(place: Path, pairs: int, processes: int, size: int) -> dict[str, Any
 
 
 def generate(file: Path, lines: int, seed: int) -> None:
-    """Sentences of 3 to 40 words, the words by Zipf's law."""
+    """Write sentences of 3 to 40 words, distributed by Zipf's law."""
     source = random.Random(seed)
     types = ["".join(source.choices(SYLLABLES, k=source.randint(1, 4))) for _ in range(TYPES)]
     total, weights = 0.0, []
@@ -137,7 +137,7 @@ def resident(pid: int) -> int:
 
 
 def encoder_rate(directory: Path, files: list[Path], pairs: int, threads: int) -> float:
-    """Pairs/s of SentencePiece's own batch encoder on the first lines of the files."""
+    """Pairs per second of SentencePiece's own batch encoder on the first lines of the files."""
     import sentencepiece
 
     seconds = 0.0

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Memory and patience at size: prepare 10 million pairs, train on them, translate 200,000 lines from a pipe.
+"""Memory and time at scale: prepare 10 million pairs, train on them, translate 200,000 lines from a pipe.
 
     python scripts/benchmark_scale.py --output results/scale.json
 
-Memory is the most that the process tree had resident at one time, looked at every 50 ms; pages that processes share,
-and those of the cache's files that were read, count in full. The model is small, for it is the corpus that is measured.
-Of the lines it is said how long the first takes to come out, and whether the last take more memory than the first.
+Memory is the peak resident memory of the process tree, sampled every 50 ms; pages that processes share,
+and those of the cache's files that were read, count in full. The model is small, since the corpus is what is measured.
+For the lines, it reports how long the first takes to come out, and whether the last take more memory than the first.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10_000_000)
     parser.add_argument("--lines", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=200, help="of training")
-    parser.add_argument("--threads", type=int, default=2, help="and processes that prepare")
+    parser.add_argument("--threads", type=int, default=2, help="threads, and processes that prepare")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
@@ -74,7 +74,7 @@ def memory(place: Path, *command: str) -> float:
 
 
 def stream(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Lines in at once, lines out as they come."""
+    """Feed all lines at once, and read translations as they come."""
     settings = ["checkpoint=runs/small", "beam=1", "max_length=20", "device=cpu", f"threads={arguments.threads}"]
     with (place / "train.source").open("rb") as text:
         lines = [line for line, _ in zip(text, range(arguments.lines), strict=False)]
@@ -84,7 +84,7 @@ def stream(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         cwd=place,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # which lines are cut
+        stderr=subprocess.DEVNULL,  # it reports lines that are cut off
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Target tokens a second in training, beside JoeyNMT and OpenNMT-py and beside the machine's matrix rate.
+"""Target tokens per second in training, compared with JoeyNMT, OpenNMT-py and the machine's matrix rate.
 
     python scripts/benchmark_training.py --threads 2 --peers joeynmt,opennmt --output results/training.json
 
-Every system trains on the same generated text with its own training command, one after the other, again and again; a
-run is as many updates as --steps, of which the first fifth is not counted. Tokens are counted without padding. Peers
-are installed into environments of their own under --environments (once). `plain` is seqtool without its quicker parts.
-The share of a run is of the best square matrix product, by the library that seqtool chooses, measured right before and
-right after that run, since the rate of a shared machine drifts within minutes; a token costs three times the operations
-of its pass forward, as torch counts them.
+Every system trains on the same generated text with its own training command, in turn, several times; a
+run has --steps updates, of which the first fifth is not counted. Tokens are counted without padding. Peers
+are installed (once) into separate environments under --environments. `plain` is seqtool without its faster parts.
+A run's share is relative to the best square matrix product, by the library that seqtool chooses, measured right before
+and after the run, since the rate of a shared machine drifts within minutes; a token costs three times the operations
+of its forward pass, as torch counts them.
 
 On a GPU, in bf16 and fp16, beside JoeyNMT in fp16:
 
@@ -61,7 +61,7 @@ PAPERS = {
 
 
 class Sizes(NamedTuple):
-    """Our models, and what differs in JoeyNMT's sizes, by the names in its config."""
+    """Our models, and JoeyNMT's sizes that differ, by the names in its config."""
 
     models: dict[str, str]
     vocabulary: int
@@ -92,7 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     peers, sizes = toolkits.chosen(arguments.peers), SIZES[arguments.sizes]
     if "opennmt" in peers and (arguments.device, arguments.sizes) != ("cpu", "small"):
-        sys.exit("OpenNMT-py is compared on a CPU with --sizes small alone: take --peers joeynmt.")
+        sys.exit("OpenNMT-py is compared only on a CPU with --sizes small: use --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
 
@@ -100,7 +100,7 @@ def main() -> None:
         data, even = Path(place, "data"), Path(place, "even")
         pairs = max(PAIRS, arguments.steps * arguments.batch)  # JoeyNMT's run is one epoch
         write_data(data, pairs, sizes.vocabulary, length=None)
-        write_data(even, pairs, sizes.vocabulary, length=23)  # and <eos>: the 24 tokens of the fixed-context row
+        write_data(even, pairs, sizes.vocabulary, length=23)  # with <eos>, the 24 tokens of the fixed-context row
         torch.set_num_threads(arguments.threads)
         limits = benchmarking.matrix_rates(arguments.device)
         systems: dict[str, Callable[[], float]] = {}
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
-    """The system, measured between two measurements of a limit; and a list that gets the limit's mean each time."""
+    """The system, measured between two measurements of a limit; and a list to which the limit's mean is added."""
     limits: list[float] = []
 
     def measured() -> float:
@@ -173,7 +173,7 @@ def report(
 
 
 def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None) -> None:
-    """Text, and the vocabularies as each peer wants them; the first words of either side are the frequent ones."""
+    """Write text, and vocabularies in each peer's format; the first words on each side are the frequent ones."""
     directory.mkdir()
     for split, count in (("train", pairs), ("valid", 100)):
         files = directory / f"{split}.source", directory / f"{split}.target"
@@ -183,7 +183,7 @@ def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None)
 
 
 def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
-    """Tokens a second of `seqtool train`."""
+    """Tokens per second of `seqtool train`."""
     precision, plain = WAYS[arguments.device][way]
     run = "run"
     command = "from seqtool.cli.main import main; main()"
@@ -213,7 +213,7 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
 
 
 def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
-    """Tokens a second as a peer reports them."""
+    """Tokens per second as reported by a peer."""
     run = Path(tempfile.mkdtemp(dir=place))
     settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)
@@ -228,7 +228,7 @@ def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace
 
 
 def operations(settings: str, vocabulary: int, length: int) -> float:
-    """Floating-point operations of training a token: three times those of a pass forward, matrix products alone."""
+    """Floating-point operations of training a token: three times the forward pass's, counting only matrix products."""
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", settings.split())
     model = build(config.model, trusted=True, source_vocabulary=vocabulary, target_vocabulary=vocabulary)

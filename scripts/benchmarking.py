@@ -1,4 +1,4 @@
-"""What the benchmarks share: generated text, the machine's matrix rate, runs in turn, and the record they keep."""
+"""Shared by the benchmarks: generated text, the machine's matrix rate, running in turn, and writing the record."""
 
 import json
 import os
@@ -20,8 +20,8 @@ SIZES = (1024, 2048, 4096)
 
 
 def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length: int | None = None) -> None:
-    """Parallel text of `vocabulary` words a side, frequent and rare ones, a target being its source word for word with
-    neighbours swapped here and there; about 20 words a sentence, log-normal, or all of one length.
+    """Parallel text of `vocabulary` words per side, frequent and rare ones; a target is its source word for word with
+    some neighbours swapped; about 20 words per sentence, log-normal, or all of one length.
     """
     random.seed(1)
     weights = [1 / (rank + 10) for rank in range(vocabulary)]
@@ -35,9 +35,9 @@ def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length:
 
 
 def matrix_rate(dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> float:
-    """The best rate of square products of 1024, 2048 and 4096 in GFLOP/s, on the threads that torch has: the limit.
+    """The best rate of square products of 1024, 2048 and 4096 in GFLOP/s, on torch's number of threads: the limit.
 
-    That of a size is the median over half a second or more, since what is compared with it runs for minutes.
+    The rate of each size is a median over half a second or more, since the runs compared with it take minutes.
     """
     device = torch.device(device)
     return max(_rate(*(torch.randn(size, size, device=device).to(dtype) for _ in range(2))) for size in SIZES)
@@ -56,7 +56,7 @@ def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
-    """What products are measured against, by precision; a CPU's by the library that seqtool chooses, and by torch's own
+    """The limits of products, by precision; on a CPU with the library that seqtool chooses, and with torch's own
     choice.
     """
     if device != "cpu":
@@ -82,7 +82,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """What each measures, A B A B …, so that a machine that grows slower is slower for all."""
+    """The measurements of each, in the order A B A B …, so that a machine that becomes slower does so for all."""
     found: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):
         for name, system in systems.items():

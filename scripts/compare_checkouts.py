@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""Whether two checkouts compute the same numbers from the same first weights and data, through the command line alone.
+"""Whether two checkouts compute the same numbers from the same first weights and data, using only the command line.
 
     git worktree add ../before COMMIT
     python scripts/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
 
-Of every kind of model, without dropout, hard attention's draws being given by the seed: the losses of 50 updates in
+For every kind of model, without dropout and with hard attention's draws fixed by the seed: the losses of 50 updates in
 float64 (1e-9 relative), and in float32 the loss (1e-5 relative) and the gradient (1e-5 of each parameter's norm) of one
 update. SGD's momentum, which a checkpoint holds, is the gradient after one update.
 
-Of a translator and a captioner that the first checkout trains: the translations of Multi30k's test set of 2016 and the
-captions of 200 built-in pictures, with beams of 5 and 1. At most two may differ, by scores less than 1e-4 apart. They
-are left out without --multi30k. Last the scores of files of translations and captions, which must be the same to the
-last digit. Exits with 1 where one of these does not hold.
+For a translator and a captioner that the first checkout trains: the translations of Multi30k's test set of 2016 and the
+captions of 200 built-in pictures, with beams of 5 and 1. At most two may differ, with scores less than 1e-4 apart. They
+are left out without --multi30k. Finally the scores of files of translations and captions, which must be the same to the
+last digit. Exits with 1 if any of these does not hold.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parent.parent
 UPDATES, PICTURES = 50, 200
 DOUBLE, SINGLE, TIE, TIES = 1e-9, 1e-5, 1e-4, 2
-NEGLIGIBLE = 1e-6  # of the whole gradient's norm: a parameter's gradient below it is taken as being so large
+NEGLIGIBLE = 1e-6  # of the whole gradient's norm: the least norm by which a parameter's difference is divided
 COMMON = (
     "device=cpu threads=1 data.processes=1 train.batch_size=48 train.minutes=null train.validate_every=1000 "
     "train.log_every=1 train.best_by=loss train.keep_last=1 validation.sentences=2 validation.max_length=2"
@@ -89,7 +89,7 @@ for line in json.loads(sys.argv[2]):
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: how far apart the two are, and how far they may be."""
+    """One comparison: the difference, and the greatest allowed."""
 
     name: str
     difference: float
@@ -107,7 +107,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Side:
-    """A checkout and the directory that its commands run in."""
+    """A checkout and the directory in which its commands run."""
 
     checkout: Path
     place: Path
@@ -125,8 +125,8 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, nargs="?", default=ROOT)
     parser.add_argument("--multi30k", type=Path, help="the directory of Multi30k's files")
-    parser.add_argument("--minutes", type=float, default=3, help="that translator and captioner are trained, each")
-    parser.add_argument("--only", default="", help="compare what this regular expression finds")
+    parser.add_argument("--minutes", type=float, default=3, help="minutes to train the translator, and the captioner")
+    parser.add_argument("--only", default="", help="compare only what matches this regular expression")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts, rows = {"before": arguments.before, "after": arguments.after}, []
@@ -163,14 +163,14 @@ def comparisons(pair: Pair, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def training(pair: Pair, models: Mapping[str, str]) -> Iterator[Row]:
-    """Losses and gradients, from weights that the first checkout makes."""
+    """Losses and gradients, from weights made by the first checkout."""
     runs = {name: re.sub(r"\W+", "-", name) for name in models}
     begun = {name: f"{settings} init_from={pair[0].place}/runs/{runs[name]}" for name, settings in models.items()}
     for name in begun:
-        if FROZEN in begun[name]:  # its encoder must be given: random weights in float64 are others than in float32
+        if FROZEN in begun[name]:  # its encoder must be given: random weights differ between float64 and float32
             weights = pair[0].place / "runs" / runs[name] / "checkpoints" / "step-0000001" / "model.safetensors"
             begun[name] += f" model.encoder.weights={weights}"
-    double = f"data.cache=double train.steps={UPDATES}"  # a cache holds what an encoder made, in its own precision
+    double = f"data.cache=double train.steps={UPDATES}"  # a cache holds an encoder's output, in the encoder's precision
     single = "data.cache=single train.steps=1 optim=sgd optim.momentum=0.9 train.clip_norm=null"
     pair[0].run([f"train run={runs[name]} {settings} train.steps=1" for name, settings in models.items()])
     for side in pair:
@@ -197,20 +197,20 @@ def furthest(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def worst(differences: Iterable[float]) -> float:
-    """The greatest of them; infinite where one is no number, or there is none."""
+    """The greatest of them; infinite if one is NaN, or if there is none."""
     found = list(differences)
     return max(found) if found and all(map(math.isfinite, found)) else math.inf
 
 
 def gradient(run: Path) -> dict[str, Tensor]:
-    """By the parameter's number among those that are trained: SGD's momentum after one update."""
+    """SGD's momentum after one update, by each parameter's number among those that are trained."""
     (checkpoint,) = (run / "checkpoints").glob("step-*")
     tensors = load_file(checkpoint / "training.safetensors")
     return {name: one.double() for name, one in tensors.items() if name.endswith(".momentum_buffer")}
 
 
 def furthest_gradient(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """The greatest difference in a parameter's gradient, relative to its norm; infinite where shapes differ."""
+    """The greatest difference in a parameter's gradient, relative to its norm; infinite if shapes differ."""
     shapes = [{name: one.shape for name, one in gradient.items()} for gradient in (before, after)]
     if shapes[0] != shapes[1]:
         return math.inf
@@ -232,7 +232,7 @@ def captions(pair: Pair, minutes: float) -> Iterator[Row]:
 
 
 def decoded(pair: Pair, what: str, command: str) -> Iterator[Row]:
-    """How many outputs differ; infinitely many where one of them is no tie, by its score."""
+    """How many outputs differ; infinitely many if the scores of any two that differ are not nearly equal."""
     for beam in (5, 1):
         bests = []
         for side in pair:
@@ -248,7 +248,7 @@ def decoded(pair: Pair, what: str, command: str) -> Iterator[Row]:
 
 
 def metrics(pair: Pair) -> Iterator[Row]:
-    """Of the lines of the project's pages, with words left out and exchanged, against these lines."""
+    """Scores of the lines of the project's pages, with words dropped and swapped, against the original lines."""
     draw = random.Random(1)
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "data/README.md", "results/README.md")]
     lines = [line for page in pages for line in page.splitlines() if len(line.split()) > 3]
@@ -280,7 +280,7 @@ def changed(line: str, draw: random.Random) -> str:
 
 
 def unlike(before: Any, after: Any) -> int:
-    """How many values of a record are missing afterwards or others; what is there besides does not count."""
+    """How many values of a record are missing or different afterwards; additional ones do not count."""
     if isinstance(before, dict) and isinstance(after, dict):
         return sum(unlike(value, after.get(name)) for name, value in before.items())
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):

@@ -1,5 +1,5 @@
 # Sourced by the other scripts: makes .venv beside pyproject.toml and installs the project into it, once.
-# PYTHON names another interpreter; EXTRAS (such as "dev") what else to install.
+# PYTHON names another interpreter; EXTRAS (such as "dev") names extras to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""How true a model's captions of the built-in images are, and whether its attention lies on what it names.
+"""How true a model's captions of the built-in images are, and whether its attention lies on the objects it names.
 
     python scripts/evaluate_scenes.py checkpoint=runs/scenes [data=data/scenes] [split=test] [output=FILE.json]
 
 Further settings are those of `seqtool.load`: beam=5, threads=1, hard_attention=sample and so on.
 
-true        share of captions that can be read and of which every claim holds: shape, colour, size, number, place
+true        share of captions that can be parsed and whose every claim is true: shape, colour, size, number, place
             and relation (scene_captions.py)
-recall      share of the kinds (shape, colour and number) and relations that a scene's references name which its
+recall      share of the kinds (shape, colour and number) and relations named in a scene's references that its
             caption names too; mean over scenes
 attention   share of object words whose most attended cell overlaps a box of an object that they name: every noun
             of a noun phrase whose kind is in the scene; a word of several objects may attend to any
-chance      the same for a cell drawn evenly: the mean share of cells that overlap such a box
+chance      the same for a cell drawn uniformly: the mean share of cells that overlap such a box
 """
 
 import json
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
 def measure(
     captions: Sequence[Caption], scenes: Sequence[Scene], references: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """The shares of the module's docstring; attention and chance None for a model without attention."""
+    """The shares of the module's docstring; attention and chance are None for a model without attention."""
     truths: dict[str, list[bool]] = defaultdict(list)
     recalls, hits, chances = [], [], []
     for caption, scene, wanted in zip(captions, scenes, references, strict=True):
@@ -93,7 +93,7 @@ def measure(
 
 
 def most_attended(caption: Caption, word: int) -> Cell:
-    """Row and column of the cell that has the most attention while the word is written."""
+    """Row and column of the cell with the most attention for the word."""
     assert caption.attention is not None
     row, column = divmod(int(caption.attention[word].argmax()), caption.grid[1])
     return row, column

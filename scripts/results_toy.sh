@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The numbers of results/toy/: trains each cell and each score on the built-in corpus, six minutes a run (the
-# fixed-context model longer), at a rate that falls with the steps, and scores the test set. Further arguments go to every `seqtool train`.
+# The numbers of results/toy/: trains each cell and each score on the built-in corpus, six minutes per run (the
+# fixed-context model longer), with a decaying learning rate, and scores the test set. Further arguments go to every `seqtool train`.
 #     bash scripts/results_toy.sh threads=2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

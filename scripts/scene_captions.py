@@ -1,9 +1,9 @@
-"""What captions of the built-in images say, read by the grammar that they are written from, and whether it is true.
+"""Parses captions of the built-in images by the grammar that generates them, and checks whether they are true.
 
 The boxes of a scene's objects decide:
-    - a kind (shape, colour, and size where it is named) is there exactly as often as the number says;
+    - a kind (shape, colour, and size if named) occurs exactly as often as the number says;
     - places and relations hold as seqtool/data/corpora/scene_language.py says.
-What the grammar does not have is not true: "a orange circle", "two star", the same kind twice.
+Captions outside the grammar are not true: "a orange circle", "two star", the same kind twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ Fact = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """A noun phrase: size None where it is not named; word: the index of its noun in the caption's words."""
+    """A noun phrase: size is None if not named; word: the index of its noun in the caption's words."""
 
     shape: str
     colour: str
@@ -52,13 +52,13 @@ class Kind:
         return self.shape, self.colour, self.count
 
     def items(self, scene: Scene) -> list[Item]:
-        """The objects that it speaks of, whatever their number and size."""
+        """The objects that it refers to, whatever their number and size."""
         return [item for item in scene.items if (item.shape, item.colour) == (self.shape, self.colour)]
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a caption says: its kinds, the subject first; where the subject is, or how it lies to the others."""
+    """The content of a caption: its kinds, the subject first; the subject's place, or its relation to the others."""
 
     kinds: tuple[Kind, ...]
     place: Place | None
@@ -69,7 +69,7 @@ class Description:
 
 
 def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
-    """What is on the pictures of a split, by file name. Raises InputError where there are none."""
+    """The scenes of a split's pictures, by file name. Raises InputError if there are none."""
     scenes = {}
     for record in read_records(directory / SCENES, split):
         items = tuple(Item(**{**item, "box": tuple(item["box"])}) for item in record["items"])
@@ -78,7 +78,7 @@ def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
 
 
 def parse(caption: str) -> Description | None:
-    """What the caption says; None where the grammar does not have it."""
+    """The content of the caption; None if the grammar cannot generate it."""
     tokens = words(caption)
     kinds: list[Kind] = []
     rest: list[str] = []
@@ -118,7 +118,7 @@ def _read_kind(tokens: Sequence[str], start: int) -> Kind | None:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A frame with its noun phrases left open; the subject may be the last of them."""
+    """A frame with gaps for its noun phrases; the subject may be the last of them."""
 
     place: Place | None
     relation: str | None
@@ -146,7 +146,7 @@ def _patterns() -> dict[str, _Pattern]:
 
 
 def is_true(caption: str, scene: Scene) -> bool:
-    """Whether the caption can be read and all that it says holds of the scene; it need not name every object."""
+    """Whether the caption can be parsed and everything it says is true of the scene; it need not name every object."""
     said = parse(caption)
     if said is None:
         return False
@@ -160,9 +160,9 @@ def is_true(caption: str, scene: Scene) -> bool:
 
 
 def named(caption: str) -> set[Fact]:
-    """What a caption names: kinds as (shape, colour, number), and how they lie, whichever is the subject.
+    """What a caption names: kinds as (shape, colour, number), and their relations, whichever is the subject.
 
-    Sizes and places are left out, which references may leave out too. Empty where the caption cannot be read.
+    Sizes and places are left out, since references may leave them out too. Empty if the caption cannot be parsed.
     """
     said = parse(caption)
     if said is None:
@@ -179,7 +179,7 @@ def named(caption: str) -> set[Fact]:
 
 
 def recall(caption: str, references: Iterable[str]) -> float:
-    """The share of all that the references name that the caption names."""
+    """The share of the facts named in the references that the caption names."""
     expected = set().union(*map(named, references))
     return len(expected & named(caption)) / len(expected)
 
@@ -187,7 +187,7 @@ def recall(caption: str, references: Iterable[str]) -> float:
 def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:
     """For each noun of a noun phrase its index in `alignment.words(caption)` and the boxes of its objects.
 
-    Nouns of kinds that the scene does not have are left out; the rest of the caption need not be readable.
+    Nouns of kinds that the scene does not have are left out; the rest of the caption need not be parsable.
     """
     tokens = words(caption)
     kinds = [kind for i in range(len(tokens)) if (kind := _read_kind(tokens, i)) is not None]

@@ -1,4 +1,4 @@
-"""The one exception that is the user's to mend, and files that cannot be written."""
+"""The one exception that the user can put right, and errors of files that cannot be written."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ class InputError(ValueError):
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Give the error of a full disk, which knows no file name where a write fails, the name of what is written."""
+    """Add the name of the file to a full disk's error, which has none if a write fails."""
     try:
         yield
     except OSError as error:
@@ -31,12 +31,12 @@ def full_disk(error: OSError) -> str | None:
     """The sentence about a full disk or a quota that is used up; None for any other error."""
     if error.errno not in FULL:
         return None
-    path = error.filename2 or error.filename or "a file"  # of a copy the second is what is written
+    path = error.filename2 or error.filename or "a file"  # for a copy, the second is the one written
     return f"The disk is full: {path} cannot be written."
 
 
-# Control characters, which a terminal obeys, ends of lines and marks that turn the direction of text among them; and
-# halves of surrogate pairs, which cannot be written.
+# Control characters, which a terminal obeys, including line ends and marks that change the direction of text; and
+# halves of surrogate pairs, which cannot be encoded.
 UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 

@@ -1,4 +1,4 @@
-"""From Hydra's configuration to typed settings, and what is said of those that cannot be used."""
+"""From Hydra's configuration to typed settings, and messages about those that cannot be used."""
 
 import dataclasses
 import difflib
@@ -25,7 +25,7 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
     """The settings in `config` as the dataclass `schema`, which may hold further dataclasses.
 
     Unknown settings, missing ones and values of the wrong type raise one InputError that names them all (as
-    `train.batch_size`), the unknown ones with the nearest real one. `prefix` begins the names where `config` does not
+    `train.batch_size`), the unknown ones with the nearest real one. `prefix` begins the names if `config` does not
     know its own place.
     """
     prefix = full_name(config) or prefix
@@ -41,14 +41,14 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
 def checked(
     target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The settings as `target` takes them beside its `parts`; InputError as for `typed`."""
+    """The settings as arguments of `target` besides its `parts`; InputError as for `typed`."""
     fields: list[tuple[str, Any, Any]] = []
     for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
         if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if name in arguments or parameter.default is parameter.empty:
             fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
-        else:  # a default of the target's own: only the name matters here
+        else:  # the target has its own default: only the name matters here
             fields.append((name, Any, dataclasses.field(default=None)))
     found: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix=prefix)
     return {key: getattr(found, key) for key in arguments}
@@ -81,9 +81,9 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
 
 
 def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:
-    """The clause that says that `name` is none of the `known` names, and which of them is nearest.
+    """The clause that says that `name` is not among the `known` names, and which of them is nearest.
 
-    Dotted names are compared by their last part first, so a right name in the wrong place finds its place.
+    Dotted names are compared by their last part first, so a right name in the wrong place is recognised.
     """
     parent, _, last = name.rpartition(".")
 
@@ -101,7 +101,7 @@ def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:
 
 
 def sentence(clauses: Sequence[str]) -> str:
-    """One sentence of the given clauses."""
+    """One sentence made of the given clauses."""
     if len(clauses) > 1:
         clauses = [re.sub(r"; (did you mean .*\?|choose from .*)$", r" (\1)", clause) for clause in clauses]
     text = "; ".join(clauses)
@@ -114,7 +114,7 @@ def escape(text: str) -> str:
 
 
 def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Set the values in `target` one by one; returns what is wrong, by the setting's full name."""
+    """Set the values in `target` one by one; returns the problems by the settings' full names."""
     hints = typing.get_type_hints(schema)
     known = {field.name: join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
@@ -131,7 +131,7 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
         elif value != MISSING:
             try:
                 target[key] = _escaped(value)
-                found = target[key]  # text with ${ is looked at only here
+                found = target[key]  # text with ${ is checked only here
                 _ = list(found) if isinstance(found, ListConfig) else found
             except ValidationError:
                 shown = "null" if value is None else repr(value)
@@ -141,12 +141,12 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
 
 
 def _is_beyond(value: Any) -> bool:
-    """Whether it is a number that no setting means: NaN, or a whole number that float64 and int64 do not hold alike."""
+    """Whether it is a number no setting can use: NaN, or a whole number larger than float64 holds exactly."""
     return isinstance(value, int | float) and (value != value or (isinstance(value, int) and abs(value) > 2**53))
 
 
 def _checkable(hint: Any) -> Any:
-    """The type hint where OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
+    """The type hint if OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
     if hint in KINDS or dataclasses.is_dataclass(hint):
         return hint
     if typing.get_origin(hint) is list and all(argument in KINDS for argument in typing.get_args(hint)):
@@ -192,7 +192,7 @@ def _escaped(value: Any) -> Any:
 
 
 def full_name(config: Config) -> str:
-    """Where the settings stand in the whole configuration, as far as they know: `model`, or nothing."""
+    """The settings' place in the whole configuration, if they know it: `model`, or nothing."""
     return str(config._get_full_key(None)) if isinstance(config, DictConfig) else ""
 
 

@@ -793,7 +793,7 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
         "    lr: 0.0015\n",
         "    encoder:\n",
         "      backbone: small  # small (for the built-in images) | ",
-        "      minimum_count: 1  # of a word, to be known",
+        "      minimum_count: 1  # occurrences of a word for it to be known",
         "    epochs: ${train.epochs}\n",
     ):
         assert f"\n{line}" in text

@@ -1,4 +1,4 @@
-"""Show, Attend and Tell as straightforward loops, written for benchmark_captioning.py: what `seqtool` is compared with.
+"""Show, Attend and Tell as straightforward loops, written for benchmark_captioning.py to compare `seqtool` with.
 
 `Tutorial` has the shape of the well-known PyTorch tutorial: captions sorted by length, the batch cut as they end, the
 attention keys projected at every step, an LSTMCell, the vocabulary projected at every step, and a beam search that
@@ -13,7 +13,7 @@ BOS, EOS = 1, 2
 
 
 class Tutorial(nn.Module):
-    """a N×S×D annotation vectors; captions N×(T+1) ids from BOS on; lengths N, of T, on the CPU."""
+    """a: annotation vectors N×S×D; captions: ids N×(T+1), starting with BOS; lengths: N, up to T, on the CPU."""
 
     def __init__(self, *, D: int, embedding: int, hidden: int, attention: int, vocabulary: int) -> None:  # noqa: N803
         super().__init__()
@@ -35,7 +35,7 @@ class Tutorial(nn.Module):
     def advance(
         self, a: Tensor, keys: Tensor | None, y: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """A step: the new (h, c), and α."""
+        """One step: the new (h, c), and α."""
         keys = self.image_attention(a) if keys is None else keys
         e = self.score(torch.tanh(keys + self.state_attention(state[0])[:, None])).squeeze(2)
         alpha = e.softmax(1)
@@ -43,7 +43,7 @@ class Tutorial(nn.Module):
         return self.cell(torch.cat([y, context], 1), state), alpha
 
     def loss(self, a: Tensor, captions: Tensor, lengths: Tensor) -> Tensor:
-        """Cross-entropy a word and the doubly stochastic penalty, as the tutorial adds them."""
+        """Cross-entropy per word plus the doubly stochastic penalty, as in the tutorial."""
         lengths, order = lengths.sort(descending=True)
         a, captions = a[order], captions[order]
         y, keys, state = self.embedding(captions), self.keys(a), self.start(a)
@@ -60,7 +60,7 @@ class Tutorial(nn.Module):
 
     @torch.no_grad()
     def beam_search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """Image by image, `steps` words each: EOS is never chosen, so that everyone's captions are of one length."""
+        """Image by image, `steps` words each: EOS is never chosen, so that all systems' captions have one length."""
         return [self._search(one[None], beam, steps)[0] for one in a]
 
     def _search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
@@ -73,7 +73,7 @@ class Tutorial(nn.Module):
         for _ in range(steps):
             state, _alpha = self.advance(a, keys, self.embedding(words[:, -1]), state)
             log_p = F.log_softmax(self.output(state[0]), 1)
-            log_p[:, : EOS + 1] = -torch.inf  # nor padding and BOS, which are before it
+            log_p[:, : EOS + 1] = -torch.inf  # nor padding, UNK and BOS, whose ids are below it
             scores, index = (scores[:, :, None] + log_p.view(B, beam, -1)).flatten(1).topk(beam)
             parents = (index // log_p.shape[1] + torch.arange(B, device=a.device)[:, None] * beam).flatten()
             words = torch.cat([words[parents], (index % log_p.shape[1]).flatten()[:, None]], 1)

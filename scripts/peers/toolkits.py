@@ -1,6 +1,6 @@
-"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in an environment of its own, the config beside this file.
+"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in its own environment, with its config beside this file.
 
-What each needs to run at all on current versions is in its config and in the functions here.
+Workarounds for current versions are in the configs and in the functions here.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ SPECIAL = ["<unk>", "<pad>", "<s>", "</s>"]
 
 
 def chosen(names: str) -> list[str]:
-    """The peers of a list with commas."""
+    """The peers in a comma-separated list."""
     peers = [name for name in names.split(",") if name]
     if unknown := set(peers) - set(PEERS):
         sys.exit(f"Unknown peers {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}.")
@@ -42,15 +42,15 @@ def install(name: str, environments: Path) -> None:
 
 
 def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
-    """As each peer wants them, the words of `source` and `target` in their order."""
+    """Write the words of `source` and `target`, in order, in each peer's format."""
     for side, one in words.items():
         (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL, *one]) + "\n", encoding="utf-8")
         (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in one), encoding="utf-8")
 
 
 def configure(name: str, run: Path, **values: object) -> Path:
-    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, BATCH, of JoeyNMT CUDA and the sizes
-    EMBEDDING, ENCODER (of a direction) and DECODER, and of decoding BEAM, SENTENCES, SHORTEST and LONGEST.
+    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, BATCH; for JoeyNMT, CUDA and the sizes
+    EMBEDDING, ENCODER (per direction) and DECODER; for decoding, BEAM, SENTENCES, SHORTEST and LONGEST.
     """
     search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
     sizes = {"BATCH": 64, "EMBEDDING": 256, "ENCODER": 256, "DECODER": 512, "CUDA": False}
@@ -71,8 +71,8 @@ def train_command(name: str, environments: Path, config: Path) -> list[object]:
 def translate_command(
     name: str, environments: Path, config: Path, run: Path, source: Path, *, beam: int, sentences: int, length: int
 ) -> list[object]:
-    """Translations of exactly `length` words, of so many sentences at once; JoeyNMT reads standard input and has all
-    that in its config.
+    """The command for translations of exactly `length` words, so many sentences at once; JoeyNMT reads standard input
+    and has these settings in its config.
     """
     binaries = environments.absolute() / name / "bin"
     if name == "joeynmt":
@@ -89,13 +89,13 @@ def translated(name: str, run: Path, printed: str) -> list[str]:
 
 
 def run(command: Sequence[object], *, directory: Path, threads: int, source: Path | None = None) -> str:
-    """What it printed, standard output first; the script ends where it fails."""
+    """Run a command; returns its output, standard output first. The script ends if it fails."""
     words = [str(word) for word in command]
     environment = {
         **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
         "PATH": f"{Path(words[0]).parent}:/usr/bin:/bin",
         "HOME": str(directory),
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # OpenNMT-py reads its own checkpoints no other way
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # otherwise OpenNMT-py cannot read its own checkpoints
     }
     with (source or Path("/dev/null")).open() as stream:
         done = subprocess.run(words, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)

@@ -1,6 +1,6 @@
-"""The arguments after the command, made ready for Hydra.
+"""The arguments after the command, prepared for Hydra.
 
-Hydra's grammar refuses most characters that a file name may hold, and reads commas as sweeps and digits as
+Hydra's grammar refuses most characters that a file name may contain, and reads commas as sweeps and digits as
 numbers. So the values of settings that hold names of files or runs are quoted before Hydra sees them.
 """
 
@@ -17,14 +17,14 @@ from seqtool.errors import InputError
 from seqtool.settings import escape
 from seqtool.training.runs import RUNS
 
-# The settings that hold the name of a file, directory or run, or any text, and those of them that hold several.
+# The settings that hold the name of a file, directory or run, or any text, and those that may hold several.
 LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test"})
 NAMES = LISTS | {"prompt", "text", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
 NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
-DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several names of Python's
+DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several Python names
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Hydra's options and the settings, each in order, wherever they stand on the command line."""
+    """Hydra's options and the settings, each in order, from anywhere on the command line."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     parser.add_argument("--info", "-i", nargs="?", const="all")
@@ -71,7 +71,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def folders(arguments: Sequence[str], configs: Path) -> Folders:
-    """The package's configurations and after them the directory that --config-dir names, in Hydra's order."""
+    """The package's configurations, then the directory that --config-dir names: Hydra's order."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     named: str | None = parser.parse_known_args(arguments)[0].config_dir
@@ -84,17 +84,17 @@ def folders(arguments: Sequence[str], configs: Path) -> Folders:
 
 
 def referable(command: str, configs: Folders) -> set[str]:
-    """What a name of a run may refer to, and the settings in it: those at the top, as ${seed} and ${model.cell}."""
+    """The top-level settings and groups that a run's name may refer to, as in ${seed} and ${model.cell}."""
     files, taken = config_files.parts(command, configs)
     return {*taken, *(key for file in files for key in config_files.load(file))} - {"defaults", "run"}
 
 
 def quoted(setting: str, references: Collection[str] = ()) -> str:
-    """`key=value` as Hydra must read it: a name of a file or run is taken as it stands, whatever it holds.
+    """`key=value` in Hydra's grammar: the name of a file or run is taken literally, whatever its characters.
 
-    A list is written `a,b` or `[a,b]`, unless a file has that very name; so null is null unless a file is. A list of
-    texts for `stop` needs its brackets. In the
-    name of a run ${model.cell} stands for the setting's value where model is one of the `references`.
+    A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
+    A list of texts for `stop` needs its brackets. In the name of a run, ${model.cell} stands for the setting's value
+    if model is one of the `references`.
     """
     match = OVERRIDE.fullmatch(setting)
     if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
@@ -114,21 +114,21 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
 
 
 def quote(name: str, references: Collection[str] = ()) -> str:
-    """`name` quoted so that Hydra and then OmegaConf read `name` back; ??? means something to them: ./???.
+    """`name` quoted so that Hydra and then OmegaConf read `name` back; ??? has a meaning to them, so it becomes ./???.
 
-    ${key} in it, where the key is one of the `references` or in it, stays what stands for the setting's value.
+    ${key} in it still stands for the setting's value if the key is one of the `references` or inside one.
     """
     texts = re.split(rf"(\$\{{(?:{'|'.join(references)})(?:\.\w+)*\}})", name) if references else [name]
     texts[::2] = [escape("./???" if text == name == "???" else text) for text in texts[::2]]
-    texts[:-1:2] = [re.sub(r"(\\+)\Z", r"\1\1", text) for text in texts[:-1:2]]  # before ${ they are halved
+    texts[:-1:2] = [re.sub(r"(\\+)\Z", r"\1\1", text) for text in texts[:-1:2]]  # backslashes before ${ are halved
     text = re.sub(r"(\\*)'", r"\1\1\\'", "".join(texts))
     return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
 
 
 def has_stored_data(command: str, settings: Sequence[str], run: object = None) -> bool:
-    """Whether settings of data are put over those of a checkpoint or of a run that goes on, whatever they are.
+    """Whether settings of data override those, of any kind, of a checkpoint or of a resumed run.
 
-    train.resume=auto goes on with a run that exists; where the name of the `run` is not known yet, it may.
+    train.resume=auto resumes a run that exists; if the name of the `run` is not known yet, it may do so.
     """
     given = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
     if {"data", "experiment"} & given.keys():

@@ -28,7 +28,7 @@ from seqtool.view import plots
 
 @dataclass
 class CaptionSettings(OutputSettings):
-    """The settings of configs/caption.yaml about which images are found, what is written, and where."""
+    """The settings of configs/caption.yaml for finding images and for the output."""
 
     images: Any
     recursive: bool
@@ -36,7 +36,7 @@ class CaptionSettings(OutputSettings):
     formats = ("text", "jsonl", "coco")
 
     def find(self) -> list[str]:
-        """The images. Raises InputError where there is none, and where the output would take the place of one."""
+        """The images. Raises InputError if there is none, or if the output would overwrite one."""
         given = names(self.images)
         images = find_images(given, recursive=self.recursive)
         check_outputs({"output": self.output}, ((one, one) for one in (*given, *images)))
@@ -46,7 +46,7 @@ class CaptionSettings(OutputSettings):
 
 
 def caption(config: DictConfig) -> None:
-    """Describe images; nothing but captions on standard output."""
+    """Describe images; only captions go to standard output."""
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
@@ -55,7 +55,7 @@ def caption(config: DictConfig) -> None:
 
 
 class CaptionWriter(Writer[Caption]):
-    """Describes images and writes what it finds; bad images are reported and left out."""
+    """Writes captions of images; bad images are reported and left out."""
 
     unit = "image"
     keys = "image", "captions"
@@ -71,12 +71,12 @@ class CaptionWriter(Writer[Caption]):
         self.results: list[dict[str, Any]] = []  # COCO's format is one JSON list
 
     def file(self, path: str, stack: ExitStack) -> TextIO:
-        if self.format == "coco" and distributed.is_first():  # which has no lines: a part of it is nothing
+        if self.format == "coco" and distributed.is_first():  # it has no lines, so part of it is of no use
             return stack.enter_context(replacing(Path(path)))
         return super().file(path, stack)
 
     def write_all(self, images: Sequence[str]) -> None:
-        """Raises InputError where not one of the images can be read."""
+        """Raises InputError if none of the images can be read."""
         if self.format == "coco":
             _check_ids(images)
         with self.progress(len(images)) as bar:

@@ -1,4 +1,4 @@
-"""What the YAML files say: which settings and groups a command takes."""
+"""Which settings and groups a command takes, according to the YAML files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -8,11 +8,11 @@ from typing import Any, cast
 from seqtool.errors import InputError
 
 Group = dict[str, Any]
-Folders = Sequence[Path]  # the package's configurations and then the user's own: the first that has a file counts
+Folders = Sequence[Path]  # the package's configurations, then the user's own: the first with a file wins
 
 
 def find(name: str, configs: Folders) -> Path:
-    """The YAML file of that name, such as `model/luong`; there may be none."""
+    """The path of the YAML file of that name, such as `model/luong`; it may not exist."""
     files = [folder / f"{name}.yaml" for folder in configs]
     return next((file for file in files if file.exists()), files[0])
 
@@ -33,9 +33,9 @@ def parts(command: str, configs: Folders) -> tuple[list[Path], dict[str, str | N
 
 
 def included(group: str, choice: str | None, configs: Folders) -> list[tuple[Path, str]]:
-    """A choice's file, where there is one, and those that it takes in by NAME or `/NAME@PLACE`, each with its place.
+    """A choice's file, if there is one, and those that it includes by NAME or `/NAME@PLACE`, each with its place.
 
-    The place is what the file's settings are under in the group: `encoder.`, or nothing.
+    The place is the prefix of the file's settings in the group: `encoder.`, or nothing.
     """
     file = find(f"{group}/{choice}", configs)
     if not file.exists():
@@ -59,12 +59,12 @@ def choices(configs: Folders, group: str) -> list[str]:
 
 
 def is_preset(file: Path) -> bool:
-    """Whether a choice's file sets what is in other groups, as an experiment does."""
+    """Whether a choice's file sets settings of other groups, as an experiment does."""
     return "@package _global_" in file.read_text("utf-8")
 
 
 def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
-    """The full names of the settings that a choice brings; a preset brings none of its own."""
+    """The full names of the settings that a choice adds; a preset adds none of its own."""
     files = included(group, choice, configs)
     if not files or is_preset(files[0][0]):
         return set()
@@ -72,7 +72,7 @@ def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
 
 
 def outside_groups(command: str, configs: Folders) -> set[str]:
-    """The full names of the settings that a command takes whatever is chosen, and of its groups."""
+    """The full names of the settings that a command takes with every choice, and of its groups."""
     files, groups = parts(command, configs)
     return {key for file in files for key in keys(load(file))} | groups.keys()
 
@@ -85,7 +85,7 @@ def of_command(command: str, configs: Folders) -> set[str]:
 
 
 def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The full names of settings and of the groups that they are in."""
+    """The full names of settings and of the groups that contain them."""
     for key, value in settings.items():
         if key == "defaults":
             continue
@@ -96,8 +96,8 @@ def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 @cache
 def load(file: Path) -> Group:
-    """A YAML file, read once: nobody changes what this gives."""
-    from omegaconf import OmegaConf  # 0.06 s, which `seqtool --help` does without
+    """A YAML file, read once: callers must not change the result."""
+    from omegaconf import OmegaConf  # takes 0.06 s, which `seqtool --help` saves
     from yaml import YAMLError
 
     try:

@@ -28,8 +28,8 @@ TASKS: dict[str, type[Evaluation]] = {
     "language_modelling": TextEvaluation,
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
-READING = ("precision", "device", "threads")  # the decoding settings that reading a text has
-SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # which sampling makes no use of
+READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
+SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
 
 
@@ -42,7 +42,7 @@ def evaluate(config: DictConfig) -> None:
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
         if evaluation.format == "jsonl":
             lines = (json.dumps(one, ensure_ascii=False) for one in report.segments())
-            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # half pairs too
+            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
         elif evaluation.format == "json":
             print(json.dumps({**made, **report.record()}, indent=1, ensure_ascii=False))
         else:
@@ -50,7 +50,7 @@ def evaluate(config: DictConfig) -> None:
 
 
 def _group(config: DictConfig) -> AbstractContextManager[None]:
-    """A checkpoint's test set may be shared out."""
+    """The group of processes, if a checkpoint is evaluated: only then is there work to share."""
     if config.checkpoint is None:
         return nullcontext()
     from seqtool.runtime.distributed import group  # imports torch, which scoring files does not need
@@ -59,7 +59,7 @@ def _group(config: DictConfig) -> AbstractContextManager[None]:
 
 
 def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
-    """What `task=` says, or what the checkpoint is for, or translation; and the first checkpoint, if one is named."""
+    """The task of `task=`, or of the checkpoint, or translation; and the first checkpoint, if one is named."""
     if config.task is not None and config.task not in TASKS:
         raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
     if config.checkpoint is None:
@@ -77,7 +77,7 @@ def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
 
 
 def _evaluation(config: DictConfig, task: str) -> Evaluation:
-    """What the settings ask for, checked."""
+    """The evaluation that the settings ask for, checked."""
     kind = TASKS[task]
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
@@ -92,7 +92,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
 
 
 def _check_given(config: DictConfig, task: str) -> None:
-    """Refuse what only another task, or only a checkpoint, would use."""
+    """Refuse settings that only another task, or only a checkpoint, would use."""
     if config.checkpoint is None:
         useless = [name for name in ("split", "trust", *_decoding(*TASKS)) if _changed(config, name)]
         if OmegaConf.select(config, "data") is not None:
@@ -111,12 +111,12 @@ def _check_given(config: DictConfig, task: str) -> None:
 def _of_checkpoint(
     config: DictConfig, task: str, evaluation: Evaluation, found: "Checkpoint"
 ) -> tuple[dict[str, Any], Report]:
-    """What made the hypotheses, which checkpoints and how they decoded, and the report on them."""
+    """The origin of the hypotheses (checkpoints and decoding settings), and the report on them."""
     from seqtool.runtime.distributed import is_first  # imports torch, which scoring files does not need
 
     if not is_first():
         evaluation.write_nothing()
-    # what was given: a captioner has defaults of its own for the others
+    # only settings that were given: a captioner has its own defaults for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
     if found.trust:
@@ -129,15 +129,15 @@ def _of_checkpoint(
 
 
 def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
-    """What made the hypotheses, for people: the settings that have a say, as they are written on a command line."""
+    """The origin of the hypotheses as text: the settings that matter, as written on a command line."""
     unused = SEARCHING if decoding.get("sample") else SAMPLING
     settings = [f"{name}={str(value).lower()}" for name, value in decoding.items() if name not in unused]
     return f"Checkpoint: {', '.join(checkpoints)}\nDecoding: {' '.join(settings)}"
 
 
 def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictConfig | None, "Checkpoint | None"]:
-    """The corpus that was chosen, if one was; otherwise `system`'s own data get the settings that were given, and the
-    checkpoint tells by which digests their cache is known, unless it was said where the files are.
+    """The chosen corpus, if any; otherwise `system`'s own data are overridden by the settings given, and the
+    checkpoint, whose digests identify their cache, is returned too, unless the places of the files were given.
     """
     from seqtool.training import moved_data  # imports torch
 
@@ -156,5 +156,5 @@ def _decoding(*tasks: str) -> list[str]:
 
 
 def _changed(config: DictConfig, name: str) -> bool:
-    """Whether a setting is another than the YAML files say."""
+    """Whether a setting differs from its default in the YAML files."""
     return name in config and config[name] != defaults("eval")[name]

@@ -23,7 +23,7 @@ FORMATS = ("text", "jsonl")
 
 @dataclass
 class GenerateOutput:
-    """The settings of configs/generate.yaml about what is read and written, and where."""
+    """The settings of configs/generate.yaml for input and output."""
 
     prompt: str | None
     stop: list[str] | None
@@ -32,7 +32,7 @@ class GenerateOutput:
     format: str
 
     def check(self) -> None:
-        """Raise InputError on what cannot be."""
+        """Raise InputError for settings that are impossible."""
         if self.format not in FORMATS:
             raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(FORMATS)}.")
         for name, text in (("prompt", self.prompt or ""), ("stop", "".join(self.stop or []))):
@@ -50,7 +50,7 @@ class GenerateOutput:
 
 
 def generate(config: DictConfig) -> None:
-    """Continue prompts; nothing but texts on standard output."""
+    """Continue prompts; only texts go to standard output."""
     with open_dict(config):
         if isinstance(config.stop, str):
             config.stop = [escape(config.stop)]
@@ -92,7 +92,7 @@ class TextWriter:
             out.flush()
 
         for uniforms in self.generator.uniforms():
-            whole: list[str] = []  # a file has whole texts, also where this is stopped
+            whole: list[str] = []  # a file has whole texts, even if this is stopped
             say = told if self.settings.output is None else whole.append
             say((f"{BETWEEN}\n" if self.count else "") + prompt)
             found = self.generator.stream(prompt, uniforms, say)

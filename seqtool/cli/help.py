@@ -1,4 +1,4 @@
-"""Help and shell completion, read from the YAML files themselves, so that they say what is true."""
+"""Help and shell completion, read from the YAML files themselves, so that they are always up to date."""
 
 import os
 import re
@@ -99,11 +99,11 @@ More
 
 
 def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
-    """The text of `seqtool COMMAND --help`; with settings after it, what these make of the others."""
+    """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
     examples = "\n".join(f"  {line}" for line in EXAMPLES[name].strip().splitlines())
     if name == "inspect":
         return f"seqtool inspect: {SUMMARIES[name]}\n\nUsage: seqtool inspect PATH\n\nExamples\n{examples}"
-    from seqtool.cli.arguments import folders  # OmegaConf and Hydra, which `seqtool --help` does without
+    from seqtool.cli.arguments import folders  # imports OmegaConf and Hydra, not needed for `seqtool --help`
     from seqtool.cli.setting_errors import composed
 
     given = [one for one in arguments if re.match(r"[^-].*=|~", one, re.DOTALL)]
@@ -137,7 +137,7 @@ def completion(shell: str) -> str:
 
 
 def complete(line: str, configs: Path) -> list[str]:
-    """What the last word of a command line may become; a value that is no choice grows into a file's name."""
+    """The completions of a command line's last word; a value that is not a choice is completed as a file name."""
     *before, word = line.split(" ")[1:] or [""]
     if not before:
         return [f"{name} " for name in SUMMARIES if name.startswith(word)]
@@ -174,9 +174,9 @@ def _files(start: str) -> list[str]:
 
 
 def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ") -> str:
-    """The settings of a YAML file with their comments, indented, with the values that they come to.
+    """The settings of a YAML file with their comments, indented, with their resulting values.
 
-    What only Hydra reads is left out. `start` begins the full names of the file's settings, which are added to
+    Lines only for Hydra are left out. `start` begins the full names of the file's settings, which are added to
     `shown`; `values` are those of the whole configuration.
     """
     text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8"))
@@ -200,14 +200,14 @@ def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], in
 
 
 def _find(values: Any, name: str) -> Any:
-    """The value of a setting; None where there is none."""
+    """The value of a setting; None if there is none."""
     for key in name.split("."):
         values = values.get(key) if isinstance(values, Mapping) else None
     return values
 
 
 def _like(own: Any, value: Any) -> Any:
-    """The value, but of a group only those settings that `own` has."""
+    """The value; of a group, only the settings that `own` has."""
     if not isinstance(own, Mapping) or not isinstance(value, Mapping):
         return value
     return {key: _like(inner, value[key]) for key, inner in own.items() if key in value}

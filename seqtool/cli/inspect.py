@@ -34,12 +34,12 @@ def compare(runs: Iterable[Path]) -> None:
 
 
 def _trained(runs: Iterable[Path]) -> list[Path]:
-    """Those that have a checkpoint."""
+    """The runs that have a checkpoint."""
     return [run for run in runs if checkpoint.list_checkpoints(run)]
 
 
 def _table(runs: Sequence[Path]) -> str:
-    """A line a run, with the best scores of its validation; a damaged one is warned of and left out."""
+    """One line per run, with its best validation scores; a damaged run causes a warning and is left out."""
     found = {}
     for run in runs:
         try:
@@ -59,7 +59,7 @@ def _table(runs: Sequence[Path]) -> str:
 
 
 def _description(path: Path) -> str:
-    """A few lines for a person, without control characters; InputError where the path is none of them."""
+    """A few readable lines, without control characters; InputError if the path is none of them."""
     for kind, is_one in ((ImageStore, is_store), (Cache, is_cache)):
         if is_one(path):
             return "\n".join(map(printable, _prepared(kind, path).split("\n")))
@@ -85,7 +85,7 @@ def _prepared(kind: Any, path: Path) -> str:
         return str(kind(path).describe())
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # of another kind than we write
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # values we never write
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 COMMANDS = tuple(help_texts.SUMMARIES)
-FUNCTIONS = {"eval": "evaluate"}  # those of another name than their command
+FUNCTIONS = {"eval": "evaluate"}  # those not named like their command
 
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended
 
-# Runs and caches are ours to place: Hydra makes no directory and writes no log.
+# seqtool places runs and caches itself: Hydra makes no directory and writes no log.
 HYDRA = (
     "hydra.run.dir=.",
     "hydra.output_subdir=null",
@@ -39,28 +39,28 @@ HYDRA = (
 
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
-    gc.disable()  # until everything is imported: collecting garbage meanwhile takes a third of a short run
+    gc.disable()  # until everything is imported: garbage collection would take a third of a short run
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, lambda received, _: sys.exit(128 + received))
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
-        if isinstance(stream, TextIOWrapper):  # whatever the locale says
+        if isinstance(stream, TextIOWrapper):  # whatever the locale
             stream.reconfigure(encoding="utf-8", errors=errors)
     status = run(sys.argv[1:], config_directory())
     if status == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C once more, while Python exits, would print a traceback
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C while Python exits would print a traceback
     sys.exit(status)
 
 
 def run(arguments: Sequence[str], configs: Path) -> int:
     """Run one command line with the configurations in `configs` and return the exit status."""
     try:
-        with naming("standard output"):  # the errors of files have their names already
+        with naming("standard output"):  # errors of files already have their names
             status = _dispatch(list(arguments), configs)
             sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `seqtool … | head`: the reader has left
+    except BrokenPipeError:  # `seqtool … | head`: the reader has closed it
         _forget_output()
         return 1
     except (InputError, OSError) as error:
@@ -74,19 +74,19 @@ def run(arguments: Sequence[str], configs: Path) -> int:
 
 
 def _forget_output() -> None:
-    """The flush at exit must not complain about what standard output could not take."""
+    """Discard buffered output, so that the flush at exit does not complain that it cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(error: InputError | OSError) -> None:
-    """Tell the user what is wrong: one line, whatever the names of files and the texts in them hold."""
+    """Tell the user what is wrong: one line, whatever characters file names and texts contain."""
     if os.environ.get("SEQTOOL_DEBUG") == "1":
         traceback.print_exception(error)
     sentence = printable(_sentence(error))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from seqtool.runtime.failures import is_said  # imports torch
 
-        if is_said(error, sentence):  # by another one of the processes that torchrun started
+        if is_said(error, sentence):  # by another of the processes that torchrun started
             return
     print(f"seqtool: {sentence}", file=sys.stderr)
 
@@ -120,7 +120,7 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
 
 
 class _Carried(BaseException):
-    """An exception of a command on its way past Hydra, which prints a line of its own for each Exception."""
+    """Carries a command's exception past Hydra, which prints a line of its own for each Exception."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -128,7 +128,7 @@ class _Carried(BaseException):
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
-    """Compose the configuration and call the command's function: once or, with -m, once a job; the exit status."""
+    """Compose the configuration and call the command's function: once, or per job with -m; gives the exit status."""
     import hydra
 
     from seqtool.cli import arguments as ours
@@ -143,7 +143,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     sweep = Sweep(_say) if "--multirun" in options else None
 
     def job(config: "DictConfig") -> None:
-        _log_to_stderr()  # again, because launchers of Hydra may start other processes
+        _log_to_stderr()  # again, because Hydra's launchers may start other processes
         try:
             if sweep is None:
                 _call(command, config, places, settings)
@@ -152,7 +152,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         except Exception as error:
             raise _Carried(error) from error
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us rather than being printed
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised instead of printed
     _log_to_stderr()
     arguments_before = sys.argv
     with ExitStack() as stack:
@@ -177,14 +177,14 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         finally:
             sys.argv = arguments_before
     if sweep is not None and len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
-        from seqtool.cli.inspect import compare  # imports torch, which the runs have needed already
+        from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 
         compare(sweep.runs)
     return 0 if sweep is None else sweep.status()
 
 
 def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
-    """Call the command's function; False where it was stopped early."""
+    """Call the command's function; False if it was stopped early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -216,7 +216,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
 
 
 def _log_to_stderr() -> None:
-    """Standard output is for results."""
+    """Log to standard error, since standard output is for results."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     for package in ("seqtool", "hydra"):
         logging.getLogger(package).setLevel(logging.INFO)

@@ -7,7 +7,7 @@ from seqtool import tasks
 
 
 def prepare(config: DictConfig) -> None:
-    """Make the cache of `config.data`, or find it made, and say what is in it."""
+    """Make the cache of `config.data`, or find an existing one, and describe it."""
     task = tasks.of(config)
     if any(one.startswith("model=") for one in HydraConfig.get().overrides.task):
         task.check_model(config)

@@ -1,4 +1,4 @@
-"""What is wrong with settings that Hydra cannot compose, or that mean nothing although it does, in words for people."""
+"""Readable messages about settings that Hydra cannot compose, or that have no meaning although it can."""
 
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -22,8 +22,8 @@ from seqtool.settings import plain, sentence, unknown
 
 
 def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """What a command's settings come to, as `_compose` gives it, with those that are given; of a sweep its first job.
-    Raises InputError on settings that Hydra cannot compose.
+    """A command's resulting settings, as from `_compose`, with the given ones; for a sweep, those of its first job.
+    Raises InputError for settings that Hydra cannot compose.
     """
     settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
     try:
@@ -35,7 +35,7 @@ def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Grou
 
 
 def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """What a command's settings come to, interpolations as they are written, and the choice of each group."""
+    """A command's resulting settings, with interpolations unresolved, and the choice of each group."""
     package, *own = configs
     search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
     GlobalHydra.instance().clear()
@@ -50,11 +50,11 @@ def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[
 def explained(
     error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool = True
 ) -> str | None:
-    """What is wrong with settings that Hydra could not compose, in our words where we have them, otherwise in its own.
+    """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
 
-    None where the error is not about settings.
+    None if the error is not about settings.
     """
-    # Hydra has no errors of its own for a group that is null or a number, or a list of such.
+    # Hydra has no error of its own for a group that is null, a number, or a list of these.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError)
     if not isinstance(error, of_settings):
         return None
@@ -78,8 +78,8 @@ def explained(
 
 
 def check(config: Mapping[str, Any], data: str | None, configs: Folders, command: str) -> None:
-    """Raise InputError on what Hydra composes all the same: settings of other commands that are added with +, and files
-    as the data of a corpus that has numbers there.
+    """Raise InputError for errors that Hydra does not notice: settings of other commands added with +, and files as
+    the data of a corpus that takes numbers there.
     """
     known = config_files.outside_groups(command, configs)
     if strange := [str(key) for key in config if key not in known]:
@@ -99,7 +99,7 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
 
 
 def check_name(config: DictConfig) -> None:
-    """Raise InputError where the name of the run refers to a group of settings, which is no text."""
+    """Raise InputError if the name of the run refers to a group of settings, which is not text."""
     for key in references(config):
         group = OmegaConf.select(config, key)
         if isinstance(group, DictConfig):
@@ -124,7 +124,7 @@ def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[st
         key, value = match["key"], match["value"] or ""
         if key in every and match["sign"] != "~":
             if key not in taken:
-                if not match["sign"] or _takers(key, configs):  # otherwise a group of the user's own, which + adds
+                if not match["sign"] or _takers(key, configs):  # otherwise + adds a group of the user's own
                     clauses.append(_elsewhere(key, configs, command))
                 continue
             clauses += _choice_clauses(key, value, configs, default=taken[key])
@@ -143,7 +143,7 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
     if "(" in value:  # one of Hydra's functions
         return []
     choices = config_files.choices(configs, group)
-    allowed = [*choices, "null"] if default is None else choices  # null takes a group away that a command needs
+    allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
     names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
     strange = [
         name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
@@ -152,7 +152,7 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
 
 
 def _unknown(key: str, known: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
-    """The clause about a setting that is not there: another choice or another command may have it."""
+    """The clause about a setting that does not exist here: another choice or another command may have it."""
     group = key.partition(".")[0]
     if group in choices and group in known:
         having = [
@@ -176,7 +176,7 @@ def _takers(key: str, configs: Folders) -> list[str]:
 
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
-    """The clauses about several values where there is one job."""
+    """The clauses about settings with several values when there is only one job."""
     values = [setting.partition("=")[::2] for setting in settings if _sweep(setting) is not None]
     return [
         f"setting {key}={value} has several values: add -m to run a job with each of them"
@@ -186,7 +186,7 @@ def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
 
 
 def _sweep(setting: str) -> Override | None:
-    """A setting with several values as Hydra reads it; None of any other."""
+    """A setting with several values as Hydra reads it; None for any other."""
     try:
         override = OverridesParser.create().parse_override(setting)
     except HydraException:
@@ -195,7 +195,7 @@ def _sweep(setting: str) -> Override | None:
 
 
 def _first(setting: str) -> str:
-    """Of several values the first."""
+    """The setting with the first of several values."""
     sweep = _sweep(setting)
     return setting if sweep is None else f"{sweep.get_key_element()}={next(iter(sweep.sweep_string_iterator()))}"
 

@@ -19,14 +19,14 @@ from seqtool.errors import InputError, printable
 from seqtool.settings import escape, plain
 from seqtool.training.runs import RUNS
 
-BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # the one that runs the jobs in this process
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs in this process
 
 
 class Sweep:
-    """Jobs one after another: one that fails with bad input says so by `say`, and the others go on.
+    """Runs jobs one after another: if one fails because of bad input, `say` reports it, and the others go on.
 
-    Under another launcher than Hydra's basic one each job has a copy of this, which knows of no other job, and errors
-    are raised, so that the scheduler and Hydra learn of them.
+    Under any launcher but Hydra's basic one, each job has its own copy of this, which knows no other job, and errors
+    are raised, so that the scheduler and Hydra see them.
     """
 
     def __init__(self, say: Callable[[InputError | OSError], None]) -> None:
@@ -34,10 +34,10 @@ class Sweep:
         self._jobs: list[tuple[str, ...]] = []  # the settings of each
         self._failed: list[int] = []
         self._names: set[str] = set()
-        self.runs: list[Path] = []  # the directories of those that were begun
+        self.runs: list[Path] = []  # the directories of runs that were begun
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
-        """Run a job, which returns whether it was finished: one that was told to stop ends the sweep, like Ctrl-C."""
+        """Run a job, which returns whether it finished: one that a signal stopped ends the sweep, like Ctrl-C."""
         overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} too
         self._jobs.append(tuple(overrides))
         try:
@@ -56,7 +56,7 @@ class Sweep:
                 raise KeyboardInterrupt
 
     def status(self) -> int:
-        """The exit status; of several jobs it is said which failed."""
+        """The exit status; for several jobs, also prints which failed."""
         if not self._failed:
             return 0
         if len(self._jobs) > 1:
@@ -68,7 +68,7 @@ class Sweep:
 
     @contextmanager
     def _noting(self, config: DictConfig) -> Iterator[None]:
-        """Note which run a job has: that of its name, or the new one."""
+        """Note a job's run: the one of its name, or the new one."""
         before, name = set(RUNS.glob("*")), plain(config).get("run")
         try:
             yield
@@ -78,8 +78,8 @@ class Sweep:
                 self.runs += sorted(now - before if name is None else now & {RUNS / str(name)})
 
     def _name_run(self, config: DictConfig) -> None:
-        """A name that is given and refers to no settings gets the number of the job; another one gets it where another
-        job has that name or, under another launcher, may have it.
+        """Append the job's number to a name that is given and refers to no settings; to any other name only if another
+        job has it or, under another launcher, may have it.
         """
         name = plain(config).get("run")  # ${seed} is a number
         check_name(config)
@@ -94,9 +94,9 @@ class Sweep:
 
 
 def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
-    """The settings of a sweep, with ++ before those that only the choices it goes through have, each of them.
+    """The settings of a sweep, with ++ before those that only exist with the swept choices, and with each of these.
 
-    Hydra composes the sweep itself with the default choice, and would refuse them there.
+    Hydra composes the sweep itself with the default choice, and would refuse them.
     """
     matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
     given = {match["key"]: match["value"] or "" for match in matches}
@@ -110,5 +110,5 @@ def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
 
 
 def _is_alone() -> bool:
-    """Whether this job may have a process of its own."""
+    """Whether this job may be running in its own process."""
     return bool(HydraConfig.get().launcher["_target_"] != BASIC)

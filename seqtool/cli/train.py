@@ -1,4 +1,4 @@
-"""`seqtool train`: a new run, or going on with one."""
+"""`seqtool train`: starts a new run or resumes one."""
 
 import logging
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ log = logging.getLogger("seqtool")
 
 @dataclass
 class RunSettings:
-    """What stands at the top of configs/train.yaml."""
+    """The settings at the top of configs/train.yaml."""
 
     run: str | None
     init_from: str | None
@@ -49,7 +49,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done: the whole configuration, the parts of it that are looked at here, and the task."""
+    """A training job: the whole configuration, the parts of it that are used here, and the task."""
 
     config: DictConfig
     run: RunSettings
@@ -58,7 +58,7 @@ class Job:
 
     @classmethod
     def of(cls, config: DictConfig) -> "Job":
-        """Raises InputError on settings that cannot be used."""
+        """Raises InputError for settings that cannot be used."""
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
         job = cls(config, typed(RunSettings, top), typed(TrainSettings, config.train), tasks.of(config))
         if job.run.seed < 0:
@@ -68,7 +68,7 @@ class Job:
 
 
 def train(config: DictConfig) -> bool:
-    """Train a new run, or go on with one. False where a signal stopped it early."""
+    """Train a new run, or resume one. False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
     with distributed.group(), resuming.place_of(config) as where:
@@ -132,7 +132,7 @@ def _train(job: Job, where: resuming.Place) -> bool:
 
 
 def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
-    """The cache, and what checkpoints record of it. All settings that can be checked without it are checked before."""
+    """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
     check_optimisation(job.config.optim, job.config.schedule)
     job.task.check(job.config, pretrained=_is_new(job, found))
     prepare = job.task.prepare if found is None else partial(job.task.prepare_again, found=found)
@@ -144,12 +144,12 @@ def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[st
 
 
 def _is_new(job: Job, found: checkpoint.Checkpoint | None) -> bool:
-    """Whether no other weights than an image encoder's pretrained ones are there to begin with."""
+    """Whether training starts without weights other than an image encoder's pretrained ones."""
     return found is None and job.run.init_from is None
 
 
 def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
-    """The model with its first weights; the random numbers of training begin here."""
+    """The model with its first weights; seeds the random numbers of training."""
     config, found = job.config, where.found
     torch.manual_seed(job.run.seed)
     pretrained = _is_new(job, found)
@@ -166,7 +166,7 @@ def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
 
 
 def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recorder | None:
-    """None but in the first process, which also writes down the run's settings."""
+    """The recorder in the first process, which also saves the run's settings; None in the others."""
     if not distributed.is_first():
         return None
     recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=job.train.tensorboard)
@@ -175,7 +175,7 @@ def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recor
 
 
 def _run(trainer: Trainer, stop: signals.Stop, *, unit: str) -> bool:
-    """Say what is trained, and train it."""
+    """Log what is trained, and train it."""
     device, size = trainer.updates.machine.device, sum(one.numel() for one in trainer.model.parameters())
     with onednn() as chosen:
         on = f"{distributed.described(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"

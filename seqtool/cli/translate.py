@@ -20,7 +20,7 @@ from seqtool.view import plots
 
 @dataclass
 class TranslateSettings(OutputSettings):
-    """The settings of configs/translate.yaml about what is read and written, and where."""
+    """The settings of configs/translate.yaml for input and output."""
 
     input: str | None
     alignments: str | None
@@ -29,12 +29,12 @@ class TranslateSettings(OutputSettings):
     need_attention = ("alignments", "plot", "replace_unknown")
 
     def read(self) -> Iterator[tuple[str, str | int]]:
-        """What to call the file that lines come from, and its path or descriptor."""
+        """The name, for messages, of the file that lines come from, and its path or descriptor."""
         yield ("standard input", sys.stdin.fileno()) if self.input is None else (f"input={self.input}", self.input)
 
 
 def translate(config: DictConfig) -> None:
-    """Translate lines; nothing but translations on standard output."""
+    """Translate lines; only translations go to standard output."""
     settings = TranslateSettings.of(config, Translator)
     check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
     with distributed.group(), TranslationWriter(settings, Translator.configured(config)).opened() as writer:
@@ -42,12 +42,12 @@ def translate(config: DictConfig) -> None:
 
 
 class TranslationWriter(Writer[Translation]):
-    """Translates lines and writes them, with alignments and pictures where asked for."""
+    """Translates lines and writes them, with alignments and plots on request."""
 
     unit = "line"
     keys = "source", "translations"
     best = "{text}"
-    ranked = "{number} ||| {text} ||| {score:.6f}"  # Moses' n-best lists, their sentences from 0
+    ranked = "{number} ||| {text} ||| {score:.6f}"  # Moses' n-best lists, with sentences numbered from 0
     separator = " ||| "
 
     def __init__(self, settings: TranslateSettings, translator: Translator) -> None:
@@ -62,7 +62,7 @@ class TranslationWriter(Writer[Translation]):
             self.links = self.file(self.settings.alignments, stack)
 
     def shows_progress(self) -> bool:
-        """Nor where lines are typed, nor in a log where they come from a pipe, which may be open for days."""
+        """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
         typed = self.settings.input is None and is_typed()
         return super().shows_progress() and not typed and (is_file(self.settings.input) or sys.stderr.isatty())
 
@@ -100,7 +100,7 @@ class TranslationWriter(Writer[Translation]):
     def _too_long(self, lines: Sequence[str]) -> Iterator[str]:
         limit = self.translator.settings.max_length
         for number, line in enumerate(lines, self.count + 1):
-            if len(line) < limit:  # a token has a character at least
+            if len(line) < limit:  # a token has at least one character
                 continue
             tokens = len(self.translator.source_vocabulary.encode(line))
             if tokens >= limit:

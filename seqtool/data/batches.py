@@ -1,5 +1,5 @@
-"""Batches: sentences of like length together, in an order that is a function of the seed and the epoch; of a text
-contiguous streams side by side, read chunk after chunk.
+"""Batches: sentences of similar length together, in an order that depends only on the seed and the epoch; or, for a
+text, contiguous streams in parallel, read chunk by chunk.
 """
 
 import math
@@ -24,16 +24,16 @@ Indices = NDArray[np.int64]
 
 UNITS = ("sentences", "tokens")
 BUFFER = 2**19  # pairs that are shuffled at once
-BLOCKS = 64  # in a buffer
+BLOCKS = 64  # per buffer
 
 
 @dataclass(frozen=True)
 class Batch:
-    """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: which examples of the split
-    these are; tokens: the number of labels that are no padding.
+    """target: B×(T+1) ids, each row BOS, a sentence, EOS and then padding; indices: the examples' indices in the
+    split; tokens: the number of labels that are not padding.
 
-    continues: of streams, whether each row goes on where that of the batch before ended, whose last state it starts
-    from. None where examples stand by themselves.
+    continues: for streams, whether each row continues that of the batch before, and so starts from its last state.
+    None if examples are independent.
     """
 
     source: Source | Annotations | Pixels | None
@@ -49,11 +49,11 @@ class Batch:
 
     @property
     def labels(self) -> Tensor:
-        """B×T: what it should say, one position ahead of `inputs`."""
+        """B×T: the tokens to predict, one position ahead of `inputs`."""
         return self.target[:, 1:]
 
     def pinned(self) -> "Batch":
-        """In memory that a GPU copies from by itself."""
+        """The batch in pinned memory, from which a GPU copies by itself."""
         source = None if self.source is None else self.source.pinned()
         return Batch(source, self.target.pin_memory(), self.indices, self.tokens, self.continues)
 
@@ -64,13 +64,13 @@ class Batch:
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:
-    """Token ids without specials as what an encoder reads."""
+    """Token ids without special tokens, as an encoder's input."""
     lengths = torch.tensor([len(ids) + 1 for ids in sentences], dtype=torch.int64)
     return Source(_padded(sentences, before=[]), lengths)
 
 
 def make_target(sentences: Sequence[Ids]) -> Tensor:
-    """Token ids without specials as B×(T+1): BOS, the sentence, EOS, padding."""
+    """Token ids without special tokens, as B×(T+1): BOS, the sentence, EOS, padding."""
     return _padded(sentences, before=[BOS])
 
 
@@ -88,11 +88,11 @@ def collate(examples: "Split", indices: ArrayLike) -> Batch:
 class Epoch:
     """The batches of one pass over the pairs, as indices: each pair once. Equal arguments give equal batches.
 
-    Up to `buffer` pairs are shuffled at once. Of more, blocks of neighbours are shuffled and divided into buffers of
-    equal size, a block more or less; the pairs of a buffer are read, shuffled and batched, then those of the next:
-    memory does not grow with the corpus.
+    Up to `buffer` pairs are shuffled at once. If there are more, blocks of neighbours are shuffled and divided into
+    buffers of equal size, to within a block; the buffers are read, shuffled and batched one after another, so memory
+    does not grow with the corpus.
 
-    What was shuffled is cut into pools of about `pool` batches; each pool is sorted by length and cut into batches of
+    The shuffled pairs are cut into pools of about `pool` batches; each pool is sorted by length and cut into batches of
     `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer sentence is a batch of its
     own); the batches are shuffled.
     """
@@ -114,7 +114,7 @@ class Epoch:
         self._expected = math.ceil(len(self._batches) * len(pairs) / first)
 
     def __len__(self) -> int:
-        """The number of batches; where there are several buffers an estimate, from the first of them."""
+        """The number of batches; if there are several buffers, an estimate from the first."""
         return self._expected
 
     def batches(self, position: int, count: int) -> list[Indices]:
@@ -126,13 +126,13 @@ class Epoch:
         return self._batches[position - self._start :][:count]
 
     def has_ended(self, position: int) -> bool:
-        """Whether the batches before `position`, to which `batches` has come, are all."""
+        """Whether the batches before `position`, which `batches` has reached, are all."""
         return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
 
     def share(self, position: int) -> float:
-        """How much of the epoch comes before `position`, to which `batches` has come: in pairs.
+        """The fraction of the epoch before `position`, which `batches` has reached, counted in pairs.
 
-        In batches where there is one buffer: it is nearly the same, and a run under way keeps its learning rates.
+        With one buffer it counts batches: nearly the same, and runs from earlier versions keep their learning rates.
         """
         here = position - self._start
         if self._buffers == 1:
@@ -155,7 +155,7 @@ class Epoch:
             generator = np.random.default_rng([*self._seed, number])
             order = generator.permutation(np.concatenate(rows))
         self._batches = self._cut(order, generator)
-        self._pairs_before = before + np.cumsum([0, *map(len, self._batches)])  # each of its batches, and its end
+        self._pairs_before = before + np.cumsum([0, *map(len, self._batches)])  # before each batch, and at the end
 
     def _cut(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         if len(order) == 0:
@@ -177,12 +177,12 @@ class Epoch:
 
 
 class Streams:
-    """A text as up to `rows` streams of equal length, a token more or less, read at most `steps` tokens at a time; and
-    the batches of one pass over it, its chunks in their order.
+    """A text as up to `rows` streams of equal length, to within a token, read at most `steps` tokens at a time; and
+    the batches of one pass over it, its chunks in order.
 
-    A chunk is known by where its labels begin and end in the text and by its number, a row for each stream, B×3. The
-    first token of a stream is predicted from the last one of the stream before, which is not in its state; that of the
-    text from BOS.
+    A chunk's indices, B×3, say for each stream where its labels begin and end in the text, and the chunk's number.
+    The first token of a stream is predicted from the last one of the stream before, but without that stream's state;
+    the text's first token is predicted from BOS.
     """
 
     def __init__(self, text: NDArray[np.unsignedinteger], *, rows: int, steps: int) -> None:
@@ -203,7 +203,7 @@ class Streams:
         return np.stack([starts, np.minimum(starts + self._steps, ends), np.full_like(ends, number)], 1)
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Streams":
-        """The same in each, and however the rest is set."""
+        """Itself: every epoch has the same batches, whatever the other settings."""
         return self
 
     def batches(self, position: int, count: int) -> list[Indices]:
@@ -214,7 +214,7 @@ class Streams:
         return position >= len(self)
 
     def share(self, position: int) -> float:
-        """How much of the epoch comes before `position`."""
+        """The fraction of the epoch before `position`."""
         return position / max(1, len(self))
 
     def labels(self, indices: Indices) -> int:
@@ -234,7 +234,7 @@ Epochs = Epoch | Streams  # the batches of one pass over the examples, by positi
 
 
 def _token_cuts(lengths: list[int], size: int) -> list[int]:
-    """Where batches begin, the first apart, in rising lengths: rows times the longest stays within `size`."""
+    """Where batches after the first begin in increasing lengths, if rows times the longest must stay within `size`."""
     cuts, start = [], 0
     for end, length in enumerate(lengths):
         if end > start and (end - start + 1) * length > size:
@@ -244,7 +244,7 @@ def _token_cuts(lengths: list[int], size: int) -> list[int]:
 
 
 def _padded(sentences: Sequence[Ids], *, before: list[int]) -> Tensor:
-    """A row for each sentence, with what comes before it, EOS and padding."""
+    """A row for each sentence: the tokens of `before`, the sentence, EOS and padding."""
     extra = len(before) + 1
     longest = max((len(ids) for ids in sentences), default=0)
     tokens = np.full((len(sentences), longest + extra), PAD, dtype=np.int64)

@@ -1,21 +1,21 @@
-"""The cache of a prepared corpus: a directory named by its inputs and settings, complete or not there at all.
+"""The cache of a prepared corpus: a directory named by its inputs and settings, either complete or absent.
 
     cache/toy-en-es-1f2e3d4c5b6a/
-        source.vocabulary target.vocabulary    or joint.vocabulary, for both; of captions target.vocabulary alone
+        source.vocabulary target.vocabulary    or joint.vocabulary, for both; for captions only target.vocabulary
         train.source.tokens.bin                and offsets.bin, and those of the target: data/columns.py
-        valid.source.txt valid.target.txt      the sentences as they came: references (not of train)
-        valid.alignments.txt                   gold alignments, where the corpus has them (not of train)
+        valid.source.txt valid.target.txt      the original sentences: references (not for train)
+        valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
         summary.json                           what was kept, what was dropped and why, settings, versions
 
-and where the corpus has images, in place of sources and their text:
+and if the corpus has images, in place of sources and their text:
 
         train.image_of.bin        which image of the split each caption describes
         train.rows.bin            where each image of the split is in an image store
-        train.images.jsonl        each image's identifier, file and captions as they came
+        train.images.jsonl        each image's identifier, file and original captions
         refused.txt               the images that were left out: split, tab, why
 
-The images' annotation vectors are in an image store beside it (data/images/image_store.py). Of a text there are the
-target's tokens alone, a line with its end an example. Memory does not grow with
+The images' annotation vectors are in an image store beside it (data/images/image_store.py). A text has only the
+target's tokens; each line, with its line end, is an example. Memory does not grow with
 the corpus: arrays are memory-mapped, and texts are read when they are asked for.
 """
 
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
     from seqtool.models.inputs import Annotations, Pixels
 
-FORMAT = 1  # of the directory; part of what names it
+FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
 
 
 class Split:
-    """The examples of one split, by their index: sentence pairs, captions, or lines of text; and images, by theirs.
+    """The examples of one split, by index: sentence pairs, captions, or lines of text; and images, by their own index.
 
-    Token ids are without BOS and EOS. Training examples outside the limits are left out; of the other splits all are
-    here, captions image by image.
+    Token ids are without BOS and EOS. Training examples outside the limits are left out; other splits are complete.
+    Captions are in the order of their images.
     """
 
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
     ) -> None:
-        """vocabularies: of each side. store: of the images, where there are any."""
+        """vocabularies: of each side. store: of the images, if there are any."""
         self.name = name
         self.store = store
         self._directory = directory
@@ -77,18 +77,18 @@ class Split:
         return self._columns["target"][index]
 
     def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """In tokens, of the sources and targets with these indices. An image counts as 1: all are of one size."""
+        """Lengths in tokens of the sources and targets with these indices. An image counts as 1: all have one size."""
         sources = self._columns.get("source")
         ones = np.ones(len(indices), np.int64)
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
 
     def labels(self, indices: NDArray[np.int64]) -> int:
-        """How many tokens a model is to say of the targets with these indices, each one's EOS included."""
+        """The number of tokens to predict in the targets with these indices, each one's EOS included."""
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
     @property
     def target_lengths(self) -> NDArray[np.int64]:
-        """In tokens, of all targets."""
+        """The lengths of all targets, in tokens."""
         return self._columns["target"].all_lengths
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
@@ -104,7 +104,7 @@ class Split:
         return collate(self, indices)
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
-        """What an encoder reads of the images with these indices in the split."""
+        """An encoder's input for the images with these indices in the split."""
         if self.store is None:
             raise ValueError(f"{self._directory} has no images")
         return self.store.source(self._rows[np.asarray(images, np.int64)])
@@ -115,15 +115,15 @@ class Split:
         return [image["file"] for image in self._images()]
 
     def references(self) -> list[list[str]]:
-        """The captions of each image, all of them, as they came."""
+        """All original captions of each image."""
         return [image["captions"] for image in self._images()]
 
     def texts(self, side: str) -> list[str]:
-        """The sentences as they came, of `source` or `target`. The cache keeps none of the training split."""
+        """The original sentences, of `source` or `target`. The cache keeps none of the training split."""
         return _lines(self._file(f"{side}.txt"))
 
     def alignments(self) -> list[str] | None:
-        """Gold alignments in Pharaoh format, where the corpus has them."""
+        """Gold alignments in Pharaoh format, if the corpus has them."""
         path = self._file("alignments.txt")
         return _lines(path) if path.exists() else None
 
@@ -137,11 +137,11 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    name: the corpus's: toy, multi30k, flickr8k. holds: what its corpus holds. vocabularies: of each side.
+    name: the corpus's: toy, multi30k, flickr8k. holds: the kind of data in it. vocabularies: of each side.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
-        """Raises InputError unless the directory is a whole cache. One of images has no splits without its store."""
+        """Raises InputError unless the directory is a complete cache. One of images needs its store for its splits."""
         self.directory = directory
         self.summary = read_summary(directory, form=FORMAT, kind="a cache")
         self.name = str(self.summary["corpus"])
@@ -164,14 +164,14 @@ class Cache:
         return self._store
 
     def split(self, name: str) -> Split:
-        """Raises InputError where the corpus has no such split."""
+        """Raises InputError if the corpus has no such split."""
         if name not in self.splits:
             advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
         return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
 
     def describe(self) -> str:
-        """What was kept, refused, dropped and why, lengths, vocabularies and unknown tokens, as text."""
+        """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
         lines = describe(self.summary)
         if self._store is not None:
             lines.insert(1, self._store.describe())

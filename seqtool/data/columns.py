@@ -20,7 +20,7 @@ from seqtool.runtime.unfinished import keep
 
 OFFSET = np.dtype("<i8")
 TOKEN_TYPES = ("<u2", "<u4")
-GIVE_BACK = 2**4  # reads, each of which may bring a megabyte with it
+GIVE_BACK = 2**4  # reads, each of which may load a megabyte
 NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 
 Ids = NDArray[np.unsignedinteger]
@@ -45,7 +45,7 @@ class Column:
         return ids
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """In tokens, of the sentences with these indices."""
+        """The lengths, in tokens, of the sentences with these indices."""
         lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
         self._give_back(len(indices))
         return lengths
@@ -55,7 +55,7 @@ class Column:
         return np.diff(self._offsets)
 
     def _give_back(self, read: int) -> None:
-        """After so many reads, from all over the files, their pages: the system's cache keeps them."""
+        """Release the files' pages after so many reads all over them; the system's cache keeps their content."""
         self._read += read
         if self._read >= GIVE_BACK:
             self._read = 0
@@ -65,7 +65,7 @@ class Column:
 
 
 class ColumnsWriter:
-    """Writes the columns of a split, one a side, and of captions which image each of them describes.
+    """Writes the columns of a split, one per side, and for captions the image that each describes.
 
     stem: as in cache/…/train. image_of: the image of every caption, including those that are left out. begun: how far
     an earlier preparation came, `read` examples and the `counts` of each side; zero for a new one.
@@ -92,7 +92,7 @@ class ColumnsWriter:
         self._read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Have on the disk what was written up to these counts, and nothing more. Extending a new file of offsets to 8
+        """Cut the files back to these counts. Extending a new file of offsets to 8
         bytes writes its first offset, 0.
         """
         sizes = {}
@@ -114,5 +114,5 @@ class ColumnsWriter:
 
 
 def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The file's numbers, read as they are used; an empty file cannot be mapped."""
+    """The file's numbers, memory-mapped; an empty file, which cannot be mapped, gives an empty array."""
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)

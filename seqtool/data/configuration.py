@@ -15,7 +15,7 @@ from seqtool.settings import Config, plain, resolved, typed
 C = TypeVar("C", bound=Corpus)
 
 PROCESSES = 1024  # at most
-HOLDS = {  # what it is called, and an example of it
+HOLDS = {  # the name of each kind of data, and an example
     "pairs": ("sentence pairs", "data=toy"),
     "captions": ("images with captions", "data=scenes"),
     "text": ("plain text", "data=text"),
@@ -26,7 +26,7 @@ HOLDS = {  # what it is called, and an example of it
 class CacheSettings:
     """The settings of `data` that are not the corpus's own.
 
-    cache: the directory that caches are made in. processes: how many encode; null is one a CPU, up to 8. limits: of
+    cache: the directory that holds caches. processes: how many encode; null is one per CPU, up to 8. limits: for
     training pairs and captions; a text has none.
     """
 
@@ -49,7 +49,7 @@ OWN = frozenset(one.name for one in fields(CacheSettings))
 
 
 def cache_settings(config: Config) -> CacheSettings:
-    """The settings of the cache itself in `config`, the settings under `data`, checked."""
+    """The settings of the cache itself among `config`, the settings under `data`, checked."""
     settings = typed(CacheSettings, _part(config, own=True))
     settings.check()
     return settings
@@ -61,9 +61,9 @@ def corpus_settings(config: Config) -> Config:
 
 
 def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
-    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet looked at.
+    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet checked.
 
-    `trusted`: for a configuration out of a checkpoint the modules, besides this package, whose corpora it may name.
+    `trusted`: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):
@@ -76,4 +76,4 @@ def _part(config: Config, *, own: bool) -> Config:
     part = {name: value for name, value in plain(config).items() if (name in OWN) == own}
     if not isinstance(config, DictConfig):
         return part
-    return cast(DictConfig, resolved({"data": part}).data)  # which knows its full name, for messages
+    return cast(DictConfig, resolved({"data": part}).data)  # it knows its full name, for messages

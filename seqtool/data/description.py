@@ -1,4 +1,4 @@
-"""What `prepare` and `inspect` say of a cache: a title and a table of its splits."""
+"""The description of a cache by `prepare` and `inspect`: a title and a table of its splits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ def describe(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
-    """By column what is said of a split: examples, mean lengths, the share of unknown tokens, and what is left out."""
+    """A split's cells by column: examples, mean lengths, the share of unknown tokens, and what is left out."""
     sides = [split["source"], split["target"]] if languages else [split]
     tokens, unknown = (sum(side[name] for side in sides) for name in ("tokens", "unknown"))
     names = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
@@ -34,7 +34,7 @@ def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines: the first column to the left, numbers to the right, the last column as it is."""
+    """The rows as lines: the first column aligned left, numbers right, the last column as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers, last in rows:

@@ -1,4 +1,4 @@
-"""Which content files have, without reading again those that have not changed; and whether any has changed."""
+"""Digests of files' content, without reading unchanged files again; and checks that none has changed."""
 
 import contextlib
 import hashlib
@@ -15,7 +15,7 @@ from seqtool.runtime.files import check_file, parse_json, write_whole
 from seqtool.runtime.progress import progress_bar
 
 SETTLED = 2.0  # seconds: a file younger than this may change again without a new time stamp
-READERS = 8  # threads: hashing lets go of the interpreter
+READERS = 8  # threads: hashing releases the interpreter lock
 
 
 class Digests:
@@ -25,7 +25,7 @@ class Digests:
         self._memory = memory
         try:
             known = parse_json(memory.read_bytes()).items()
-        except (OSError, ValueError, AttributeError):  # none yet; or damaged, and all it costs is time
+        except (OSError, ValueError, AttributeError):  # none yet; or damaged, which costs only time
             known = ()
         self._seen: dict[Path, tuple[int, ...] | None] = {}
         self._known: dict[str, list[int | str]] = {
@@ -33,7 +33,7 @@ class Digests:
         }
 
     def __call__(self, path: Path) -> str:
-        """Raises InputError where there is no file; `unchanged` watches over this one from here on."""
+        """Raises InputError if there is no file; from here on, `unchanged` checks this file."""
         name = str(check_file(path).resolve())
         self._seen.setdefault(path, _state(path))
         digest = self._remembered(name)
@@ -44,7 +44,7 @@ class Digests:
         return digest
 
     def of(self, files: Sequence[Path]) -> list[str | None]:
-        """The digests of images, of which there may be a hundred thousand; None where one is missing or unreadable."""
+        """The digests of images, perhaps a hundred thousand; None for one that is missing or unreadable."""
         names = list(map(os.path.abspath, files))
         found = {name: self._remembered(name) for name in names}
         unknown = [name for name, digest in found.items() if digest is None]
@@ -62,8 +62,8 @@ class Digests:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Around what reads the files whose digests were asked for. Raises InputError where one has changed since,
-        however the reading ends: what was read of it is not what its digest says.
+        """Encloses code that reads the files whose digests were asked for. Raises InputError if one has changed since,
+        however the reading ends: its content does not match its digest.
         """
         try:
             yield
@@ -77,8 +77,8 @@ class Digests:
         return str(known[2]) if known is not None and state is not None and known[:2] == list(state[:2]) else None
 
     def _remember(self, name: str, read: tuple[int, int, str]) -> str:
-        """The digest. A file from the future, which a wrong clock or an archive made, is settled too: changed now, it
-        would have another time.
+        """Remember a digest. A file dated in the future, by a wrong clock or an archive, counts as settled too: a
+        change now would give it another time.
         """
         size, modified, digest = read
         if abs(time.time() - modified / 1e9) > SETTLED:
@@ -86,7 +86,7 @@ class Digests:
         return digest
 
     def _save(self) -> None:
-        """Two processes may both write: what either remembers is right. If nobody can, files are read more often."""
+        """Two processes may both write: either's digests are right. If neither can, files are read more often."""
         with contextlib.suppress(OSError):
             write_whole(self._memory, json.dumps(self._known, indent=1).encode())
 
@@ -106,8 +106,8 @@ def _read_if_possible(name: str) -> tuple[int, int, str] | None:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Size in bytes, times in nanoseconds and number of a file, of which a change alters at least one; None where there
-    is no file. A pipe, which might never end, counts as none.
+    """Size in bytes, times in nanoseconds and inode number of a file; any change alters at least one. None if there is
+    no file; a pipe, which might never end, counts as none.
     """
     try:
         found = path.stat()

@@ -1,8 +1,8 @@
-"""Directories that are whole or not there at all: made once, beside their place, under a lock, then renamed.
+"""Directories that are either complete or absent: made once, beside their place, under a lock, then renamed.
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
 cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made; the lock goes with the process that holds it
-cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made, or to go on from; it is never used as it is
+cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made, or to resume from; never used as it is
 """
 
 import hashlib
@@ -29,7 +29,7 @@ log = logging.getLogger("seqtool")
 
 
 def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
-    """Where the directory of these inputs is: what it depends on names it."""
+    """The path of the directory for these inputs: its name has a hash of them."""
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     return root / re.sub(r"[^\w.-]+", "_", f"{name}-{digest}")
 
@@ -37,9 +37,9 @@ def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
 def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
     """Make the directory unless it is there; returns whether it was made here.
 
-    `fill` writes the files into the directory it is given and returns what the summary says besides their sizes. A
-    process that finds another one making it waits. Unfinished work is removed, unless `fill` has noted its progress
-    (`Unfinished`): then only bad input (an InputError) removes it, not a signal, a full disk or a machine that fails.
+    `fill` writes the files into the directory it is given and returns the summary without their sizes. If another
+    process is making it, this one waits. Unfinished work is removed, unless `fill` has noted its progress
+    (`Unfinished`): then only bad input (an InputError) removes it, not a signal, a full disk or a machine failure.
     """
     if directory.exists():
         return False
@@ -51,7 +51,7 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
 
 
 def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
-    """The summary. Raises InputError unless the directory is a whole one of this `kind` ("a cache") and format."""
+    """The summary. Raises InputError unless the directory is complete and of this `kind` ("a cache") and format."""
     again = f"remove {directory} and prepare again"
     try:
         summary = read_record(directory / SUMMARY)
@@ -73,12 +73,12 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
 
 
 def versions(**others: str) -> dict[str, str]:
-    """What a directory was made with."""
+    """The versions that a directory is made with."""
     return {"seqtool": __version__, **others, "python": platform.python_version()}
 
 
 def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
-    """Runs under the lock, so that whatever is there was left by a process that has ended."""
+    """Runs under the lock, so any unfinished files were left by a process that has ended."""
     unfinished = directory.with_name(directory.name + ".partial")
     if not (unfinished / PROGRESS).is_file():
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -106,7 +106,7 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """While only this process makes the directory. The lock ends with the process, however that ends."""
+    """Lets only this process make the directory. The lock ends with the process, however that ends."""
     path = directory.with_name(directory.name + ".lock")
     while True:
         with path.open("ab") as file:

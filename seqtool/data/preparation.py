@@ -32,15 +32,15 @@ from seqtool.settings import Config
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
-SEED = 0  # of the sample that SentencePiece learns from
+SEED = 0  # for the sample that SentencePiece learns from
 log = logging.getLogger("seqtool")
 
 
 class Steps(ABC):
     """The steps of preparing that differ between kinds of data, for one corpus.
 
-    name: of the cache. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: what
-    its examples, and those of them that are trained on, are called in messages. verbatim: whether white space stays as
+    name: the cache's. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: the
+    names of its examples, and of its training examples, in messages. verbatim: whether white space stays as
     it is.
     """
 
@@ -57,22 +57,22 @@ class Steps(ABC):
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[Texts]:
-        """What is encoded: for each example of the split the text of each side."""
+        """The texts to encode: for each example of the split, the text of each side."""
 
     def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
-        """The same texts. Whatever else the cache keeps of the split is written before they are given, or with them."""
+        """The same texts. The cache's other files of the split are written before or while these are yielded."""
         return texts
 
     def summary(self, directory: Path) -> dict[str, Any]:
-        """What else the cache's summary says of the corpus. Writes what belongs to no single split."""
+        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """What the summary says of a split, from the counts of its examples and tokens."""
+        """A split's entry in the summary, from the counts of its examples and tokens."""
         return dict(counts)
 
     def image_of(self, split: str) -> NDArray[np.int64] | None:
-        """Which image of the split each example describes."""
+        """The image of the split that each example describes."""
         return None
 
     def dropped(self, split: str) -> Counter[str]:
@@ -86,12 +86,12 @@ class Steps(ABC):
 def prepare(
     config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, trusted: bool = True
 ) -> Cache:
-    """The cache of the corpus of this `kind` that `config`, the settings under `data`, describes; made if it is not
-    there. `make_steps` is called once the corpus's files are there.
+    """The cache of the corpus of this `kind` that `config`, the settings under `data`, describes; made if it does
+    not exist. `make_steps` is called once the corpus's files exist.
 
-    Raises InputError on text or images that cannot be used, or that change meanwhile; then nothing is left behind.
-    Whatever else ends it leaves what the next call goes on from. A process that finds another one making the same
-    cache waits for it. Not `trusted`: settings out of a checkpoint, for which the corpus downloads and makes nothing.
+    Raises InputError for text or images that cannot be used, or that change meanwhile; then nothing is left behind.
+    If anything else interrupts it, the next call resumes. If another process is making the same
+    cache, this one waits. Not `trusted`: settings from a checkpoint, for which the corpus downloads and makes nothing.
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=trusted)
@@ -132,7 +132,7 @@ def prepare(
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
-    """Everything in the cache but its summary, which is returned. All text is read once beforehand."""
+    """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
     counts = unfinished.known.get("counts")
     if counts is None:
@@ -154,7 +154,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
 
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
-    """Those to be used again, or new ones, learnt from the `count` training examples or from a sample of them."""
+    """Vocabularies: reused ones, or new ones learnt from the `count` training examples or a sample of them."""
     settings, sides = steps.settings.vocabulary, steps.corpus.sides
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
@@ -172,7 +172,7 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
 
 
 def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-    """What the summary says of them, side by side where there are two."""
+    """The vocabularies' entry in the summary, by side if there are two."""
     first, *others = vocabularies.values()
     if not others:
         return {"vocabulary": {"kind": first.kind, "size": len(first)}, "token_type": token_type(first).str}
@@ -186,9 +186,9 @@ def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
 def _write_split(
     directory: Path, steps: Steps, split: str, count: int, unfinished: Unfinished, update: Callable[[int], object]
 ) -> dict[str, Any]:
-    """Write the files of a split of `count` examples; returns what was counted.
+    """Write the files of a split of `count` examples; returns their counts.
 
-    The limits apply to training examples only: scores are over all of the others. Only training examples are so many
+    The limits apply only to training examples: other splits are scored in full. Only training examples are so many
     that it pays to resume in the middle of them.
     """
     settings, is_train = steps.settings, split == "train"

@@ -1,1 +1,1 @@
-"""From a model to what it says: search, sampling, forcing."""
+"""From a model to its output: search, sampling and forced decoding."""

@@ -21,10 +21,10 @@ X = TypeVar("X")
 
 @dataclass(frozen=True)
 class Sources:
-    """What is decoded, by row.
+    """The sources to decode, one per row.
 
-    order: the rows as they are batched, like lengths together, the longest first; batch: what the model's `encode`
-    takes of some rows; maximum: for each row the most tokens that its output may have, EOS included, or None.
+    order: the order in which rows are batched, similar lengths together and the longest first; batch: given some rows,
+    the input of the model's `encode`; maximum: each row's greatest output length in tokens, EOS included, or None.
     """
 
     order: Sequence[int]
@@ -33,7 +33,7 @@ class Sources:
 
 
 def encoded_sentences(ids: Sequence[Sequence[int]]) -> Sources:
-    """Encoded sentences: an output may be three times as long as its source and ten tokens more."""
+    """Encoded sentences: an output may have three times as many tokens as its source, plus ten."""
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     return Sources(order, lambda rows: make_source([ids[i] for i in rows]), [3 * len(one) + 10 for one in ids])
 
@@ -50,8 +50,8 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses for each source, in the order given; several processes share out the batches.
 
-    `numbers`, one a source (by default its row), seed what is sampled. `progress` is told how many more sources this
-    process has done, batch by batch.
+    `numbers`, one per source (by default its row), seed the sampling. After each batch `progress` is called with the
+    number of sources that this process has just finished.
     """
     penalty = length_penalty(settings.length_penalty, settings.length_alpha)
 
@@ -98,7 +98,7 @@ def decode(
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
-    """What the function gives for each of the rows 0, 1, 2, …, called with `size` of them at a time in this order;
+    """The function's results for the rows 0, 1, 2, …, called with `size` of them at a time in the given order;
     several processes share out the batches.
     """
     batches = list(chunks(order, size))

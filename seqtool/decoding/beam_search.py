@@ -1,9 +1,9 @@
 """Beam search; greedy decoding is a beam of 1.
 
-It sees only a memory, a state and a step function, and knows no model. At every step the 2·beam best continuations of a
-sentence are taken (of a beam of 1 the best: when that ends, the sentence is finished). Those among the first `beam`
-that end are set aside; the best `beam` that do not end live on. A sentence is finished when `beam` hypotheses have
-ended, when no live one can enter its n best any more, or at its maximum length; it then leaves the batch.
+It uses only a memory, a state and a step function. At every step the 2·beam best continuations of a sentence are
+taken (for a beam of 1 the best: when that ends, the sentence is finished). Those among the first `beam` that end are
+set aside; the best `beam` that do not end live on. A sentence is finished, and leaves the batch, when `beam` hypotheses
+have ended, when no live one can enter its n best any more, or at its maximum length.
 """
 
 import math
@@ -40,12 +40,12 @@ def beam_search(
     prefix: Prefix | None = None,
     trace: Lattice | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence, best first; always at least one, also when no beam ends.
+    """The n best hypotheses of each sentence, best first; always at least one, even if no beam ends.
 
     None is longer than its sentence's `maximum` (tokens, EOS included), and none ends before its `minimum` length.
-    `coverage` is β of Wu et al. 2016, equation 14: a hypothesis that ended gets β Σ_j log min(Σ_i α_ij, 1), j over the
-    real positions of its source, which `mask` says; None is all of them. Lengths and probabilities are
-    of what follows the `prefix` (`forced.read_prefix`). `trace` is told of every continuation that is considered.
+    `coverage` is β of Wu et al. 2016, equation 14: the score of an ended hypothesis gains β Σ_j log min(Σ_i α_ij, 1),
+    j over the real positions of its source according to `mask` (None: all). Lengths and probabilities count only what
+    follows the `prefix` (`forced.read_prefix`). `trace` records every continuation that is considered.
     """
     active = torch.arange(len(maximum))  # the sentences still searched
     first = active.repeat_interleave(beam)
@@ -55,7 +55,7 @@ def beam_search(
     there = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     state = keep(state, first, len(active))
     token = prefix.tokens[first, -1].cpu()
-    total = torch.full((len(active), beam), -math.inf)  # on the CPU, as all but the model: one wait a step for a GPU
+    total = torch.full((len(active), beam), -math.inf)  # on the CPU like all but the model: one GPU wait per step
     total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, there(token))
@@ -63,7 +63,7 @@ def beam_search(
             pointers.attend(alpha)
         log_p = log_probabilities(logits, may_end=length >= minimum).add_(there(total.view(-1, 1)))
         best = _best(log_p.view(len(active), beam, -1))
-        del logits, log_p  # so that the next ones take their place
+        del logits, log_p  # so that the next ones reuse their memory
         ended, kept, live = _divide(best, beam)
         if trace is not None:
             trace.add(active, best, kept)
@@ -81,7 +81,7 @@ def beam_search(
 
 
 def _best(log_p: Float[Tensor, "B K V"]) -> Branches:
-    """The 2·beam best for each sentence; of a beam of 1 the best."""
+    """The 2·beam best for each sentence; for a beam of 1, the best."""
     n, beam, vocabulary = log_p.shape
     width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
     best, index = (one.cpu() for one in highest(log_p.flatten(1), width))
@@ -89,8 +89,8 @@ def _best(log_p: Float[Tensor, "B K V"]) -> Branches:
 
 
 def _divide(best: Branches, beam: int) -> tuple[Bool[Tensor, "B K"], Int[Tensor, "B K"], Branches]:
-    """Which of the first `beam` end; the places of the `beam` best that do not, and these: those of probability 0 if
-    there are not as many.
+    """Which of the first `beam` end; the places of the `beam` best that do not, and these branches themselves, filled
+    up with branches of probability 0 if there are too few.
     """
     ends = best.token == EOS
     log_p, kept = best.log_p.masked_fill(ends, -math.inf).topk(beam, -1)
@@ -99,7 +99,7 @@ def _divide(best: Branches, beam: int) -> tuple[Bool[Tensor, "B K"], Int[Tensor,
 
 
 class _Found:
-    """What was set aside of each sentence, and when that is enough."""
+    """The hypotheses set aside for each sentence, and whether they are enough."""
 
     def __init__(
         self,
@@ -127,25 +127,25 @@ class _Found:
         live: Branches,
         pointers: Pointers,
     ) -> Int[Tensor, "n"]:
-        """Set aside what has ended, and what lives at its sentence's maximum length, as far as there is room among the
-        n best; which of the active sentences go on.
+        """Set aside hypotheses that have ended, and live ones at their sentence's maximum length while there is room
+        among the n best. Returns which of the active sentences go on.
         """
         owner, place = ended.nonzero(as_tuple=True)
         if len(owner):
             self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in best)), pointers)
         if length in self._lengths:
             done = torch.tensor([len(self._hypotheses[i]) for i in active.tolist()])
-            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # one at least
+            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
             room = alive.minimum(self._n_best - done).masked_fill(self._limit[active] != length, 0)
             owner, place = (torch.arange(self._beam) < room[:, None]).nonzero(as_tuple=True)
             if len(owner):
                 self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in live)), pointers)
-        attainable = live.log_p[:, 0].double() / self._divisor[active]  # −∞ where none lives
+        attainable = live.log_p[:, 0].double() / self._divisor[active]  # −∞ if none is live
         hopeless = attainable <= self._bar[active]
         return ((self._limit[active] > length) & ~hopeless).nonzero().flatten()
 
     def _set_aside(self, sentences: Int[Tensor, "n"], length: int, last: Branches, pointers: Pointers) -> None:
-        """`last`: the last step of a hypothesis of each of the given sentences."""
+        """`last`: for each of the given sentences, the last step of one of its hypotheses."""
         ids, attention = pointers.trace(last.row, last.token)
         for i, hypothesis in zip(sentences.tolist(), hypotheses(ids, attention, last.log_p), strict=True):
             score = hypothesis.log_probability / self._penalty(length)
@@ -157,7 +157,7 @@ class _Found:
         self._bar[list(bars)] = torch.tensor(list(bars.values()), dtype=torch.float64)
 
     def _to_beat(self, done: Sequence[Hypothesis]) -> float:
-        """The score above which one more would be of use."""
+        """The score that a further hypothesis must exceed to matter."""
         if len(done) >= self._beam:
             return math.inf
         if len(done) < self._n_best:
@@ -165,6 +165,6 @@ class _Found:
         return sorted((h.score for h in done), reverse=True)[self._n_best - 1]
 
     def best(self) -> list[list[Hypothesis]]:
-        """The n best of each sentence, those that ended first."""
+        """The n best of each sentence, with those that ended before those that did not."""
         ranked = [sorted(done, key=lambda h: (not h.ended, -h.score)) for done in self._hypotheses]
         return [done[: self._n_best] for done in ranked]

@@ -13,7 +13,7 @@ from seqtool.models.contract import Step
 
 class Ensemble:
     """Several models that share vocabularies, decoded as one: their probabilities are averaged
-    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry a model.
+    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry per model.
     """
 
     def __init__(self, models: Sequence[Any]) -> None:
@@ -37,6 +37,6 @@ class Ensemble:
 
 
 def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:
-    """Over the models that attend."""
+    """The mean over the models that attend."""
     alphas = [alpha for alpha in attention if alpha is not None]
     return torch.stack(alphas).mean(0) if alphas else None

@@ -1,4 +1,4 @@
-"""Known tokens: the probability of whole targets, and prefixes that decoding goes on from."""
+"""Known tokens: the probability of whole targets, and prefixes from which decoding continues."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
 class Prefix(NamedTuple):
-    """What the outputs of B sentences begin with: tokens, BOS and t ids; attention over the source, or None. The model
-    has read all but the last token.
+    """The beginnings of B sentences' outputs: tokens, which are BOS and t ids; attention over the source, or None. The
+    model has read all but the last token.
     """
 
     tokens: Int[Tensor, "B length"]
@@ -25,7 +25,7 @@ class Prefix(NamedTuple):
 
 @torch.no_grad()
 def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"]) -> tuple[Any, Prefix]:
-    """Have the model read known tokens, ids without BOS: the state to decode from, and the prefix to go with it."""
+    """Have the model read known tokens, ids without BOS. Returns the state to decode from and the prefix."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
     attention = None
     if tokens.shape[1] > 1:

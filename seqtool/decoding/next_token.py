@@ -1,4 +1,4 @@
-"""From logits to what may come next."""
+"""From logits to the possible next tokens."""
 
 import math
 
@@ -8,24 +8,24 @@ from torch import Tensor
 
 from seqtool.models.tokens import BOS, EOS, PAD
 
-BLOCK = 64  # numbers whose maximum is taken at once
+BLOCK = 64  # size of the blocks whose maxima are taken first
 
 
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool) -> Float[Tensor, "N V"]:
-    """Log-probabilities of what may be written: neither padding nor a second beginning, nor an end too early.
+    """Log-probabilities of the tokens that may come next: no padding, no second BOS, and no EOS too early.
 
     Logits in single precision are overwritten.
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    for token in (PAD, BOS) if may_end else (PAD, BOS, EOS):  # for an index that is a list, a GPU is waited for
+    for token in (PAD, BOS) if may_end else (PAD, BOS, EOS):  # indexing by a list would wait for the GPU
         log_p[:, token] = -math.inf
     return log_p
 
 
 def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], Int[Tensor, "N {k}"]]:
-    """The k highest of each row, and where they are, like `topk` but in a quarter of its time on long rows: they lie in
-    the k blocks with the highest maxima, or behind the last whole block.
+    """The k highest of each row and their indices, like `topk` but in a quarter of its time on long rows: they lie in
+    the k blocks with the highest maxima, or after the last whole block.
     """
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 8 * k * BLOCK:

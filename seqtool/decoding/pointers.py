@@ -1,4 +1,4 @@
-"""How a search remembers where its rows came from, and tells whoever asks what it considered."""
+"""How a search records where its rows came from and, on request, which continuations it considered."""
 
 import math
 from collections import defaultdict
@@ -13,8 +13,8 @@ from seqtool.models.tokens import EOS
 
 
 class Branches(NamedTuple):
-    """Continuations, all on the CPU: row, the row of the search that each goes on from; token, its id; log_p, in nats,
-    from the first step on. Those of a step are B×W, W for each sentence; others are in a row.
+    """Continuations, all on the CPU: row, the row of the search that each continues; token, its id; log_p, in nats,
+    summed from the first step. Those of a step are B×W, W for each sentence; others have one dimension.
     """
 
     row: Int[Tensor, "..."]
@@ -23,30 +23,30 @@ class Branches(NamedTuple):
 
 
 class Pointers:
-    """Of every step of a search: the row that each new row goes on from and its token, and the attention as the step
-    computed it, so of the rows before. Nothing is copied as rows are reordered; `trace` follows the pointers back.
+    """For every step of a search: the row that each new row continues, its token, and the attention as computed in that
+    step, for the rows before it. Nothing is copied when rows are reordered; `trace` follows the pointers back.
     """
 
     def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
-        """`sentences`: whose each of the first rows is. The prefix counts as steps that changed no row."""
+        """`sentences`: the sentence of each of the first rows. The prefix counts as steps that changed no row."""
         known = prefix.tokens[sentences, 1:].T.tolist()
         self._rows = [list(range(len(sentences)))] * len(known)
         self._tokens: list[list[int]] = known
         self._attention = [] if prefix.attention is None else [*prefix.attention[sentences].cpu().unbind(1)]
 
     def attend(self, alpha: Float[Tensor, "N S"]) -> None:
-        """A step's attention: at every step or at none."""
+        """Add a step's attention; call this at every step or at none."""
         self._attention.append(alpha.cpu())
 
     def extend(self, rows: Int[Tensor, "N"], tokens: Int[Tensor, "N"]) -> None:
-        """The rows that the new ones go on from, and what they are continued with."""
+        """Add a step: the rows that the new ones continue, and the tokens they add."""
         self._rows.append(rows.tolist())
         self._tokens.append(tokens.tolist())
 
     def trace(
         self, rows: Int[Tensor, "n"], tokens: Int[Tensor, "n"]
     ) -> tuple[list[list[int]], Float[Tensor, "n T S"] | None]:
-        """Of the hypotheses that go on from `rows` and end with `tokens`: ids since BOS, and attention or None."""
+        """For the hypotheses that continue `rows` with `tokens`: all ids after BOS, and attention or None."""
         path, ids = [rows.tolist()], [tokens.tolist()]
         for parents, fed in zip(reversed(self._rows), reversed(self._tokens), strict=True):
             ids.append([fed[row] for row in path[-1]])
@@ -60,7 +60,7 @@ class Pointers:
 
 class Candidate(NamedTuple):
     """A continuation that was considered. parent: its place among those of the step before, −1 at the first step;
-    log_probability: in nats, from the first step on; fate: `kept` in the beam, `ended` (with EOS, set aside) or
+    log_probability: in nats, summed from the first step; fate: `kept` in the beam, `ended` (with EOS, set aside) or
     `pruned`.
     """
 
@@ -71,13 +71,13 @@ class Candidate(NamedTuple):
 
 
 class Lattice:
-    """`steps[sentence][t]` are the candidates of step t, the best first: to be given to a search as its `trace`. There
-    is no further step once the search of a sentence is over.
+    """`steps[sentence][t]` are the candidates of step t, best first; pass it to a search as its `trace`. A sentence
+    gets no more steps once its search is over.
     """
 
     def __init__(self) -> None:
         self.steps: defaultdict[int, list[list[Candidate]]] = defaultdict(list)
-        self._beams: dict[int, list[int]] = {}  # where the last step's beams are among its candidates
+        self._beams: dict[int, list[int]] = {}  # the places of the last step's beams among its candidates
 
     def add(self, sentences: Tensor, best: Branches, kept: Tensor) -> None:
         """One step of the given n sentences: the branches considered, n×W, and the places of those kept, n×beam."""

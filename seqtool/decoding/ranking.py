@@ -1,4 +1,4 @@
-"""Decoded sequences, and what they are ranked by."""
+"""Decoded sequences, and the scores by which they are ranked."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,17 +11,17 @@ from seqtool.models.tokens import EOS, PAD
 from seqtool.runtime.classes import chosen
 
 LengthPenalty = Callable[[float], float]
-LEAST_COVERED = torch.finfo(torch.float32).tiny  # of a position; what underflowed to 0 has no logarithm
+LEAST_COVERED = torch.finfo(torch.float32).tiny  # the coverage of a position: 0 after underflow has no logarithm
 
 
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
     tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
-    was ranked by; attention: a row for each token and one for EOS where it ended, or None; ended: with EOS,
+    was ranked by; attention: a row for each token and, if it ended, one for EOS, or None; ended: whether with EOS,
     not by reaching the maximum length.
 
-    Where it was decoded from a prefix, tokens and attention begin with the prefix's; log_probability and score are of
+    If it was decoded from a prefix, tokens and attention include the prefix's; log_probability and score count only
     what follows.
     """
 
@@ -33,7 +33,7 @@ class Hypothesis(NamedTuple):
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:
-    """What a log-probability is divided by, given the length in tokens, EOS included.
+    """The divisor of a log-probability, given the length in tokens, EOS included.
 
     `none` 1; `average` the length; `gnmt` ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
     """
@@ -56,7 +56,7 @@ def covered(attention: Float[Tensor, "T S"], real: Bool[Tensor, "S"] | None) -> 
 def hypotheses(
     ids: Sequence[list[int]], attention: Float[Tensor, "N T S"] | None, log_p: Float[Tensor, "N"]
 ) -> list[Hypothesis]:
-    """Of N rows of ids, without BOS: each up to its EOS and without padding, scored by its log-probability."""
+    """N rows of ids, without BOS, as hypotheses: each up to its EOS, without padding, scored by log-probability."""
     attention = None if attention is None else attention.cpu()
     made = []
     for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):

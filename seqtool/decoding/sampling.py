@@ -32,12 +32,12 @@ def sample(
     prefix: Prefix | None = None,
     each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Ancestral sampling, most probable first, with the random numbers passed in: a sentence's samples depend on
-    nothing else.
+    """Ancestral sampling, most probable samples first. The random numbers are passed in, so that a sentence's samples
+    depend on nothing else.
 
-    `uniforms`, of K samples a sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
-    distribution. Lengths are those of what follows the `prefix` (`forced.read_prefix`). `each` is given the tokens of
-    every step, one a row, PAD where it has ended, and says which rows end with it.
+    `uniforms`, for K samples per sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
+    distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). `each` is called with the tokens
+    of every step, one per row and PAD for rows that have ended, and returns which rows end with this step.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.

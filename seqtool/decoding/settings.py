@@ -11,7 +11,7 @@ from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
 
-HYPOTHESES = 320  # decoded at once where nothing else is said
+HYPOTHESES = 320  # decoded at once by default
 
 FOR_SAMPLING = ("temperature", "top_k", "top_p")
 LEAST = {
@@ -49,25 +49,25 @@ class DecodeSettings:
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
         if self.min_length > self.max_length:
             problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
-        length_penalty(self.length_penalty, self.length_alpha)  # which refuses an unknown one
+        length_penalty(self.length_penalty, self.length_alpha)  # refuses an unknown one
         if problems:
             raise InputError("; ".join(problems) + ".")
 
     @property
     def at_once(self) -> int:
-        """How many sources make a batch."""
+        """The number of sources in a batch."""
         return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
 
     def uniforms(self, number: int) -> NDArray[np.float64]:
-        """The random numbers in [0, 1) that the samples of one source are drawn by, n_best × max_length.
+        """The random numbers in [0, 1) for the samples of one source, n_best × max_length.
 
-        They depend on the seed and on the source's own `number`, never on what is decoded beside it.
+        They depend only on the seed and on the source's own `number`, never on the other sources of its batch.
         """
         return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
 
 
 def out_of_range(settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the values of settings of how a model writes, each in a clause."""
+    """What is wrong with the values of decoding settings, each problem as a clause."""
     given = {name: value for name, value in settings.items() if value is not None}
     problems = [
         f"{name} must be at least {least}, not {given[name]}"
@@ -85,7 +85,7 @@ def out_of_range(settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_used(settings: DecodeSettings, *, attends: bool) -> None:
-    """Raise InputError on what would change nothing: sampling's settings without it, or coverage without attention."""
+    """Raise InputError for settings without effect: sampling's without sampling, or coverage without attention."""
     given = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
     if given and not settings.sample:
         named = ", ".join(f"{name}=" for name in given)

@@ -1,4 +1,4 @@
-"""Trees of tensors: what a model keeps of the rows that are decoded side by side, its memory and its state."""
+"""Trees of tensors: a model's memory and state for the rows that are decoded together."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
-    """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; whatever else is in
+    """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; everything else in
     the tree is the same for all rows and stays.
 
-    A dataclass with a method `select(rows)` does it in its own way: a state that grows within tensors allocated
+    A dataclass with a method `select(rows)` does this in its own way: a state that grows within tensors allocated
     beforehand need only copy the part in use.
     """
     if isinstance(tree, Tensor):
@@ -29,12 +29,12 @@ def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
 
 
 def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with what the function makes of every tensor."""
+    """The tree with the function applied to every tensor."""
     return rebuilt(tree, map(function, leaves(tree)))
 
 
 def rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    """The tree with other tensors, in the order of its own (`leaves`)."""
+    """The tree with other tensors in place of its own, in the order of `leaves`."""
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, tuple):
@@ -45,8 +45,8 @@ def rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
-    """The given rows of a tree of `count` rows, wherever it is; `rows` is on the CPU. Where these are all of them in
-    their order nothing is copied.
+    """The given rows of a tree of `count` rows on any device; `rows` is on the CPU. Nothing is copied if they are all
+    the rows in order.
     """
     if torch.equal(rows, torch.arange(count)):
         return tree
@@ -54,7 +54,7 @@ def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
 
 
 def device_of(tree: Any) -> torch.device:
-    """Where the first tensor of a tree is; the CPU if it has none."""
+    """The device of a tree's first tensor; the CPU if it has none."""
     return next(leaves(tree), torch.empty(0)).device
 
 

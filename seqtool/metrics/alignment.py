@@ -1,4 +1,4 @@
-"""How good word alignments are, against gold alignments of sure and possible links."""
+"""Scores of word alignments against gold alignments of sure and possible links."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Alignment error rate (0 is perfect) beside two baselines, and how many of the gold swaps are crossed.
+    """Alignment error rate (0 is perfect) beside two baselines, and in how many of the gold swaps links cross.
 
     Agreeing swaps are those of a noun and an adjective that agrees with it (see `crossings`).
     """
@@ -62,10 +62,10 @@ def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold])
 
 
 def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold], *, agreeing: bool = False) -> tuple[int, int]:
-    """How many of the gold alignments' swaps the hypotheses' links cross as well, and of how many swaps.
+    """The number of the gold alignments' swaps in which the hypotheses' links cross too, and the number of swaps.
 
-    A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`
-    only those count whose second word has the first one's source as a possible link: an adjective after its noun.
+    A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`,
+    only swaps whose second word has the first one's source as a possible link count: an adjective after its noun.
     """
     crossed = swaps = 0
     for links, (sure, possible) in zip(hypotheses, golds, strict=True):

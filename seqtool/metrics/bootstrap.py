@@ -39,9 +39,9 @@ def bootstrap(
 def resampled(
     statistic: Callable[..., Any], strata: Sequence[Indices], samples: int = SAMPLES, seed: int = SEED
 ) -> Draws:
-    """A statistic of sets of segments, one number or several, as often as each set is drawn anew with replacement.
+    """A statistic of sets of segments, one number or several, for each time the sets are resampled with replacement.
 
-    The draws depend on the sizes of the sets and on the seed alone, so two systems are drawn alike.
+    The draws depend only on the sizes of the sets and on the seed, so two systems get the same resamples.
     """
     generator = np.random.default_rng(seed)
     return np.array(
@@ -53,14 +53,14 @@ def resampled(
 
 
 def estimate(value: float, draws: Draws) -> Estimate:
-    """A value with the interval that its resamples give: their 2.5th and 97.5th percentiles."""
+    """A value with its interval, the 2.5th and 97.5th percentiles of its resamples."""
     low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
 def p_value(difference: float, drawn: Draws) -> float:
-    """How often two systems that do not differ would seem to differ as much: sacreBLEU's paired bootstrap, from the
-    differences in each resample, centred on zero. 1 where no resample has any difference.
+    """How often two equal systems would seem to differ at least as much: sacreBLEU's paired bootstrap, from the
+    differences in each resample, centred on zero. 1 if no resample has any difference.
     """
     if not drawn.any():
         return 1.0

@@ -1,7 +1,7 @@
 """Scores of captions as coco-caption computes them, without Java: BLEU, ROUGE-L, CIDEr-D and CIDEr.
 
 BLEU and ROUGE-L are on 0–1, CIDEr on coco-caption's 0–10. What coco-caption calls CIDEr is `cider_d`; `bleu4_no_bp` is
-BLEU-4 as Xu et al. 2015 report it. All images are compared at once, as n-grams that are numbers.
+BLEU-4 as Xu et al. 2015 report it. All images are compared at once, with n-grams as numbers.
 """
 
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ ONE_IMAGE = (
 SIGMA = 6.0  # of CIDEr-D's penalty on length: Vedantam et al. 2015, section 7
 SCALE = 10.0  # of both CIDErs, as coco-caption prints them
 BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
-TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and to possible n-grams, against dividing by zero
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and possible n-grams to avoid dividing by zero
 
 # The columns of an image's statistics.
-CORRECT = slice(0, 4)  # n-grams of the hypothesis that a reference has, n = 1..4, each at most as often as one of them
+CORRECT = slice(0, 4)  # n-grams of the hypothesis, n = 1..4, counted at most as often as in any one reference
 POSSIBLE = slice(4, 8)  # n-grams of the hypothesis
 HYPOTHESIS_LENGTH = 8  # words
-REFERENCE_LENGTH = 9  # of the reference closest in length, the shorter of two
-ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # of the image; ROUGE-L is NaN where it was left out
+REFERENCE_LENGTH = 9  # words of the reference closest in length, the shorter one in a tie
+ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # the image's scores; ROUGE-L is NaN if it was left out
 
 
 @final
 class CaptionScorer(Scorer):
     """The scores of captions against the references of their images, at least one each.
 
-    Document frequencies are those of the references unless others are given, which must be tokenised alike. Without
+    Document frequencies are those of the references unless others, with the same tokenisation, are given. Without
     `rouge`, ROUGE-L is NaN: it takes half of the time.
     """
 
@@ -68,7 +68,7 @@ class CaptionScorer(Scorer):
         self._first = np.searchsorted(self._image, np.arange(len(references)))
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
-        """Images × 13, all that the scores of a corpus are made of."""
+        """Images × 13: everything from which the scores of a corpus are computed."""
         hypotheses = tokenized(hypotheses, self._tokenize)
         split = [hypothesis.split() for hypothesis in hypotheses]
         lengths = np.array([len(words) for words in split], dtype=np.int64)
@@ -76,11 +76,11 @@ class CaptionScorer(Scorer):
         orders = zip(ORDERS, count_ngrams(words, np.append(lengths, self._lengths)), strict=True)
         compared = [self._compare(counts, self._inverse_frequencies(n, counts, words)) for n, counts in orders]
         correct, clipped, plain = zip(*compared, strict=True)
-        # Δ is of bigram counts, as coco-caption has it, which differ from lengths for an empty caption
+        # Δ uses bigram counts, as in coco-caption; for an empty caption they do not match lengths
         delta = np.maximum(lengths - 1, 0)[self._image] - np.maximum(self._lengths - 1, 0)
         penalty = np.exp(-(delta**2) / (2 * SIGMA**2))
         far = int(self._lengths.max(initial=0)) + 1
-        rank = np.abs(self._lengths - lengths[self._image]) * far + self._lengths  # the closest, the shorter of two
+        rank = np.abs(self._lengths - lengths[self._image]) * far + self._lengths  # the closest, the shorter in a tie
         pairs = zip(hypotheses, self._references, strict=True)
         return np.column_stack(
             [
@@ -95,7 +95,7 @@ class CaptionScorer(Scorer):
         )
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
-        """BLEU of the sums over images, the means of the others."""
+        """BLEU from sums over images; the means of the other scores."""
         sums = bleu(statistics[:, :ROUGE_L].sum(0))
         means = [statistics[:, column].mean() for column in range(ROUGE_L, CIDER + 1)]
         return dict(zip(NAMES, [*sums.tolist(), *map(float, means)], strict=True))
@@ -109,7 +109,7 @@ class CaptionScorer(Scorer):
         return [ONE_IMAGE] if images == 1 else []
 
     def signature(self, *, samples: int | None = None) -> str:
-        """All that a number depends on besides the captions, in sacreBLEU's manner."""
+        """Everything besides the captions that a score depends on, in sacreBLEU's style."""
         sizes = sorted({len(captions) for captions in self._references})
         frequencies = self._frequencies
         parts = {
@@ -124,7 +124,7 @@ class CaptionScorer(Scorer):
         return "|".join(f"{name}:{value}" for name, value in parts.items())
 
     def _inverse_frequencies(self, n: int, counts: Counts, words: Sequence[str]) -> Floats:
-        """By n-gram of order n: the logarithm of all documents over those that hold it, as if one did where none does.
+        """By n-gram of order n: the logarithm of the number of documents over that of those with it, at least one.
 
         The documents are the images, each with its references, unless others were given.
         """
@@ -142,9 +142,9 @@ class CaptionScorer(Scorer):
         return inverse
 
     def _compare(self, counts: Counts, inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
-        """Of n-grams of one order, first those of the hypotheses and then those of the references: how many of each
-        hypothesis match, each at most as often as one reference has it; and each reference's cosine with its image's
-        hypothesis, clipped as in CIDEr-D and plain, 0 without a norm.
+        """For n-grams of one order, those of the hypotheses followed by those of the references: how many of each
+        hypothesis match, each at most as often as in any one reference; and each reference's cosine with its image's
+        hypothesis, clipped as in CIDEr-D and plain, 0 if a norm is 0.
         """
         images, size = len(self._references), len(inverse_frequencies)
         half = int(np.searchsorted(counts.caption, images))
@@ -172,14 +172,14 @@ class CaptionScorer(Scorer):
 
 
 def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
-    """The captions as they are scored, words with spaces between them."""
+    """The captions tokenised for scoring, words with spaces between them."""
     if tokenize not in TOKENIZERS:
         raise InputError(f"Unknown tokenize '{tokenize}'; choose from {', '.join(TOKENIZERS)}.")
     return [" ".join(ptb.tokenize(caption)) for caption in captions] if tokenize == "ptb" else list(captions)
 
 
 def bleu(statistics: Floats) -> Floats:
-    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without; of each row where there are rows."""
+    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without it; for each row if there are rows."""
     products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
     values = products ** (1 / np.array(ORDERS))
     return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
@@ -192,7 +192,7 @@ def _penalty(statistics: Floats) -> Floats:
 
 
 def brevity(statistics: Floats) -> dict[str, float]:
-    """BLEU's brevity penalty (1 is none) and the words of the captions to those of the references closest to them."""
+    """BLEU's brevity penalty (1 is none), and the ratio of the captions' length to the closest references' length."""
     sums = statistics.sum(0)
     ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
     return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
@@ -201,7 +201,7 @@ def brevity(statistics: Floats) -> dict[str, float]:
 def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
     """The longest common subsequence as an F score; precision and recall are each the best over the references.
 
-    Words are split at single spaces, as coco-caption does here and only here: an empty caption is one empty word.
+    Words are split at single spaces, as coco-caption does only for this score: an empty caption is one empty word.
     """
     words = hypothesis.split(" ")
     masks: dict[str, int] = {}
@@ -217,7 +217,7 @@ def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
 
 
 def _common_subsequence(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
-    """Its length; a row of the usual table is the bits of one number (Crochemore et al. 2001)."""
+    """The length of the longest one; each row of the usual table is the bits of one number (Crochemore et al. 2001)."""
     full = (1 << size) - 1
     row = full
     for word in words:

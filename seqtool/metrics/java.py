@@ -1,4 +1,4 @@
-"""METEOR and SPICE, which are Java programs: pycocoevalcap calls them where it and Java are there."""
+"""METEOR and SPICE, which are Java programs called through pycocoevalcap, if it and Java are installed."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from importlib import import_module
 
 from seqtool.metrics.captions import tokenized
 
-LAST_JDK_OF_SPICE = 14  # its libraries reach into classes that JDK 15 and later removed or closed
+LAST_JDK_OF_SPICE = 14  # its libraries use classes that JDK 15 and later removed or closed
 
 
 def java_scores(
     hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], *, tokenize: str
 ) -> tuple[dict[str, float], list[str]]:
-    """`meteor` and `spice` (0–1), and a sentence on each that could not be had."""
+    """`meteor` and `spice` (0–1), and a sentence about each one that is not available."""
     try:
         meteor = import_module("pycocoevalcap.meteor.meteor").Meteor
         spice = import_module("pycocoevalcap.spice.spice").Spice
@@ -44,19 +44,19 @@ def java_scores(
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             problems.append(f"{name.upper()} failed in Java: {str(error).rstrip('.')}.")
             lock = getattr(scorer, "lock", None)
-            if lock is not None and lock.locked():  # METEOR's end would wait for it for ever
+            if lock is not None and lock.locked():  # ending METEOR would wait for this lock for ever
                 lock.release()
     return scores, problems
 
 
 def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
-    """Tokenised captions without what METEOR's program reads as a separator: line ends, and ||| between texts."""
+    """Tokenised captions without METEOR's separators: line ends, and ||| between texts."""
     return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
 
 
 @contextmanager
 def _output_to_stderr() -> Iterator[None]:
-    """What the Java programs print goes to standard error: standard output is for results."""
+    """Redirects the Java programs' output to standard error: standard output is for results."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""N-grams: as numbers, counted in many captions at once, and in how many images' references each of them stands."""
+"""N-grams: as numbers, counted in many captions at once, and their document frequencies in images' references."""
 
 import json
 from collections import Counter
@@ -15,15 +15,15 @@ from seqtool.runtime.files import check_file, parse_json, replacing
 Integers = NDArray[np.int64]
 
 ORDERS = (1, 2, 3, 4)
-LARGEST = 2**53  # a number of images
+LARGEST = 2**53  # the largest number of images
 _WORD_BITS = 32  # an n-gram's key is the number of its first n-1 words, shifted, and the number of its last word
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each n-gram of one order stands in each caption: entries sorted by caption, then by n-gram.
+    """How often each n-gram of one order occurs in each caption: entries sorted by caption, then by n-gram.
 
-    place: for each n-gram, by its number, where it stands among the words of all captions.
+    place: for each n-gram, by its number, its place among the words of all captions.
     """
 
     caption: Integers
@@ -37,7 +37,7 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
     numbers: dict[str, int] = {}
     word = np.array([numbers.setdefault(one, len(numbers)) for one in words], dtype=np.int64)
     caption = np.repeat(np.arange(len(lengths)), lengths)
-    end = np.repeat(np.cumsum(lengths), lengths)  # of the caption that each word is in
+    end = np.repeat(np.cumsum(lengths), lengths)  # the end of each word's caption
     start, ngram = np.arange(len(word)), np.zeros_like(word)
     for n in ORDERS:
         inside = start + n <= end[start]
@@ -53,8 +53,8 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many images' references each n-gram stands, what CIDEr weighs n-grams by. The corpus need not be the
-    scored one; its captions are tokenised: words with spaces between.
+    """The number of images in whose references each n-gram occurs, by which CIDEr weights n-grams. The corpus need not
+    be the scored one; its captions are tokenised: words with spaces between.
     """
 
     images: int
@@ -64,7 +64,7 @@ class DocumentFrequencies:
 
     @classmethod
     def count(cls, references: Sequence[Sequence[str]], *, tokenize: str, name: str) -> "DocumentFrequencies":
-        """Count a corpus of references, a list of tokenised captions an image; `tokenize` says how they were."""
+        """Count a corpus of references, a list of tokenised captions per image; `tokenize` names their tokenisation."""
         counts: Counter[str] = Counter()
         for captions in references:
             split = [caption.split() for caption in captions]
@@ -80,7 +80,7 @@ class DocumentFrequencies:
 
     @classmethod
     def load(cls, path: Path) -> "DocumentFrequencies":
-        """Read a file that `save` wrote; any other is an InputError."""
+        """Read a file that `save` wrote; InputError for any other."""
         content = check_file(path).read_bytes()
         try:
             record = parse_json(content)
@@ -96,10 +96,10 @@ class DocumentFrequencies:
             ) from error
 
     def check(self, *, tokenize: str) -> "DocumentFrequencies":
-        """These again. Raises InputError unless captions that are tokenised so can be weighed by them."""
+        """Returns these. Raises InputError unless they were counted with this tokenisation."""
         if self.tokenize != tokenize:
             raise InputError(
                 f"The document frequencies {self.name} were counted with tokenize={self.tokenize}: "
-                f"they cannot serve with tokenize={tokenize}."
+                f"they cannot be used with tokenize={tokenize}."
             )
         return self

@@ -1,9 +1,9 @@
 """The tokenizer of coco-caption without Java: Stanford's PTBTokenizer 3.4.1, lower-cased, punctuation left out.
 
-Written from what the tokenizer does (`-preserveLines -lowerCase`), rule by rule: at each place the rule that reads
-farthest wins, what it looks at beyond its token included; of equals the first. A caption is tokenised by itself: a
-single letter at its very end never keeps its period, where Java lets the next line of its file decide. Outside Latin,
-Greek, Cyrillic and CJK text, and for symbols that captions do not hold, it is close, not exact.
+Written rule by rule from the tokenizer's behaviour (`-preserveLines -lowerCase`): at each place the rule with the
+longest match wins, including what it looks at beyond its token; in a tie, the first. Captions are tokenised separately:
+a single letter at the very end never keeps its period, whereas in Java the next line of the file decides. Outside
+Latin, Greek, Cyrillic and CJK text, and for symbols that captions do not contain, it is close but not exact.
 """
 
 import re
@@ -20,7 +20,7 @@ _WHOLE |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;"
 _WHOLE |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
 _WINDOWS = str.maketrans("\x80\x85\x91\x92\x93\x94\x96\x97", "€…‘’“”–—", "\u00ad")  # code page 1252; no soft hyphen
 
-# What rules are made of. D: a decimal digit; L: a letter or a combining accent; Q: an apostrophe.
+# Parts of rules. D: a decimal digit; L: a letter or a combining accent; Q: an apostrophe.
 _NUMERALS = (
     r"\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2080-\u2089\u2150-\u2189\u2460-\u249b\u24ea-\u24ff\u2776-\u2793"
 )
@@ -63,7 +63,7 @@ py sql tar txt wav x xml zip"""
 
 
 def _expand(pattern: str) -> str:
-    """A pattern with the parts it names, {L} and so on, in their place."""
+    """A pattern with the parts it names, {L} and so on, filled in."""
     while (expanded := re.sub(r"\{([A-Z]+)\}", lambda part: _PARTS[part[1]], pattern)) != pattern:
         pattern = expanded
     return pattern
@@ -81,7 +81,7 @@ def _abbreviations() -> str:
     return _any(" ".join([*lower, *upper, *(word.capitalize() for word in words)]))
 
 
-# Group 1, where there is one, is the token; the rest is only looked at.
+# Group 1, if there is one, is the token; the rest is only looked at.
 _PATTERNS = (
     # words taken apart, and contractions
     r"(?i:(can)not)(?!{Q})",
@@ -139,7 +139,7 @@ _RULES = tuple(re.compile(_expand(pattern)) for pattern in _PATTERNS)
 _CONTRACTION = re.compile(_expand(r"[nN]{Q}[tT]|{Q}(?i:[smd]|re|ve|ll)"))
 _SILENT = re.compile(r"\.{3,}|-{2,4}|''|``|’’")
 _SPACES = re.compile(r"\s")
-# A part between spaces with a number, a tag or one of the periods that depend on what follows does not read by itself.
+# A part between spaces cannot be tokenised alone if it has a number, a tag or a period that depends on what follows.
 _DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}))\.\s*$"))
 
 
@@ -156,7 +156,7 @@ def tokenize(caption: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _tokens_alone(part: str) -> tuple[str, ...] | None:
-    """The tokens of a part between spaces, or None where they depend on what is around it."""
+    """The tokens of a part between spaces, or None if they depend on the text around it."""
     return None if _DEPENDENT.search(part) else tuple(_lex(part))
 
 
@@ -171,7 +171,7 @@ def _lex(text: str) -> list[str]:
             if match and match.end() - place > length:
                 length = match.end() - place
                 token = match[1] if rule.groups else match[0]
-        place += len(token) or 1  # what no rule reads is left out: spaces, quotes, single marks, emoji
+        place += len(token) or 1  # characters that no rule matches are left out: spaces, quotes, single marks, emoji
         if token and (written := _write(token)) not in PUNCTUATION:
             tokens.append(written)
     return tokens

@@ -1,4 +1,4 @@
-"""The scores: what each is called, whether more is better, and what computes it. A new score is a line here."""
+"""The scores: their names, whether higher is better, and what computes them. A new score is one line here."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SEED
 from seqtool.runtime.classes import imported
 
-Statistics = NDArray[Any]  # a row a segment: all that the score of a corpus is made of
+Statistics = NDArray[Any]  # a row per segment: everything from which the score of a corpus is computed
 
 
 @dataclass(frozen=True)
 class Score:
     """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
-    point; scorer: what makes the `Scorer` that computes it, module and all, where one of ours does.
+    point; scorer: the full dotted name of what makes the `Scorer` that computes it, if that is one of ours.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Score:
 
 
 class Scorer(ABC):
-    """Scores hypotheses against the references that it was made with: a list of them a segment, sentence or image.
+    """Scores hypotheses against the references that it was made with: a list per segment, a sentence or image.
 
-    A score is one of statistics a segment, so that a corpus can be resampled, and its segments looked at one by one.
+    A score is a function of statistics per segment, so a corpus can be resampled and its segments scored one by one.
     """
 
     @abstractmethod
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
-        """One row a segment; the hypotheses are in the order of the references."""
+        """One row per segment; the hypotheses are in the order of the references."""
 
     @abstractmethod
     def scores(self, statistics: Statistics) -> dict[str, float]:
@@ -53,19 +53,19 @@ class Scorer(ABC):
         return [self.scores(row[np.newaxis]) for row in statistics]
 
     def warnings(self) -> list[str]:
-        """What a reader should know before trusting the scores."""
+        """Sentences that a reader should know before trusting the scores."""
         return []
 
     @abstractmethod
     def signature(self, *, samples: int | None = None) -> str:
-        """What the numbers must be quoted with, once statistics have been made; `samples`: of a paired bootstrap."""
+        """The signature to quote with the scores, once statistics exist; `samples`: of a paired bootstrap."""
 
 
 class Metric(Scorer):
-    """A score of one's own, one number, which settings call by its dotted name, `mine.Exact`.
+    """A user-defined score, one number, which settings name by its dotted name, `mine.Exact`.
 
-    It is a mean, a ratio or the like of the statistics of segments, which `statistics` makes of hypotheses and
-    `self.references`, and `score` puts together.
+    It is a mean, a ratio or the like of the segments' statistics: `statistics` computes these from hypotheses and
+    `self.references`, and `score` combines them.
     """
 
     higher_is_better: bool = True
@@ -76,7 +76,7 @@ class Metric(Scorer):
 
     @abstractmethod
     def score(self, statistics: Statistics) -> float:
-        """That of the corpus whose segments have these statistics."""
+        """The score of the corpus whose segments have these statistics."""
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
         return {self.name: float(self.score(statistics))}
@@ -93,13 +93,13 @@ SCORES = {
     score.name: score
     for score in (
         Score("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
-        Score("bits", "bits/character", higher_is_better=False, digits=3),  # of a text
-        # of translations; while training, `bleu` is that of captions too, and `cider` their CIDEr-D
+        Score("bits", "bits/character", higher_is_better=False, digits=3),  # for text
+        # for translations; in training `bleu` is also captions' BLEU-4, and `cider` their CIDEr-D
         Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
         Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}make_chrf"),
         Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}make_ter"),
         Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
-        # of captions: the labels are the names that `eval` writes, where `cider` is without CIDEr-D's penalties
+        # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
         Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS),
         Score("bleu2", "bleu2", higher_is_better=True, digits=4, scorer=CAPTIONS),
         Score("bleu3", "bleu3", higher_is_better=True, digits=4, scorer=CAPTIONS),
@@ -115,12 +115,12 @@ SCORES = {
 
 
 def is_score(name: str) -> bool:
-    """Whether it is the name of a score, one's own among them."""
+    """Whether it is the name of a score, possibly a user-defined one."""
     return name in SCORES or "." in name
 
 
 def score(name: str) -> Score:
-    """What is said of a score; of one's own, whose class need not be there, by its name alone."""
+    """The description of a score; for a user-defined one, whose class need not be importable, just its name."""
     return SCORES.get(name) or Score(name, name.rpartition(".")[2], higher_is_better=True, digits=4)
 
 
@@ -129,7 +129,7 @@ def higher_is_better(name: str) -> bool:
 
 
 def metric(name: str, *, setting: str = "scores") -> type[Metric]:
-    """The class that a dotted name means, the value of `setting`. InputError where that is none."""
+    """The class that a dotted name, the value of `setting`, means. InputError if there is none."""
     found = imported(name, Metric, setting=setting)
     if isinstance(found, str):
         raise InputError(f"Unknown score '{name}': {setting}= takes dotted names of your own, as mine.Exact.")
@@ -137,7 +137,7 @@ def metric(name: str, *, setting: str = "scores") -> type[Metric]:
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """What computes these scores, each made once, with the references; the options are those of ours."""
+    """The scorers that compute these scores, each made once, with the references; the options are for ours."""
     names = list(dict.fromkeys(names))
     ours = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
     own = [metric(name)(references, name=name) for name in names if name not in SCORES]

@@ -13,7 +13,7 @@ from seqtool.metrics.tables import table
 
 
 class System:
-    """Hypotheses, one a segment, and all that scorers say of them; resampled only when it is asked for."""
+    """Hypotheses, one per segment, with all their scores; resampled only on request."""
 
     def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
         self.hypotheses = hypotheses
@@ -25,7 +25,7 @@ class System:
         self._scorer = {name: scorer for scorer, found in zip(scorers, scores, strict=True) for name in found}
 
     def signature(self, name: str, *, samples: int | None = None) -> str:
-        """That of a score; `samples`: of a paired bootstrap."""
+        """The signature of a score; `samples`: of a paired bootstrap."""
         return self._scorer[name].signature(samples=samples)
 
     @cached_property
@@ -44,7 +44,7 @@ class System:
         return {name: estimate(value, self.draws[name]) for name, value in self.values.items()}
 
     def each(self) -> list[dict[str, Any]]:
-        """Each hypothesis, and its scores by itself, by label."""
+        """Each hypothesis, and its own scores by label."""
         found: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
             for segment, scores in zip(found, scorer.each(statistics), strict=True):
@@ -85,7 +85,7 @@ class Comparison:
         return {"differences": [asdict(one) for one in self.differences]}
 
     def text(self) -> str:
-        """A table for people, and the signatures, one where all are one."""
+        """A readable table, and the signatures, just one if all are equal."""
         rows = []
         for d in self.differences:
             change = f"{d.system.value - d.baseline.value:+.{self.digits}f}"

@@ -1,7 +1,7 @@
-"""How good translations are: sacreBLEU's BLEU, chrF and TER, BLEU by the length of the source, and how far a system is
-ahead of its baseline there.
+"""Scores of translations: sacreBLEU's BLEU, chrF and TER, BLEU by source length, and a system's lead over its
+baseline by source length.
 
-Scores are on the 0–100 scale, and every one carries the signature that makes it comparable.
+Scores are on the 0–100 scale, and each has the signature that makes it comparable.
 """
 
 import logging
@@ -21,7 +21,7 @@ from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstra
 from seqtool.metrics.scores import Scorer, Statistics
 
 NAMES = ("bleu", "chrf", "ter")
-TOKENISED = 100  # sacreBLEU takes a text with so many lines that end in " ." for tokenised
+TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class SacreBleu(Scorer):
 
 @final
 class Bleu(SacreBleu):
-    """BLEU; of one sentence over the orders that it has (sacreBLEU's effective order)."""
+    """BLEU; for one sentence, only over the orders that it has (sacreBLEU's effective order)."""
 
     def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
         super().__init__("bleu", make_bleu(tokenize, lowercase=lowercase), references)
@@ -61,31 +61,31 @@ class Bleu(SacreBleu):
 
 
 def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
-    """sacreBLEU's BLEU, without its warning about tokenised text, which speaks of sacreBLEU's own options."""
+    """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
     try:
         return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
-    except (ImportError, RuntimeError) as error:  # what sacreBLEU raises where MeCab is not installed
+    except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed
         package = f"sacrebleu[{tokenize.split('-')[0]}]"
         raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
 
 
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
-    """chrF2, of characters: it takes no tokeniser."""
+    """chrF2, on characters, so it needs no tokeniser."""
     return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
 
 
 def make_ter(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
-    """TER, lower-cased always and with a tokeniser of its own, as sacreBLEU's default is."""
+    """TER, always lower-cased and with its own tokeniser, like sacreBLEU's default."""
     return SacreBleu("ter", TER(), references)
 
 
 def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEUScore:
-    """BLEU, its n-gram precisions, brevity penalty and lengths, of the corpus whose sentences have these rows of
+    """BLEU, its n-gram precisions, brevity penalty and lengths, for the corpus whose sentences have these rows of
     sacreBLEU's: hypothesis and reference length, matched and possible n-grams for n = 1..4.
 
-    `effective_order`: over the n that there are, for short sentences by themselves.
+    `effective_order`: only over the n that exist, for scoring short sentences one by one.
     """
     sums = statistics.sum(axis=0).tolist()
     return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
@@ -98,7 +98,7 @@ def bleu_of(statistics: Statistics) -> float:
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU of the sentences whose source is as long as the label says; None where there are none."""
+    """BLEU of the sentences whose source is as long as the label says; None if there are none."""
 
     label: str
     sentences: int
@@ -117,7 +117,7 @@ def bleu_by_length(
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
-    """Sentences by white-space words of the source: up to the first edge, to the next, …, above the last."""
+    """Sentences by the source's number of white-space words: up to the first edge, to the next, …, above the last."""
     bins = np.searchsorted(edges, [len(source.split()) for source in sources])
     labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
     return [(label, np.flatnonzero(bins == number)) for number, label in enumerate(labels)]
@@ -155,7 +155,7 @@ def check_lengths(
     name: str = "the hypotheses",
     reference_names: Sequence[str],
 ) -> None:
-    """Refuse texts that are not parallel, or empty, naming the files and how many lines each has."""
+    """Refuse texts that are empty or not parallel, naming the files and how many lines each has."""
     if not hypotheses:
         raise InputError(f"{name} has no lines: there is nothing to score.")
     for reference, reference_name in zip(references, reference_names, strict=True):
@@ -167,7 +167,7 @@ def check_lengths(
 
 
 def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
-    """Warn where the text looks tokenised already: BLEU would tokenise it a second time."""
+    """Warn if the text already looks tokenised: BLEU would tokenise it a second time."""
     ends = sum(line.endswith(" .") for line in lines)
     if ends >= TOKENISED and tokenize != "none":
         log.warning(

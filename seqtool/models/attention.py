@@ -1,7 +1,7 @@
 """Attention: how well a state s and an annotation h_j match (the score), and the weighted sum of the annotations.
 
-The four scores of the lectures. A query is the decoder's state, keys are what a score makes of the annotation
-vectors once per sentence. K queries (the beams of one sentence) share its keys and values without a copy.
+The four scores of the lectures. A query is the decoder's state; keys are computed from the annotation
+vectors, once per sentence. K queries (the beams of one sentence) share its keys and values without a copy.
 """
 
 import math
@@ -26,7 +26,7 @@ Scores = Float[Tensor, "B K S"]
 class Score(nn.Module, ABC):
     """How well queries match keys; `keys` turns annotation vectors into keys, once.
 
-    It is made with the lengths of a query and of an annotation vector, H and D, and the size that `model.alignment` is.
+    Its arguments are the lengths of a query (H) and of an annotation vector (D), and `model.alignment` (A).
     """
 
     def __init__(self, query: int, value: int, size: int) -> None:
@@ -106,7 +106,7 @@ SCORES: dict[str, type[Score]] = {
 
 
 class WeightedSum(nn.Module):
-    """The sums of weighted annotation vectors, N = B·K, in the type of the vectors."""
+    """Weighted sums of annotation vectors, N = B·K, in the type of the vectors."""
 
     def forward(self, weights: Float[Tensor, "N S"], values: Values) -> Float[Tensor, "N D"]:
         return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)

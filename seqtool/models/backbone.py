@@ -1,7 +1,7 @@
 """Convolutional encoders: pixels to annotation vectors, one for each cell of a grid.
 
 `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are any model of those libraries, cut off
-behind the layer whose map is read.
+after the layer whose map is used.
 """
 
 import math
@@ -21,9 +21,9 @@ from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weight
 
 FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")
-MOST_PIXELS = 1024  # a side
+MOST_PIXELS = 1024  # per side
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
-SHIFT = 1 / 16  # of a side: the farthest that augmentation moves a picture
+SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
 
 
@@ -73,7 +73,7 @@ class EncoderSettings:
 
 
 def warning(settings: EncoderSettings) -> str | None:
-    """What to say before a backbone that never learnt anything is frozen."""
+    """A warning, if a backbone with random weights is to stay frozen."""
     if settings.weights is not None or settings.fine_tune_from is not None:
         return None
     own = "a file" if settings.backbone == "small" else "default or a file"
@@ -86,7 +86,7 @@ def warning(settings: EncoderSettings) -> str | None:
 class Backbone(nn.Module):
     """Pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32), S = rows·columns of `locations`, D = `dimension`.
 
-    Normalisation layers always use their stored statistics. Frozen (`fine_tune_from` null) nothing in it ever changes.
+    Normalisation layers always use their stored statistics. A frozen one (`fine_tune_from` null) never changes.
     """
 
     mean: Tensor
@@ -109,7 +109,7 @@ class Backbone(nn.Module):
         if self.augment and self.training:
             x = augmented(x)
         x = (x - self.mean) / self.std
-        if self.frozen:  # in full precision, as what is cached
+        if self.frozen:  # in full precision, like cached annotation vectors
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
                 map_ = self.read(self.network, x)
         else:
@@ -124,7 +124,7 @@ class Backbone(nn.Module):
         return self
 
     def _measure(self, settings: EncoderSettings) -> tuple[tuple[int, int], int]:
-        """Grid and dimension, read off the map of an empty image; what lies behind the map is cut off on the way."""
+        """Grid and dimension, measured on the map of an empty image; also cuts off the layers after that map."""
         name, layer, size = settings.backbone, settings.layer, settings.size
         self.network.eval()
         with torch.no_grad():
@@ -143,7 +143,7 @@ class Backbone(nn.Module):
 
 
 class CellNorm(nn.LayerNorm):
-    """Layer normalisation over the channels of each cell by itself, so that no cell sees the others'."""
+    """Layer normalisation over the channels of each cell separately, so that no cell sees another."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -152,8 +152,8 @@ class CellNorm(nn.LayerNorm):
 class Small(nn.Module):
     """The CNN for the built-in images: 64×64 pixels to an 8×8 grid.
 
-    A cell sees 25×25 pixels, no more, so attention on an object must lie near it: statistics of the whole image, as
-    most normalisation layers have them, would break that. Two channels hold the cell's coordinates, from −1 to 1.
+    A cell sees only 25×25 pixels, so attention to an object must lie near it; most normalisation layers would break
+    that, since they use statistics of the whole image. Two channels hold the cell's coordinates, from −1 to 1.
     """
 
     def __init__(self) -> None:
@@ -179,17 +179,17 @@ class Small(nn.Module):
 
 
 def check_default_weights(settings: EncoderSettings) -> None:
-    """Raise InputError where a library's own weights are wanted and cannot be had: before images are read for them."""
+    """Raise InputError if a library's default weights are asked for but unavailable, before any image is read."""
     default = default_weights(settings.backbone) if settings.weights == "default" else None
     if default is not None:
         default.check()
 
 
 def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
-    """The backbone with its first weights, or without (`pretrained` false), where they come from a checkpoint.
+    """The backbone with its first weights, or without them (`pretrained` false) if a checkpoint will supply them.
 
-    A frozen backbone with `weights` null has random weights that are the same every time: what was cached from it stays
-    true. InputError where a library, a model, a layer or the weights are not there.
+    A frozen backbone with `weights` null has random weights that are the same every time, so annotation vectors cached
+    from it stay valid. InputError if a library, a model, a layer or the weights are missing.
     """
     settings.check()
     with torch.random.fork_rng(devices=[], enabled=settings.fine_tune_from is None):

@@ -76,7 +76,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths, stepwise=stepwise)
         h = for_products(encoding.annotations)
-        first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S where there is no way back
+        first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S if there is no backward direction
         s_0 = torch.tanh(at_least_single(self.initial(first)))  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
         n = self.cell.tensors
         s = s_0.chunk((len(self.upper) + 1) * n, -1)
@@ -99,7 +99,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         """t̃_i = U_o s + V_o E y_{i−1} + C_o c_i, t_i = max over pairs (A.2.2).
 
-        The paper prints s_{i−1}; this is s_i, as in most code: the word is chosen knowing its own context's state.
+        The paper prints s_{i−1}; this is s_i, as in most code: the state has already seen the word's context.
         """
         s, context = seen
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(context)

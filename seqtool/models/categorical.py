@@ -1,13 +1,13 @@
-"""Draws from categorical distributions, by random numbers that are handed in."""
+"""Draws from categorical distributions, using random numbers that the caller passes in."""
 
 import torch
 from torch import Tensor
 
 
 def categorical(p: Tensor, uniform: Tensor) -> Tensor:
-    """One index for each row of `p`, N×V, by the inverse of its cumulative distribution: the first at which that passes
-    `uniform` (N, in [0, 1]) of the row's sum. None of probability 0 is ever drawn, however sums are rounded: cumulative
-    sums on a GPU need not rise, and a number just below 1 may have been rounded to 1.
+    """One index for each row of `p`, N×V, by inverting its cumulative distribution: the first whose cumulative sum
+    exceeds `uniform` (N, in [0, 1]) times the row's sum. No index of probability 0 is ever drawn, despite rounding:
+    cumulative sums on a GPU need not increase, and a number just below 1 may have been rounded to 1.
     """
     cumulative = p.cumsum(-1)
     passed = (cumulative > uniform[:, None] * cumulative[:, -1:]) & (p > 0)

@@ -1,6 +1,6 @@
 """Recurrent cells, a layer that runs one over a sequence, and layers on top of each other.
 
-A cell sees x, the input's share of its pre-activations (W x_t + b), so that the product with W is taken once for
+A cell takes x, the input's share of its pre-activations (W x_t + b), so that the product with W is computed once for
 all time steps; only the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the
 second bias of `rnn`, `lstm` and `gru` are torch's, so weights can be moved between the two.
 """
@@ -18,8 +18,8 @@ from seqtool.models.number_types import at_least_single
 from seqtool.runtime.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
-"""The tensors a cell carries from step to step; the first is its output h. In single precision at least, also
-where products are not: what is rounded at every step is far off after a hundred.
+"""The tensors a cell carries from step to step; the first is its output h. In single precision at least, even
+if products are not: rounding at every step adds up to large errors after a hundred steps.
 """
 
 Shares = Float[Tensor, "N {self.gates*self.hidden}"]  # of the pre-activations of a cell, `self`
@@ -119,7 +119,7 @@ def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
 
 
 class States(NamedTuple):
-    """h after every step; the state after each row's last; where asked for, h step by step as it is in the graph."""
+    """h after every step; the state after each row's last step; on request, the graph's own tensor h of each step."""
 
     h: Float[Tensor, "N T H"]
     last: State
@@ -132,7 +132,7 @@ class States(NamedTuple):
         lengths: Int[Tensor, "N"] | None,
         outputs: tuple[Float[Tensor, "N H"], ...] = (),
     ) -> "States":
-        """Of the state's tensors after every step. Rows end after `lengths` steps, or all after the last."""
+        """Made from the state's tensors after every step. Rows end after `lengths` steps, or all after the last."""
         last = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
@@ -184,7 +184,7 @@ class Layers:
 
 
 class Stack(nn.ModuleList):
-    """`layers` recurrences on top of each other, the lowest first, which alone reads `inputs` numbers."""
+    """`layers` recurrences on top of each other, lowest first; only the lowest reads `inputs` numbers."""
 
     def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, layers: int) -> None:
         super().__init__(Recurrence(cell, hidden if i else inputs, hidden) for i in range(layers))
@@ -195,7 +195,7 @@ class Stack(nn.ModuleList):
     def step(
         self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout
     ) -> tuple[Float[Tensor, "N H"], tuple[State, ...]]:
-        """One step of all layers, with dropout behind each: the output and the new states."""
+        """One step of all layers, with dropout after each: the output and the new states."""
         new: list[State] = []
         for recurrence, old in zip(self, layers, strict=True):
             new.append(recurrence.step(x, old))

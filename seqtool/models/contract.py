@@ -6,18 +6,18 @@
     forward(source, target, state=None) → features, the last state, α          teacher forcing
     project(features) → logits; loss(features, labels) → −log p, the model's own
 
-What they owe each other:
+The rules:
 
 - `forward` equals stepping equals prefilling: position t of `forward`'s features, projected, has the logits of `step`
   after the tokens up to t, and the states that the three leave are the same, to rounding.
-- Padding and batch mates change nothing: a row's result depends on its own source and tokens alone.
-- A state is a tree of dataclasses and tuples of tensors, batch first, floating ones in the parameters' type, under
-  autocast too. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a node
-  that selects rows in its own way has a method `select(rows)`. It may be carried: `forward` begins with the state that
-  it is given instead of `encode`'s, and gives the last one.
+- Padding and the batch's other rows change nothing: a row's result depends only on its own source and tokens.
+- A state is a tree of dataclasses and tuples of tensors, batch first; floating-point ones have the parameters' type,
+  even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a
+  node that selects rows in its own way has a method `select(rows)`. It may be carried over: `forward` starts from a
+  given state instead of `encode`'s, and returns the last one.
 - A memory is such a tree too, and may hold other things that all rows share. It is constant while a sequence is decoded
-  and shared by its beams: K states in a row belong to each of its rows. Rows only ever leave it. A model that reads
-  nothing has an empty one.
+  and shared by its beams: K consecutive states belong to each of its rows. Rows are only ever removed from it.
+  A model that reads nothing has an empty one.
 - Nothing is stored on a module between calls.
 - `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
 - `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
@@ -63,10 +63,9 @@ class Step(NamedTuple, Generic[S]):
 class Output:
     """Teacher forcing over a whole target.
 
-    features, to be projected to logits; attention, or None; the state after the last step. Where it was asked for, the
-    hidden states, a tensor for each time step as it stands in the graph, so that gradients by time step can be asked
-    for: the encoder's in the order in which it read, then the decoder's. N is B, or `sampled`'s rows where hard
-    attention drew.
+    features, to be projected to logits; attention, or None; the state after the last step. On request, the hidden
+    states too, the graph's own tensor for each time step, so that gradients by time step can be taken: the encoder's in
+    reading order, then the decoder's. N is B, or the number of `sampled`'s rows if hard attention drew locations.
     """
 
     features: Float[Tensor, "N T R"]

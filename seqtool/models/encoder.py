@@ -11,9 +11,9 @@ from seqtool.models.cells import Cell, Recurrence, State, States
 
 @dataclass(frozen=True)
 class Encoding:
-    """Annotation vectors, D = H·directions; for each layer the final state of the forward reading, and of the
-    backward reading, which ends at the first word (None with one direction); the top layer's forward h_t by time step,
-    where it was asked for.
+    """Annotation vectors, D = H·directions; for each layer the final state of the forward direction, and of the
+    backward direction, which ends at the first word (None with one direction); on request, the top layer's forward h_t
+    by time step.
     """
 
     annotations: Float[Tensor, "N S D"]
@@ -37,8 +37,8 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"], *, stepwise: bool = False) -> Encoding:
-        """Each reading runs over its words first and padding last, so no state ever passes
-        through padding: the backward one reads a copy of each row that is reversed within its own length.
+        """Each direction reads the words first and padding last, so no state ever passes
+        through padding: the backward one reads a copy of each row, reversed within the row's length.
         """
         reverse = reversal(lengths, x.shape[1])
         forward, backward = [], []

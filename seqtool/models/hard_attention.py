@@ -1,5 +1,5 @@
-"""What only hard attention needs: how it chooses locations, what it drew, and the weights of the terms of its loss (Xu
-et al. 2015), which stand, with the baseline, in `training/hard_attention_loss.py`.
+"""Hard attention (Xu et al. 2015): how it chooses locations, what it drew, and the weights of the terms of its loss.
+`training/hard_attention_loss.py` has these terms and the baseline.
 """
 
 import math
@@ -25,7 +25,7 @@ def expected(alpha: Alpha, chance: Chance) -> Alpha:
 
 
 def argmax(alpha: Alpha, chance: Chance) -> Alpha:
-    """The likeliest location alone."""
+    """Only the most likely location."""
     return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
@@ -46,10 +46,10 @@ CREDITS = ("caption", "future")
 
 @dataclass(frozen=True)
 class Rows:
-    """The N rows that a batch of B images becomes: `image` is the row of the batch that each is of.
+    """The N rows made from a batch of B images; `image` says which image of the batch each row belongs to.
 
-    The first `expected` rows take the expected context. The other n draw theirs, `samples` rows an image side by side,
-    by `chances`, which has a uniform random number for each of these rows and steps.
+    The first `expected` rows take the expected context. The other n draw theirs, `samples` adjacent rows per image,
+    using `chances`, which has a uniform random number for each of these rows and steps.
     """
 
     image: Int[Tensor, "N"]
@@ -59,7 +59,7 @@ class Rows:
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
-        """A share of the images, whichever they are, takes the expected context, one row each (section 4.1)."""
+        """A random share of the images takes the expected context, with one row each (section 4.1)."""
         first = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: right on average
         image = torch.randperm(images, device=device) if first else torch.arange(images, device=device)
         image = torch.cat([image[:first], image[first:].repeat_interleave(samples)])
@@ -67,13 +67,13 @@ class Rows:
 
     @classmethod
     def given(cls, images: int, chances: Float[Tensor, "N T"]) -> "Rows":
-        """Every image draws, as often as there are rows of `chances` for it."""
+        """Every image draws, once for each of its rows of `chances`."""
         samples = len(chances) // images
         image = torch.arange(images, device=chances.device).repeat_interleave(samples)
         return cls(image, 0, samples, chances)
 
     def sampled(self, alpha: Float[Tensor, "N T S"]) -> "Sampled":
-        """What was drawn of these rows' α."""
+        """What was drawn from these rows' α."""
         alpha = alpha[self.expected :]
         log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
         location = _location(alpha.flatten(0, 1), self.chances.flatten()).view(*self.chances.shape, 1)
@@ -83,9 +83,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What hard attention drew, of the N rows of an output (`Rows`).
+    """What hard attention drew for the N rows of an output (`Rows`).
 
-    Of the n rows that drew: log_probability, log α of each drawn location; entropy of α, in nats.
+    For the n rows that drew: log_probability, log α of each drawn location; entropy of α, in nats.
     """
 
     image: Int[Tensor, "N"]
@@ -97,11 +97,11 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Penalties:
-    """What a model's loss has besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
+    """The terms of a model's loss besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
 
-    doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)²; of hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t),
-    R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out, credit
-    caption (R for every draw) or future (of each draw its own word and those after it).
+    doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)². For hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t)
+    with R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out,
+    credit caption (R for every draw) or future (for each draw, its own word and those after it).
     """
 
     doubly_stochastic: float = 0.0

@@ -15,9 +15,9 @@ Images = Annotations | Pixels
 
 
 class ImageCaptioner(RecurrentDecoder[S]):
-    """A decoder over the annotation vectors of an image: cached ones, or those its own `backbone` makes of pixels.
+    """A decoder over the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
 
-    `choices` are the ways, by name, in which attention may weigh the locations while it decodes.
+    `choices` are the ways, by name, in which attention may weight the locations in decoding.
     """
 
     reads = "images"

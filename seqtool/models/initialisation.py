@@ -1,6 +1,6 @@
-"""First weights: ours, and those the papers print. Chosen by name in the config (`initialisation=`).
+"""Initial weights: ours, and those the papers print, chosen by name in the config (`initialisation=`).
 
-None of them touches a captioner's backbone, which has first weights of its own.
+None of them touches a captioner's backbone, which has initial weights of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from seqtool.models.cells import LSTM, Cell
 from seqtool.runtime.classes import chosen
 
 UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
-NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of what is not listed below
-ALIGNMENT = 0.001  # the same: W_a and U_a
+NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices not listed below
+ALIGNMENT = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_a
 
 
 def default(model: nn.Module) -> None:

@@ -2,8 +2,8 @@
 
     p(y_1 … y_T) = Π_t p(y_t | y_<t)
 
-A stack of cells reads a text symbol by symbol; the highest one's output says what comes next. Dropout is on what goes
-up the stack and never on what goes on in time (Zaremba et al. 2014, section 3.1).
+A stack of cells reads a text symbol by symbol; the top one's output predicts the next. Dropout applies
+only to non-recurrent connections (Zaremba et al. 2014, section 3.1).
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Luong, Pham & Manning 2015: attention with the *new* state, input feeding, and h̃ = tanh(W_c [c; s]).
 
-The order that most code calls Bahdanau's. Here it is its own model, to compare the two.
+Most code calls this order Bahdanau's; here it is a model of its own, so that the two can be compared.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def single(dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, or single precision where it is less."""
+    """`dtype`, but at least single precision."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -29,7 +29,7 @@ def for_products(x: Tensor) -> Tensor:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Have a GPU's convolutions and products in fp32 lose nothing on the way, so that they give what a CPU's give."""
+    """Compute a GPU's convolutions and products in full fp32, without TF32, so that they agree with a CPU's."""
     convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = convolutions.allow_tf32, products.allow_tf32
     convolutions.allow_tf32 = products.allow_tf32 = False

@@ -1,4 +1,4 @@
-"""Other libraries' backbones, cut off behind the layer whose map is read; their default weights, and those of a file.
+"""Other libraries' backbones, cut off after the layer whose map is used, with default weights or those from a file.
 
 torchvision and timm are imported only here, when one of their backbones is made.
 """
@@ -28,7 +28,7 @@ from seqtool.settings import sentence, unknown
 
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
-SECONDS = 4.0  # in which a server of weights must answer at all
+SECONDS = 4.0  # within which a server of weights must answer
 DAMAGE = (  # what torch raises on damaged files
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
     *(SafetensorError, UnpicklingError),
@@ -36,7 +36,7 @@ DAMAGE = (  # what torch raises on damaged files
 
 
 class Cut(NamedTuple):
-    """A network up to the map that is read: how to read it, and the statistics its input (0–1) is normalised by."""
+    """A network up to the map that is used, how to compute that map, and the mean and deviation of its input (0–1)."""
 
     network: nn.Module
     read: Callable[[nn.Module, Tensor], Tensor]
@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
     """torchvision/NAME or timm/NAME up to the layer, by default the one that makes its last map.
 
-    InputError where the library, the model, the layer or, to `download`, its default weights are not there.
+    InputError if the library, the model, the layer or, with `download`, its default weights are missing.
     """
     library, _, name = backbone.partition("/")
     default = default_weights(backbone)
@@ -101,7 +101,7 @@ def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Cut off what the map of the image `x` does not need of the network's children, and of theirs; returns the map."""
+    """Remove the network's children, and theirs, that the map of the image `x` does not need; returns the map."""
     calls: list[tuple[nn.Module, Any]] = []  # in the order in which they end
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
@@ -139,8 +139,8 @@ def _library(module: str) -> ModuleType:
 
 
 class Default(NamedTuple):
-    """A library's own weights: the file's name, where the library keeps it (`copied` is what of that place goes to
-    another machine), whether it is there, its address, and whether that may be asked.
+    """A library's default weights: the file's name, where the library keeps it (`copied`: what to copy to another
+    machine), whether it is there, its address, and whether downloads are allowed.
     """
 
     backbone: str
@@ -151,8 +151,8 @@ class Default(NamedTuple):
     online: bool = True
 
     def check(self) -> None:
-        """Raise InputError where the file is not there and its address does not answer within a few seconds: the
-        libraries themselves try again and again.
+        """Raise InputError if the file is missing and its address does not answer within a few seconds; left to
+        themselves, the libraries try again and again.
         """
         if not self.is_there and (reason := self._unreachable()) is not None:
             raise self.missing(reason)
@@ -186,8 +186,8 @@ class Default(NamedTuple):
 
 
 def default_weights(backbone: str) -> Default | None:
-    """Those of torchvision/NAME or timm/NAME; None where timm has none: making the model then says so. InputError on a
-    name that the library does not know.
+    """The weights of torchvision/NAME or timm/NAME; None if timm has none, which making the model then reports.
+    InputError for a name that the library does not know.
     """
     library, _, name = backbone.partition("/")
     if library == "torchvision":
@@ -234,13 +234,13 @@ def _reason(error: Exception) -> str:
 def load_weights(network: nn.Module, file: Path, name: str) -> None:
     """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
 
-    Everything that the network needs must be there in the right shape; what the file holds for the part that was cut
-    off is left alone.
+    Every tensor that the network needs must be there in the right shape; tensors of the part that was cut off are
+    ignored.
     """
     found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        other = found.get(_plain(key.removeprefix("model.")))  # timm's wrapper puts that before the names
+        other = found.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
         if other is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
         elif other.shape != tensor.shape:
@@ -276,5 +276,5 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _plain(key: str) -> str:
-    """A tensor's name as timm has it in a whole model and in a cut one, which joins some of its parts by _."""
+    """A tensor's name, the same for timm's whole models and its cut ones, which join some parts of names by _."""
     return key.replace("_", ".")

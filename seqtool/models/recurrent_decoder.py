@@ -1,5 +1,5 @@
-"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence; matrices
-that are one, and sizes that are possible.
+"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence; tied
+matrices, and checks of sizes.
 """
 
 from abc import abstractmethod
@@ -12,7 +12,7 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder, Output, Step
 
 MOST_LAYERS, MOST_UNITS = 100, 1_000_000
-TIES = {  # by what a model reads: which may be chosen, and what the model is called where another one is
+TIES = {  # by what a model reads: the choices, and the model's name in the error message
     "text": (("none", "output", "all"), ""),
     "images": (("none", "output"), " of a captioner"),
     "nothing": (("none", "output"), " of a language model"),
@@ -20,7 +20,7 @@ TIES = {  # by what a model reads: which may be chosen, and what the model is ca
 
 
 class HasTop(Protocol):
-    """A decoder's state: `top` N×H is what its highest layer puts out."""
+    """A decoder's state: `top` N×H is the output of its highest layer."""
 
     @property
     def top(self) -> Tensor: ...
@@ -30,7 +30,7 @@ S = TypeVar("S", bound=HasTop)
 
 
 class Reading(NamedTuple, Generic[S]):
-    """What encoding leaves: memory, the decoder's first state, and the encoder's states by time step (`Output`)."""
+    """The result of encoding: memory, the decoder's first state, and the encoder's states by time step (`Output`)."""
 
     memory: Any
     state: S
@@ -38,9 +38,9 @@ class Reading(NamedTuple, Generic[S]):
 
 
 class Advanced(NamedTuple, Generic[S]):
-    """One step: the new state, the tensors that its features are made of (N×…), and attention N×S or None.
+    """One step: the new state, the tensors that its features are made from (N×…), and attention N×S or None.
 
-    All steps: the last state, what each saw (N×T×…), attention N×T×S or None, and the states' `top` where asked.
+    For all steps: the last state, what each saw (N×T×…), attention N×T×S or None, and on request the states' `top`.
     """
 
     state: S
@@ -52,8 +52,8 @@ class Advanced(NamedTuple, Generic[S]):
 class RecurrentDecoder(EncoderDecoder[S]):
     """A model whose decoder is one recurrence over embedded words.
 
-    A word's share of the recurrence (`shares`) and the features of what a step saw do not wait for the recurrence: in
-    teacher forcing they are computed for all time steps at once, and `advance` alone runs step by step.
+    A word's share of the recurrence (`shares`) and the features made from what a step saw lie outside the recurrence:
+    in teacher forcing they are computed for all time steps at once, and only `advance` runs step by step.
     """
 
     dropout: nn.Dropout
@@ -67,7 +67,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
         """One step of the recurrence, given the word's share, N×…."""
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Features …×R of embedded words …×E and what the steps after them saw: the one thing seen, by default."""
+        """Features …×R from embedded words …×E and what the steps after them saw; by default, the one tensor seen."""
         (x,) = seen
         return x
 
@@ -77,7 +77,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
         return y
 
     def shares(self, memory: Any, y: Tensor) -> Tensor:
-        """What the recurrence takes of embedded words, …×N×E → …×N×…."""
+        """The embedded words' share of the recurrence, …×N×E → …×N×…."""
         return y
 
     def encode(self, source: Any) -> tuple[Any, S]:
@@ -100,7 +100,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
     def follow(
         self, memory: Any, state: S, target: Tensor, *, read: tuple[Tensor, ...] = (), stepwise: bool = False
     ) -> Output:
-        """Teacher forcing from a memory and a state on; `read` are the encoder's states."""
+        """Teacher forcing from a given memory and state; `read` are the encoder's states."""
         y = self.embed(target)
         steps = self.unroll(memory, state, self.shares(memory, y.transpose(0, 1)), stepwise=stepwise)
         return Output(self.features(y, *steps.seen), steps.attention, steps.state, read, steps.tops)
@@ -142,7 +142,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
 
 
 def check_sizes(*, dropout: float, **sizes: int) -> None:
-    """Raise InputError unless every size is from 1 to what no model has, and dropout a probability below 1."""
+    """Raise InputError unless every size lies between 1 and a generous limit, and dropout is a probability below 1."""
     problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
     for name, size in sizes.items():
         most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS

@@ -22,8 +22,8 @@ from seqtool.models.recurrent_decoder import Advanced, Reading, check_sizes
 
 @dataclass(frozen=True)
 class View(Memory):
-    """A memory with how attention chooses locations, and the uniform random numbers that it draws them by: `chances`
-    B×T_max in [0, 1), one a step, or B×0. They stay with their image, so what is drawn for it depends on nothing else.
+    """A memory that also says how attention chooses locations, with the uniform random numbers for drawing them:
+    `chances` B×T_max in [0, 1), one per step, or B×0. They stay with their image, so its draws depend on nothing else.
     """
 
     chances: Tensor
@@ -54,8 +54,8 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
     """An LSTM that looks at the image before every word; its attention is the expectation (soft) or one draw (hard).
 
     The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5. Hard attention is trained with
-    `samples` draws an image, of which a share of `soft_share` of the images take the expectation instead (section 4.1).
-    Outside of training its context is the expectation too, unless the memory says to choose otherwise (`View`).
+    `samples` draws per image; a share of `soft_share` of the images take the expectation instead (section 4.1).
+    Outside training its context is the expectation too, unless the memory says to choose otherwise (`View`).
     """
 
     attends = True
@@ -119,9 +119,9 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         stepwise: bool = False,
         chances: Tensor | None = None,
     ) -> Output:
-        """Hard attention draws while training, for all images but a share of `soft_share`, which are one row each and
-        take the expected context; and for all images where it is given its `chances` (B·M×T, the M samples of an image
-        side by side).
+        """In training, hard attention draws for all images but a share of `soft_share`, which have one row each and
+        take the expected context. Given its `chances` (B·M×T, the M samples of an image adjacent), it draws for all
+        images.
         """
         if chances is None and not (self.hard and self.training):
             return super().forward(source, target, state, stepwise=stepwise)
@@ -140,7 +140,7 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         return replace(output, sampled=rows.sampled(output.attention))
 
     def _look(self, a: Tensor) -> Reading[Gaze]:
-        """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once an image."""
+        """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once per image."""
         lstm = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(2, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = View(for_products(a), self.score.keys(a), mask, chances=a.new_zeros(len(a), 0))

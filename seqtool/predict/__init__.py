@@ -1,1 +1,1 @@
-"""A trained model at work: sentences or images in, text out."""
+"""Using a trained model: sentences or images in, text out."""

@@ -1,4 +1,4 @@
-"""`eval` of captions: coco-caption's scores, of files or of what a captioner writes about a split."""
+"""`eval` of captions: coco-caption's scores for files, or for a captioner's output on a split."""
 
 import json
 import logging
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CaptionReport(SystemReport):
-    """That of captions. lengths: of BLEU, the brevity penalty and the length ratio; java: meteor and spice (0–1) where
-    they were asked for and could be had.
+    """The report on captions. lengths: BLEU's brevity penalty and length ratio; java: meteor and spice (0–1) if they
+    were asked for and available.
     """
 
     lengths: Mapping[str, float]
@@ -104,8 +104,8 @@ class CaptionEvaluation(HypothesesEvaluation):
         }
 
     def of_files(self) -> CaptionReport | SavedFrequencies:
-        """Captions, one an image, against references; one's own references may be of more images, which are left out.
-        Or the references' document frequencies are counted.
+        """Captions, one per image, against references. References in the user's own format may cover further images,
+        which are left out. Or, instead, the references' document frequencies.
         """
         name, place = str(self.hypotheses), self.references[0]
         references = scored_captions.read_references(Path(place))
@@ -125,7 +125,7 @@ class CaptionEvaluation(HypothesesEvaluation):
     def of_checkpoint(
         self, predictor: "Captioner", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> CaptionReport:
-        """Captions of a split's images against all references. Images that cannot be read are reported and left out."""
+        """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
         frequencies = self._frequencies()
         corpus = self.corpus(ImageCorpus, predictor, data)
         have_files(corpus, data)
@@ -154,7 +154,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         return self._report(captions, baseline, references, frequencies, [])
 
     def _frequencies(self) -> DocumentFrequencies | None:
-        """Those of a file, checked before anything is decoded."""
+        """The document frequencies of a file, checked before anything is decoded."""
         file = self.document_frequencies
         return None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=self.tokenize)
 
@@ -177,7 +177,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         frequencies: DocumentFrequencies | None,
         warnings: list[str],
     ) -> CaptionReport:
-        """That of the images that have references here; a baseline may have described more."""
+        """The report on the images that have references here; a baseline may have described more."""
         if baseline is not None:
             baseline = {image: baseline[image] for image in references if image in baseline}
             scored_captions.check_images(baseline, references, hypotheses_name=str(self.baseline))

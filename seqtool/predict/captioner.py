@@ -27,7 +27,7 @@ from seqtool.runtime import distributed
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
-Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # by row, such as `cache.Split.pictures`
+Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # rows → images, such as `cache.Split.pictures`
 
 READERS = 8  # threads that open images
 NOTHING = np.empty((0, 0, 3), np.uint8)  # stands for an image that cannot be read
@@ -37,8 +37,8 @@ NOTHING = np.empty((0, 0, 3), np.uint8)  # stands for an image that cannot be re
 class Caption(Prediction):
     """One hypothesis for one image. attention: words × locations.
 
-    grid: rows and columns of the locations, in reading order; chosen: the location that hard attention chose for each
-    word, where it chose one.
+    grid: rows and columns of the locations, in reading order; chosen: for each word, the location that hard attention
+    chose, if it chose one.
     """
 
     grid: tuple[int, int]
@@ -46,11 +46,11 @@ class Caption(Prediction):
 
     @property
     def words(self) -> list[str]:
-        """Its pieces without the mark of a space."""
+        """The pieces without the mark for a space."""
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
     def record(self) -> dict[str, Any]:
-        """With row and column of the location that each word chose, or else attended to most."""
+        """Includes row and column of the location that each word chose, or else attended to most."""
         record = {**super().record(), "words": self.words, "ended": self.ended}
         if self.attention is not None:
             looked = self.attention.argmax(-1) if self.chosen is None else np.array(self.chosen, int)
@@ -59,7 +59,7 @@ class Caption(Prediction):
         return record
 
 
-# An image's name, what the model saw of it (size×size×3), and its captions, or why it cannot be read.
+# An image's name, the pixels the model saw (size×size×3), and its captions, or why it cannot be read.
 Described = tuple[str, NDArray[np.uint8], list[Caption] | InputError]
 
 
@@ -75,7 +75,7 @@ class CaptionDecodeSettings(DecodeSettings):
             raise InputError(f"Unknown hard_attention '{self.hard_attention}'; choose from {', '.join(CHOICES)}.")
 
     def uniforms_of_attention(self, number: int) -> Tensor:
-        """The random numbers in [0, 1) that hard attention draws by for one image, one a word, whatever its batch."""
+        """The random numbers in [0, 1) for hard attention's draws on one image, one per word, whatever its batch."""
         return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length)).float()
 
 
@@ -146,8 +146,8 @@ class Captioner(Predictor):
         return result
 
     def described(self, images: Sequence[str | Path | Image]) -> Iterator[Described]:
-        """Each image in order: its name, what the model saw of it (size×size×3), and its n best captions, or why it
-        cannot be read. What is drawn for an image depends on its place in the list.
+        """Each image in order: its name, the pixels the model saw (size×size×3), and its n best captions, or why it
+        cannot be read. Random draws for an image depend on its place in the list.
         """
         windows = list(chunks(range(len(images)), 4 * self.settings.at_once))
         for some in chunks(windows, distributed.size()):
@@ -176,7 +176,7 @@ class Captioner(Predictor):
         return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
 
     def describe_pictures(self, pictures: Pictures, numbers: Sequence[int]) -> list[list[Caption]]:
-        """The same for prepared images, pixels or annotation vectors; `numbers[i]` says what is drawn for row i."""
+        """The same for prepared images, pixels or annotation vectors; `numbers[i]` seeds the draws for row i."""
 
         def with_uniforms(rows: Sequence[int]) -> WithUniforms:
             drawn = [self.settings.uniforms_of_attention(numbers[i]) for i in rows]

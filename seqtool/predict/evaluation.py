@@ -1,4 +1,4 @@
-"""`eval`: the hypotheses of a system scored and compared with a baseline's, as one report for every task."""
+"""`eval`: scores a system's hypotheses, and compares them with a baseline's; one form of report for every task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,43 +28,43 @@ MOST_RESAMPLES = 1_000_000
 
 @dataclass
 class Evaluation(ABC):
-    """An evaluation as configs/eval.yaml describes it, besides how a checkpoint decodes. Here: what every task has."""
+    """An evaluation as configs/eval.yaml describes it, without decoding settings; this part is common to all tasks."""
 
     split: str
     bootstrap: int
     format: str
 
     reads: ClassVar[tuple[str, ...]]  # the settings that name files to read
-    writes: ClassVar[tuple[str, ...]] = ()  # and those that name what is written
+    writes: ClassVar[tuple[str, ...]] = ()  # the settings that name files to write
 
     @abstractmethod
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
-        """What the task asks for, each under the sentence for where it does not hold."""
+        """The task's conditions, each under the error message for when it does not hold."""
 
     def of_files(self) -> "Report":
-        """The report on files of hypotheses and of references, where the rules allow it."""
+        """The report on files of hypotheses and references, if the rules allow it."""
         raise NotImplementedError
 
     def write_nothing(self) -> None:
-        """For a process that only shares the work."""
+        """Clear the settings of output files, in a process that only shares the work."""
         for setting in self.writes:
             setattr(self, setting, None)
 
     @abstractmethod
     def of_checkpoint(self, predictor: Any, data: DictConfig | None, found: "Checkpoint | None") -> "Report":
-        """The report on what a predictor writes about a test set.
+        """The report on a predictor's output for a test set.
 
-        Without the user's own `data` it is the checkpoint's, which may be found in a cache by what `found` records.
+        Without the user's own `data` it is the checkpoint's test set, which may be in a cache that `found` identifies.
         """
 
     def corpus(self, kind: type[C], predictor: Any, data: DictConfig | None) -> C:
-        """What the user's own `data` describe, or else those that the predictor's checkpoint names."""
+        """The corpus that the user's own `data` describe, or else that of the predictor's checkpoint."""
         if data is None:
             return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
         return make_corpus(data, kind, trusted=True)
 
     def check(self, *, checkpoint: bool) -> None:
-        """Raise one InputError on what cannot be, before any work is done."""
+        """Raise one InputError that names all impossible settings, before any work is done."""
         known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
             f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,
@@ -79,7 +79,7 @@ class Evaluation(ABC):
 
 
 def have_files(corpus: Corpus, data: DictConfig | None) -> None:
-    """The corpus's, which are fetched for the user's own `data`: a checkpoint does not say what is written where."""
+    """Check that the corpus's files exist; fetch them only for the user's own `data`, never as a checkpoint says."""
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
     if data is None:
@@ -90,16 +90,16 @@ def have_files(corpus: Corpus, data: DictConfig | None) -> None:
 
 @dataclass
 class HypothesesEvaluation(Evaluation):
-    """One of hypotheses against references."""
+    """An evaluation of hypotheses against references."""
 
     hypotheses: str | None
     references: list[str]
     baseline: str | None
     tokenize: str
     output: str | None
-    scores: list[str] = field(default_factory=list, kw_only=True)  # one's own, besides the task's
+    scores: list[str] = field(default_factory=list, kw_only=True)  # the user's own, besides the task's
 
-    tokenizer: ClassVar[str]  # where tokenize=null
+    tokenizer: ClassVar[str]  # the default, for tokenize=null
     writes: ClassVar[tuple[str, ...]] = ("output",)
 
     def check(self, *, checkpoint: bool) -> None:
@@ -109,7 +109,7 @@ class HypothesesEvaluation(Evaluation):
 
 
 class Report(ABC):
-    """What one call of `eval` found."""
+    """The results of one call of `eval`."""
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
@@ -120,13 +120,13 @@ class Report(ABC):
         """Tables for people."""
 
     def segments(self) -> Iterator[dict[str, Any]]:
-        """What was found of each line or image, for JSON lines."""
+        """The results for each line or image, for JSON lines."""
         yield self.record()
 
 
 @dataclass(frozen=True)
 class SystemReport(Report):
-    """Of a system. names: of the segments, which are lines or images; references: of each."""
+    """The report on a system. names: of the segments, which are lines or images; references: those of each segment."""
 
     system: System
     baseline: System | None

@@ -20,7 +20,7 @@ from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.runtime.precision import autocast, onednn
 
-STEPS = 1000  # of a text that are scored at once
+STEPS = 1000  # tokens of a text that are scored at once
 
 
 @dataclass
@@ -45,7 +45,7 @@ class GenerateSettings:
 
 @dataclass(frozen=True)
 class Continuation(Prediction):
-    """What was drawn after a prompt. ended: before a text of `stop`; log_probability: of all that was drawn."""
+    """A sampled continuation of a prompt. ended: at a text of `stop`; log_probability: of all sampled tokens."""
 
     def record(self) -> dict[str, Any]:
         return {
@@ -57,7 +57,7 @@ class Continuation(Prediction):
 
 
 class Draft:
-    """A text while it is drawn: it ends before the first of `stops`; `told` is given what surely belongs to it."""
+    """A text being sampled, up to the first of `stops`; `told` is called with each part that surely belongs to it."""
 
     def __init__(self, stops: Sequence[str], told: Callable[[str], None] | None) -> None:
         self.text = ""
@@ -68,7 +68,7 @@ class Draft:
         self._given = 0
 
     def add(self, piece: str) -> bool:
-        """Whether the text has ended with this piece of the vocabulary; what comes after its end is left out."""
+        """Add a piece; returns whether the text has ended with it. Anything after the end is left out."""
         if self.ended:
             return True
         since = max(0, len(self.text) - self._longest + 1)
@@ -77,11 +77,11 @@ class Draft:
         if found:
             self.text, self.ended = self.text[: min(found)], True
         begun = (n for stop in self._stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
-        self._give(len(self.text) - (0 if self.ended else max(begun, default=0)))  # what may begin a stop is held back
+        self._give(len(self.text) - (0 if self.ended else max(begun, default=0)))  # hold back what may begin a stop
         return self.ended
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the text: no more pieces follow."""
         self._give(len(self.text))
 
     def _give(self, end: int) -> None:
@@ -111,7 +111,7 @@ class Generator(Predictor):
         return [self._continued(prompt, self.uniforms()) for prompt in prompts]
 
     def stream(self, prompt: str, uniforms: Sequence[float], told: Callable[[str], None]) -> Continuation:
-        """One continuation, drawn by a row of `uniforms`, of which `told` is given every piece as it comes."""
+        """One continuation, sampled with a row of `uniforms`; `told` is called with every piece as it comes."""
         return self._continued(prompt, np.asarray(uniforms)[np.newaxis], told)[0]
 
     def uniforms(self) -> Any:
@@ -125,7 +125,7 @@ class Generator(Predictor):
         return self.target_vocabulary.encode(text).count(UNK)
 
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
-        """−log p of every token of a text, read as one stream. `progress` is told how many more have been read."""
+        """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""
         parts, states = [], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
         with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
@@ -157,7 +157,7 @@ class Generator(Predictor):
                 state,
                 uniforms=torch.from_numpy(uniforms[np.newaxis]).float(),
                 maximum=[settings.max_length],
-                minimum=settings.max_length + 1,  # a text has no end of its own
+                minimum=settings.max_length + 1,  # a text has no EOS
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,
@@ -170,7 +170,7 @@ class Generator(Predictor):
         return [self._continuation(one, read.shape[1]) for one in found]
 
     def _step(self, memory: Any, state: Any, token: torch.Tensor) -> Step[Any]:
-        """A step after which what is unknown is never drawn."""
+        """A step whose logits rule out the unknown token."""
         step: Step[Any] = self.model.step(memory, state, token)
         step.logits[:, UNK] = -torch.inf
         return step

@@ -1,4 +1,4 @@
-"""A trained model, or several as one, that writes: what translators, captioners and generators share."""
+"""A trained model, or several as an ensemble, that writes text: the base of translators, captioners and generators."""
 
 from abc import ABC
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ HOLDS = {
 class Prediction:
     """One hypothesis for one source. log_probability in nats, EOS included; score: what it was ranked by.
 
-    pieces: the entries of the vocabulary that make the text; attention: pieces × source positions, None for a model
-    without attention; ended: by itself, not cut at its maximum length.
+    pieces: the entries of the vocabulary that make up the text; attention: pieces × source positions, None for a model
+    without attention; ended: by itself, not cut off at its maximum length.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Prediction:
 
     @classmethod
     def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
-        """`positions`: of how many of the source attention is kept; `others`: the fields that a task adds."""
+        """`positions`: for how many source positions attention is kept; `others`: the fields that a task adds."""
         attention, length = hypothesis.attention, len(hypothesis.tokens)
         return cls(
             text=vocabulary.decode(hypothesis.tokens),
@@ -69,8 +69,8 @@ class Prediction:
 
 
 class Member(NamedTuple):
-    """A checkpoint that was read: its model, its vocabularies by name, and what the others of an ensemble must have in
-    common with it, each under what is said of two that differ.
+    """A checkpoint that was read: its model, its vocabularies by name, and the values that all members of an ensemble
+    must have in common, each under the error message for two that differ.
     """
 
     model: Any
@@ -80,7 +80,7 @@ class Member(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes of `trust`."""
+    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes from `trust`."""
 
     models: Sequence[Any]
     _: KW_ONLY
@@ -92,37 +92,37 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
 
     reads: ClassVar[str]  # what its models read
-    command: ClassVar[str]  # which writes the same, and whose YAML file has the defaults
+    command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # of its models
-    parts: ClassVar[dict[str, Any]] = {}  # what these are built with besides their settings and sizes of vocabularies
-    sides: ClassVar[tuple[str, ...]] = ("target",)  # that have vocabularies
+    parts: ClassVar[dict[str, Any]] = {}  # further arguments of its models, besides settings and vocabulary sizes
+    sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
-        self._done = 0  # sentences or prompts so far: the number of one seeds its samples
+        self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends)
 
     @classmethod
     def decoding(cls) -> dict[str, Any]:
-        """How it writes, and on which machine, where nothing else is said."""
+        """The default settings for decoding and for the machine."""
         written = defaults(cls.command)
         return {field.name: written[field.name] for field in (*fields(cls.schema), *fields(MachineSettings))}
 
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
-        """What `checkpoint=` names, with the decoding settings of the command line."""
+        """The predictor that `checkpoint=` names, with the decoding settings of the command line."""
         settings = {name: config[name] for name in cls.decoding()}
         return cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
 
     @classmethod
     def load(cls, checkpoints: str | Sequence[str], *, trust: str | Sequence[str] = (), **settings: Any) -> Self:
-        """From a run or checkpoint directory; several make an ensemble. Settings: those of `decoding`;
-        trust: the modules of the user's own whose classes a checkpoint may name.
+        """Load a run or checkpoint directory, or several as an ensemble. Settings: those of `decoding`;
+        trust: the user's own modules whose classes a checkpoint may name.
 
-        Raises InputError on a setting that cannot be, on checkpoints that hold something else, and where those of an
+        Raises InputError for an impossible setting, for checkpoints of another kind of model, and if those of an
         ensemble do not go together.
         """
         merged = {**cls.decoding(), **settings}

@@ -1,4 +1,4 @@
-"""`translate`: where lines come from, a file, a pipe, or a terminal where they are typed."""
+"""`translate`: where its lines come from: a file, a pipe, or a terminal."""
 
 import os
 import queue
@@ -21,8 +21,8 @@ PROMPT = "> "
 def windows(path: str | None, size: int) -> Iterator[list[str]]:
     """The lines of a file, or of standard input, in lists of at most `size`.
 
-    A pipe gives what has come in so far, so that a line in is a line out, a terminal each line that is typed at its
-    prompt; a file gives full windows.
+    A pipe yields what has arrived so far, so that each line in gives a line out at once; a terminal yields each line
+    typed at its prompt; a file yields full windows.
     """
     if is_file(path):
         lines = _decoded() if path is None else read_lines(Path(path), may_be_empty=True)
@@ -35,7 +35,7 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
 
 
 def count_lines(path: str | None) -> int | None:
-    """How many there are, where a file of that name has them. Raises InputError on what is no text anywhere in it."""
+    """The number of lines, if they come from a file. Raises InputError if any part of the file is not text."""
     return None if path is None else sum(1 for _ in read_lines(Path(path), may_be_empty=True))
 
 
@@ -76,25 +76,25 @@ def _arriving(size: int) -> Iterator[list[str]]:
 
 
 def _typed() -> Iterator[list[str]]:
-    with suppress(ImportError):  # with it, lines can be edited and called back
+    with suppress(ImportError):  # gives line editing and a history
         import readline  # noqa: F401
     if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale says
+        sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale
     print("Type a sentence to translate; Ctrl-D ends.", file=sys.stderr)
     for number in count(1):
         try:
-            yield _ask().split("\n")  # what is pasted may have several lines
+            yield _ask().split("\n")  # pasted text may have several lines
         except UnicodeDecodeError as error:
             raise _not_utf_8(number) from error
         except (EOFError, KeyboardInterrupt) as end:
-            print(file=sys.stderr)  # the shell's prompt starts a line of its own
+            print(file=sys.stderr)  # so that the shell's prompt starts on a new line
             if isinstance(end, EOFError):
                 return
             raise
 
 
 def _ask() -> str:
-    """A line that is typed. Its prompt and echo go to standard error: standard output is for translations alone."""
+    """A typed line. Its prompt and echo go to standard error: standard output is only for translations."""
     sys.stdout.flush()
     output = os.dup(1)
     os.dup2(2, 1)
@@ -106,7 +106,7 @@ def _ask() -> str:
 
 
 def _decoded() -> Iterator[str]:
-    """The lines of standard input, by a stream of its own: Python cannot exit while a thread waits in `sys.stdin`."""
+    """The lines of standard input, from a separate stream: Python cannot exit while a thread waits in `sys.stdin`."""
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
         for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
             if len(line) == LONGEST:

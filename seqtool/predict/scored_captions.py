@@ -1,4 +1,4 @@
-"""The captions that are scored and their references, as files hold them, and which of them are of one image."""
+"""Files of captions to score and of their references, and how the images of the two are matched."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ Captions = dict[str, list[str]]  # by image; ids are text: the number 42 and the
 
 
 def read_hypotheses(path: Path) -> dict[str, str]:
-    """Image → caption: COCO's results, or what `caption` writes in any format, of which the best caption counts.
+    """Image → caption: COCO's results, or the best captions from the output of `caption` in any format.
 
-    Two captions of an image are an InputError.
+    Two captions for an image raise InputError.
     """
     captions = _json_lines(path) if _is(path, ".jsonl") else read_references(path)
     for image, alternatives in captions.items():
@@ -31,9 +31,9 @@ def read_hypotheses(path: Path) -> dict[str, str]:
 
 
 def read_references(path: Path) -> Captions:
-    """Image → captions: COCO's annotations, or one's own captions as `prepare` reads them, .jsonl or .csv.
+    """Image → captions: COCO's annotations, or the user's own captions as `prepare` reads them, .jsonl or .csv.
 
-    What has another suffix and does not begin as JSON does is lines of an image, a tab and its caption.
+    A file with another suffix that does not begin like JSON has lines of an image, a tab and its caption.
     """
     if is_own(path):
         return _own(path)
@@ -42,15 +42,15 @@ def read_references(path: Path) -> Captions:
 
 
 def is_own(path: Path) -> bool:
-    """Whether the file is one of one's own captions, which may hold those of every split."""
+    """Whether the file has the user's own format of captions, which may hold those of every split."""
     return _is(path, ".jsonl", ".csv")
 
 
 def by_reference(file: str, references: Mapping[str, Any]) -> dict[str, str]:
-    """The captions of a file of hypotheses by what the references call their images.
+    """The captions of a file of hypotheses, under the references' names of their images.
 
-    An image is called alike, or by the end of its path (`photos/a.jpg` is `a.jpg`), or by the number or name that it
-    has in COCO's results. What is none of the references' keeps its name.
+    An image may have the same name in both, or the end of its path (`photos/a.jpg` is `a.jpg`), or the number or name
+    that it has in COCO's results. An image that is not among the references keeps its name.
     """
     short: dict[str, list[str]] = {}
     for image in references:
@@ -75,7 +75,7 @@ def check_images(
     hypotheses_name: str = "the hypotheses",
     references_name: str = "the references",
 ) -> None:
-    """Refuse captions and references that are not of the same images, saying how many are not and naming one."""
+    """Refuse captions and references of different images, saying how many have no counterpart and naming one."""
     check_references(references, name=references_name)
     if missing := [image for image in references if image not in hypotheses]:
         raise InputError(
@@ -89,7 +89,7 @@ def check_images(
 
 
 def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
-    """Refuse references of no image, and an image without any."""
+    """Refuse references without images, and images without references."""
     if not references:
         raise InputError(f"{name} has no image: there is nothing to score.")
     if without := [image for image, captions in references.items() if not captions]:
@@ -114,7 +114,7 @@ def _own(path: Path) -> Captions:
 
 
 def _lines(path: Path) -> Captions:
-    """An image, a tab and its caption a line; with scores behind them, n lines an image, best first."""
+    """Lines of an image, a tab and its caption; with scores at the end, n lines per image, best first."""
     captions: Captions = {}
     for number, line in enumerate(read_lines(path), 1):
         image, *fields = line.split("\t")
@@ -126,7 +126,7 @@ def _lines(path: Path) -> Captions:
 
 
 def _json_lines(path: Path) -> Captions:
-    """`caption`'s, {"image": …, "captions": [{"text": …}, …]} with the best one first, or one's own."""
+    """Output of `caption`, {"image": …, "captions": [{"text": …}, …]} with the best first, or the user's own format."""
     captions: Captions = {}
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
@@ -169,7 +169,7 @@ def _read_json(path: Path) -> Any:
     content = check_file(path).read_bytes()
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """An object whose keys are all different: of two equal ones JSON readers silently keep the last."""
+        """An object whose keys are all different: JSON readers silently keep the last of two equal ones."""
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:

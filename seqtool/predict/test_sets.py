@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from seqtool.predict.translator import Translator
     from seqtool.training.checkpoint import Checkpoint
 
-ANSWERING = 20.0  # seconds that a server may be silent, at first and in between
+ANSWERING = 20.0  # seconds that a server may be silent, at first or later
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """Source lines, empty where they are not known, whole reference texts, and gold alignments where there are any."""
+    """Source lines (empty if unknown), whole reference texts, and gold alignments if there are any."""
 
     sources: list[str]
     references: list[list[str]]
@@ -39,8 +39,8 @@ class TestSet:
 def test_set(
     settings: "TranslationEvaluation", translator: "Translator", data: DictConfig | None, found: "Checkpoint | None"
 ) -> TestSet:
-    """What a checkpoint is tested on: testset=NAME, sources=FILE references=FILE, or a split of `data`, or of the data
-    that it names, which may be found in a cache by what `found` records.
+    """The test set for a checkpoint: testset=NAME, sources=FILE references=FILE, or a split of `data` or else of the
+    checkpoint's own data, which may be in a cache that `found` identifies.
     """
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
@@ -52,7 +52,7 @@ def test_set(
     if settings.split not in corpus.splits():
         raise InputError(
             f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
-            "For files of your own say sources=FILE references=FILE."
+            "For files of your own give sources=FILE references=FILE."
         )
     try:
         have_files(corpus, data)
@@ -74,7 +74,7 @@ def test_set(
 
 
 def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
-    """references=FILE[,FILE…], and sources=FILE and gold=FILE where they are given, parallel to the lines of `name`."""
+    """references=FILE[,FILE…], and sources=FILE and gold=FILE if they are given, parallel to the lines of `name`."""
     references = [list(read_lines(Path(file))) for file in settings.references]
     check_lengths(lines, references, name=name, reference_names=settings.references)
     sources: list[str] = []
@@ -86,7 +86,7 @@ def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, 
 
 
 def read_alignments(path: str, lines: Sequence[str], *, name: str) -> list[Gold]:
-    """A file of alignments, in Pharaoh format, of the lines of `name`."""
+    """A file of alignments, in Pharaoh format, for the lines of `name`."""
     found = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
     if len(found) != len(lines):
         raise InputError(
@@ -103,7 +103,7 @@ def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
     if langpair not in pairs:
         raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
     place = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
-    own = [Path(f"{place}.src"), Path(f"{place}.ref")]  # where sacreBLEU keeps them, and anyone may put them
+    own = [Path(f"{place}.src"), Path(f"{place}.ref")]  # where sacreBLEU keeps them, and users may put them
     texts = [list(read_lines(file)) for file in own if file.is_file()]
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return TestSet(texts[0], texts[1:], None)
@@ -111,7 +111,7 @@ def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
     try:
         socket.setdefaulttimeout(ANSWERING)
         files = [sacrebleu.get_source_file(name, langpair), *sacrebleu.get_reference_files(name, langpair)]
-    except (SystemExit, OSError, HTTPException) as error:  # SystemExit: of sacreBLEU, which has said why
+    except (SystemExit, OSError, HTTPException) as error:  # sacreBLEU raises SystemExit after saying why
         found = getattr(error, "reason", error)
         reason = "" if isinstance(error, SystemExit) else f" ({getattr(found, 'strerror', None) or found})"
         addresses = " and ".join(sacrebleu.DATASETS[name].data or [])

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextReport(Report):
-    """Of a text, by line: the nats that predicting it costs, its tokens and characters; and how many are unknown.
+    """The report on a text, by line: −log p in nats, tokens and characters; and how many symbols are unknown.
 
-    All unknown symbols are one to the model, so a text that has many of them is predicted too well.
+    The model treats all unknown symbols as one, so a text with many of them is predicted too well.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TextReport(Report):
 
     @cached_property
     def bits(self) -> Estimate:
-        """A character; lines are drawn anew for the interval."""
+        """Bits per character; the interval comes from resampling lines."""
 
         def bits(lines: NDArray[np.int64]) -> float:
             return float(self.nats[lines].sum() / math.log(2) / self.characters[lines].sum())
@@ -108,7 +108,7 @@ class TextEvaluation(Evaluation):
     def _lines(
         self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None"
     ) -> tuple[str, list[str]]:
-        """What the text is called, and its lines with their ends."""
+        """The text's name, and its lines with their line ends."""
         if self.text is not None:
             return self.text, list(read_lines(Path(self.text), with_ends=True))
         corpus = self.corpus(PlainText, predictor, data)

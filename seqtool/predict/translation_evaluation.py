@@ -1,4 +1,4 @@
-"""`eval` of translations: BLEU, chrF and TER, BLEU by the length of the source, and alignments against gold ones."""
+"""`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TranslationReport(SystemReport):
-    """That of translations. The first score is BLEU; sources: None where they are not known."""
+    """The report on translations. The first score is BLEU; sources: None if they are unknown."""
 
     sources: Sequence[str] | None
     edges: Sequence[int]
@@ -43,8 +43,8 @@ class TranslationReport(SystemReport):
         return {"system": self._system(), **self.compared(), **aligned, **gaps}
 
     def _system(self) -> dict[str, Any]:
-        """Of BLEU also its parts: the n-gram precisions in per cent, n = 1..4 (where none matches, smoothed), the
-        brevity penalty (1 is none), and the length of the hypotheses in that of the references.
+        """Includes BLEU's parts: the n-gram precisions in per cent, n = 1..4 (smoothed if none matches), the
+        brevity penalty (1 is none), and the ratio of the hypotheses' length to the references'.
         """
         values = self.system.values.items()
         quoted = [{"name": score(n).label, "value": v, "signature": self.system.signature(n)} for n, v in values]
@@ -87,14 +87,14 @@ class TranslationReport(SystemReport):
         return self.lengths_of(self.system)
 
     def lengths_of(self, system: System) -> tuple[LengthScore, ...]:
-        """BLEU by source length; nothing where the sources are not known."""
+        """BLEU by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
         return translation.bleu_by_length(system.statistics[0], self.sources, edges=self.edges, samples=system.samples)
 
     @cached_property
     def gaps(self) -> dict[str, Any] | None:
-        """How far the system is ahead on the shortest and on the longest sources, and by how much that grows."""
+        """The system's lead on the shortest and on the longest sources, and the difference between the two."""
         if self.sources is None or self.baseline is None:
             return None
         (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.edges)
@@ -159,7 +159,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
-        """Translations of a test set; where it has gold alignments, its references are aligned as well."""
+        """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
         hypotheses: list[str] = []
@@ -177,7 +177,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         return self._report(hypotheses, baseline, links, test)
 
     def _baseline(self, test: TestSet) -> list[str] | None:
-        """The lines of another system, as many as the references have."""
+        """The lines of another system, as many as there are references."""
         if self.baseline is None:
             return None
         lines = list(read_lines(Path(self.baseline)))

@@ -50,7 +50,7 @@ class Translation(Prediction):
         return {**super().record(), "ended": self.ended, "tokens": self.pieces, "alignment": links}
 
 
-EMPTY = Translation("", 0.0, 0.0, [], None, True)  # of an empty sentence
+EMPTY = Translation("", 0.0, 0.0, [], None, True)  # the translation of an empty sentence
 
 
 @dataclass(eq=False, repr=False)
@@ -75,10 +75,10 @@ class Translator(Predictor):
         replace_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
-        """The n best of each sentence, best first; one empty translation for an empty sentence. `progress` is told how
-        many more sentences this process has done, batch by batch.
+        """The n best of each sentence, best first; one empty translation for an empty sentence. After each batch
+        `progress` is called with the number of sentences that this process has just finished.
 
-        Samples depend on the seed and on how many sentences this translator had before, not on batches.
+        Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
         if isinstance(sentences, str):
             raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
@@ -101,7 +101,7 @@ class Translator(Predictor):
         return result
 
     def forced(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
-        """The given targets as if they had been decoded: their probabilities, and attention where there is one."""
+        """The given targets as if they had been decoded: their probabilities, and attention if there is any."""
         if len(sources) != len(targets):
             raise InputError(f"There are {len(sources):,} sources but {len(targets):,} targets: give one for each.")
         pairs = [

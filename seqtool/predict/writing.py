@@ -1,4 +1,4 @@
-"""What is written of each source, text or JSON lines, and where: a file that is whole or kept beside, or a terminal."""
+"""How the results for each source are written: as text or JSON lines, to a file or to standard output."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ P = TypeVar("P", bound=Prediction)
 
 @dataclass
 class OutputSettings:
-    """The settings of a command about what is written, and where."""
+    """A command's settings for its output."""
 
     format: str
     output: str | None
@@ -35,7 +35,7 @@ class OutputSettings:
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
-        """A command's settings, but for those of how the model writes; InputError on an unknown format."""
+        """A command's settings apart from those of decoding; InputError for an unknown format."""
         others = {"checkpoint", "trust", *predictor.decoding()}
         settings = typed(cls, {str(name): value for name, value in config.items() if name not in others})
         if settings.format not in cls.formats:
@@ -46,15 +46,15 @@ class OutputSettings:
 class Writer(ABC, Generic[P]):
     """Writes the n best of one source after another, in order.
 
-    Output files appear when they are complete; where the work is stopped, what is finished is kept beside them. Of
-    several processes the first writes: the standard output of the others is silent.
+    Output files appear when they are complete; if the work is stopped, the finished part is kept in a file beside them.
+    Of several processes only the first writes.
     """
 
     unit: ClassVar[str]  # what a source is called
-    keys: ClassVar[tuple[str, str]]  # in JSON, those of a source and of its predictions
-    best: ClassVar[str]  # a line of text, where there is one for each source
-    ranked: ClassVar[str]  # the same where there are n best
-    separator: ClassVar[str]  # before the mark of one that did not end
+    keys: ClassVar[tuple[str, str]]  # the JSON keys of a source and of its predictions
+    best: ClassVar[str]  # format of a line of text, if each source has one
+    ranked: ClassVar[str]  # the same if each source has n best
+    separator: ClassVar[str]  # before the mark of a hypothesis that did not end
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
@@ -68,13 +68,13 @@ class Writer(ABC, Generic[P]):
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """With its files, while it writes."""
+        """The writer, with its files open."""
         with ExitStack() as stack:
             self.open(stack)
             yield self
 
     def open(self, stack: ExitStack) -> None:
-        """Make what is written to, which the stack closes."""
+        """Open the outputs; the stack closes them."""
         if self.plot is not None:
             self.plot.mkdir(parents=True, exist_ok=True)
         self.out = sys.stdout if self.output is None else self.file(self.output, stack)
@@ -86,7 +86,7 @@ class Writer(ABC, Generic[P]):
         return stack.enter_context(keeping(Path(path), lambda: f"{self.count:,} {self.unit}s"))
 
     def shows_progress(self) -> bool:
-        """Not among what is written on a terminal."""
+        """Whether to show a progress bar: not if results are written to the same terminal."""
         return distributed.is_first() and not (self.output is None and sys.stdout.isatty())
 
     def progress(self, total: int | None) -> tqdm:
@@ -97,7 +97,7 @@ class Writer(ABC, Generic[P]):
         self.count += 1
 
     def text(self, source: str, n_best: Sequence[P]) -> str:
-        """The lines that are written of one source."""
+        """The lines that are written for one source."""
         if self.format == "jsonl":
             record = dict(zip(self.keys, (source, [one.record() for one in n_best]), strict=True))
             return json.dumps(record, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
 """From names in a configuration to classes, ours and the user's own, and who may name them.
 
-A table's name is looked up by whoever has the table (`chosen`). A dotted name, such as `mine.Model`, is imported here
-alone, where it is known whose configuration says it, so that no part of a model can be made to import anything.
+A name in a table is looked up by the table's owner (`chosen`). A dotted name, such as `mine.Model`, is imported only
+here, where the origin of the configuration is known, so that no part of a model can be made to import anything.
 """
 
 import difflib
@@ -21,8 +21,8 @@ from seqtool.settings import Config, checked, class_in, full_name, join, names, 
 T = TypeVar("T")
 
 Trust = bool | Collection[str]
-"""Whose classes a configuration may name: anyone's (True: it is the user's own, where functions may be named too), or
-those of this package and of these modules (False: of none), since it came with a checkpoint.
+"""Which classes a configuration may name. True: any, and functions too, since it is the user's own configuration.
+Otherwise, for one from a checkpoint: only those of this package and of these modules (False: of no module).
 """
 
 PACKAGE = "seqtool"
@@ -36,34 +36,34 @@ FORMER = {  # modules that had other names in 0.1
 
 
 def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any) -> Any:
-    """Call what `_target_` names, derived from `base`, with the other settings, and with `parts`: what no YAML file can
-    hold.
+    """Call what `_target_` names, derived from `base`, with the other settings and with `parts`, arguments that no YAML
+    file can hold.
 
-    The settings are checked against the target's signature as `typed` checks them against a schema. Where its hint is
-    `str | type[Part]`, a dotted name is that of a class derived from Part, which the target is given.
+    The settings are checked against the target's signature as `typed` checks them against a schema. If a type hint is
+    `str | type[Part]`, a dotted name means a class derived from Part, which is passed to the target.
     """
     target = located(settings, trusted=trusted, base=base)
     return target(**_arguments(target, settings, parts, trusted=trusted), **parts)
 
 
 def check_settings(settings: Config, *, parts: Iterable[str]) -> None:
-    """Raise InputError on settings that `build` would refuse before it calls the target with these parts."""
+    """Raise InputError for settings that `build` would refuse before it calls the target with these parts."""
     _arguments(located(settings, trusted=True), settings, parts, trusted=True)
 
 
 def located(settings: Config, *, trusted: Trust, base: type = object) -> Any:
-    """What `_target_` names, which `build` would call. InputError where it would not."""
+    """What `_target_` names and `build` would call. InputError if `build` would refuse it."""
     return _named(plain(settings).get("_target_"), base, setting=join(full_name(settings), "_target_"), trusted=trusted)
 
 
 def check_named(settings: Config, *, trusted: Trust, base: type) -> None:
-    """Raise InputError where `build` would not take one of the classes that the settings name."""
+    """Raise InputError if `build` would refuse one of the classes that the settings name."""
     target = located(settings, trusted=trusted, base=base)
     _with_classes(target, plain(settings), full_name(settings), trusted=trusted)
 
 
 def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
-    """What has that name in the table; a class is itself the choice. Nothing is imported: see `imported`."""
+    """The entry of that name in the table; a class is returned as it is. Nothing is imported: see `imported`."""
     if not isinstance(name, str):
         return name
     if name not in table:
@@ -72,12 +72,12 @@ def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
 
 
 def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -> str | type[T]:
-    """The class derived from `base` that a dotted name means, the value of `setting`; any other name as it is."""
+    """The class derived from `base` that a dotted name, the value of `setting`, means; any other name unchanged."""
     return cast(type[T], _named(name, base, setting=setting, trusted=trusted)) if "." in name else name
 
 
 def own_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
-    """The modules of the user's own that these settings of the user's name, and these `others`."""
+    """The user's own modules that these settings of the user, and these `others`, name."""
     found: list[str] = []
     for group in settings:
         target, values = located(group, trusted=True), plain(group)
@@ -96,20 +96,20 @@ def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
 
 
 def renamed(name: Any) -> Any:
-    """What is called so today: configurations of earlier checkpoints have the names of their time."""
+    """The current name: configurations of earlier checkpoints have the names of their time."""
     module, _, last = str(name).rpartition(".")
     return f"{FORMER[module]}.{last}" if module in FORMER else name
 
 
 def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: Trust) -> dict[str, Any]:
-    """The settings as `target` takes them, with classes for dotted names of such."""
+    """The settings as `target` takes them, with classes in place of their dotted names."""
     values, prefix = plain(settings), full_name(settings)
     values.pop("_target_")
     return _with_classes(target, checked(target, values, prefix=prefix, parts=parts), prefix, trusted=trusted)
 
 
 def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted: Trust) -> dict[str, Any]:
-    """The settings, with the classes that dotted names mean where `target` takes classes."""
+    """The settings, with classes in place of dotted names wherever `target` takes classes."""
     found = dict(settings)
     for key, base in _bases(target).items():
         if isinstance(found.get(key), str):
@@ -118,7 +118,7 @@ def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted
 
 
 def _bases(target: Any) -> dict[str, Any]:
-    """The settings of `target` that may be dotted names, each with what its classes must be derived from."""
+    """The settings of `target` that may be dotted names, each with the base of its classes."""
     parameters = inspect.signature(target, eval_str=True).parameters.items()
     return {key: base for key, parameter in parameters if (base := class_in(parameter.annotation)) is not None}
 
@@ -168,17 +168,17 @@ def _locate(name: str) -> Any:
 
 
 def _look_here_first() -> None:
-    """The current directory stays first on the path, as for `python -m`: a module may import others of its own later,
-    and worker processes take the path over.
+    """Put the current directory first on the path for good, as with `python -m`: the user's modules may import others
+    later, and worker processes inherit the path.
     """
     here = str(Path.cwd())
     if sys.path[:1] not in ([here], [""]):
         sys.path.insert(0, here)
-    importlib.invalidate_caches()  # of files that were written a moment ago
+    importlib.invalidate_caches()  # to find files written a moment ago
 
 
 def _module_near(name: str) -> str | None:
-    """The module whose name is most like that of one that is not there, where that would be."""
+    """The module with the name most similar to that of a missing one, in the place where that would be."""
     package, _, last = name.rpartition(".")
     places = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
     near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(places)], n=1)

@@ -1,4 +1,4 @@
-"""The defaults of settings, which stand in the YAML files and nowhere else."""
+"""The defaults of settings, which are written only in the YAML files."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ from seqtool.runtime.files import config_directory
 
 @cache
 def defaults(name: str) -> Mapping[str, Any]:
-    """The settings of configs/NAME.yaml and of the files beside it that it inherits from, but not those of groups."""
+    """The settings of configs/NAME.yaml and of the files beside it that it inherits from, without those of groups."""
     own: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / f"{name}.yaml"))
     inherited: dict[str, Any] = {}
     for base in own.pop("defaults", []):

@@ -1,4 +1,4 @@
-"""Where to compute: `device=` and `threads=`, and how memory is taken."""
+"""Where to compute: `device=` and `threads=`, and how memory is used."""
 
 import ctypes
 import os
@@ -26,14 +26,14 @@ class MachineSettings:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where tensors are, and in which precision matrices are multiplied (`precision.autocast`)."""
+    """The device of tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""
 
     device: torch.device
     precision: str
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU; of several processes on a machine each takes one GPU."""
+    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     local = distributed.local_rank()
@@ -66,7 +66,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def set_threads(threads: int | None) -> None:
-    """CPU threads of torch; None leaves torch's choice."""
+    """Set torch's number of CPU threads; None leaves torch's choice."""
     if threads is not None:
         if threads < 1:
             raise InputError(f"threads must be at least 1, not {threads}.")
@@ -76,20 +76,20 @@ def set_threads(threads: int | None) -> None:
 
 
 def keep_memory() -> None:
-    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc gives it back,
+    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc returns memory,
     so that the logits of every step are new memory, with a page fault for each 4 KiB. Tensors that begin at a large
     page also leave fewer holes: all of it together takes less memory.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
-    with suppress(AttributeError, OSError, TypeError):  # where there is no glibc
+    with suppress(AttributeError, OSError, TypeError):  # without glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that it takes
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextmanager
 def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
-    """Raise InputError where memory runs out, with what `advice` gives."""
+    """Raise InputError if memory runs out, ending with `advice`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one

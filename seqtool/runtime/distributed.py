@@ -1,7 +1,7 @@
 """The processes that torchrun starts, which work as one through torch.distributed.
 
-All run the same command on the same input; they share out the work and agree on what they found, and only the first
-reads standard input, writes files and prints. A process by itself is a group of one, where all of this costs nothing.
+All run the same command on the same input; they share out the work and exchange the results, and only the first
+reads standard input, writes files and prints. A single process is a group of one, where all of this costs nothing.
 """
 
 import atexit
@@ -31,8 +31,8 @@ X = TypeVar("X")
 Y = TypeVar("Y")
 
 JOINING = timedelta(minutes=10)
-PATIENCE = timedelta(minutes=30)  # of processes that work on the same step, validation or window of lines
-PATIENCE_WITH_FIRST = timedelta(days=1)  # which may prepare data, or wait for a line that someone types
+PATIENCE = timedelta(minutes=30)  # for processes that work on the same step, validation or window of lines
+PATIENCE_WITH_FIRST = timedelta(days=1)  # the first may prepare data, or wait for a line to be typed
 
 _rank, _size = 0, 1
 _patient: Any = None  # the group in which the others wait for the first
@@ -54,8 +54,8 @@ def is_first() -> bool:
 def group() -> Iterator[None]:
     """Work together with the other processes that torchrun started, if it did.
 
-    Raises LostConnectionError, which says why, where another process is lost or hangs; and InputError where another
-    one raised it, with the same sentence.
+    Raises LostConnectionError, which says why, if another process is lost or hangs; and InputError if another
+    one raised it, with the same message.
     """
     global _rank, _size
     members = int(os.environ.get("WORLD_SIZE", 1)) if dist.is_torchelastic_launched() else 1
@@ -76,7 +76,7 @@ def group() -> Iterator[None]:
             failures.tell(error)
             raise
         with suppress(ValueError):  # not the main thread: signals are not ours to handle
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's: first the cause is said
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from torchrun: first report the cause
         atexit.unregister(_leave)  # it would wait for the others
         raise failures.explained(error, PATIENCE if dist.is_initialized() else None) from error
     finally:
@@ -84,12 +84,12 @@ def group() -> Iterator[None]:
 
 
 def _join() -> None:
-    import torch.distributed.nn  # before there is a group: its functions would hold on to it as their default
+    import torch.distributed.nn  # before there is a group, or its functions would keep it as their default
 
     global _patient
     store, rank, size = next(rendezvous("env://", timeout=JOINING))
     failures.use(store)
-    if failures.store_stays():  # in which the addresses of dead workers still stand
+    if failures.store_stays():  # it still has the addresses of dead workers
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
@@ -105,7 +105,7 @@ def _leave() -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Say nothing but why this process fails."""
+    """Print nothing except why this process fails."""
     logging.disable(logging.WARNING)
     try:
         nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -116,35 +116,35 @@ def _silence() -> Iterator[None]:
 
 
 def local_rank() -> int | None:
-    """Which of this machine's processes this is; None by itself."""
+    """This process's number on this machine; None for a single process."""
     return int(os.environ["LOCAL_RANK"]) if _size > 1 else None
 
 
 def local_size() -> int:
-    """How many processes work together on this machine."""
+    """The number of processes that work together on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if _size > 1 else 1
 
 
 def described(device: torch.device) -> str:
-    """Where the work is done, for people."""
+    """A description of where the work is done."""
     return f"{device}" if _size == 1 else f"{_size} processes, the first on {device}"
 
 
 def seed(number: int) -> None:
-    """Seed each process's random numbers differently; the first keeps those that it has."""
+    """Seed each process's random numbers differently; the first keeps its own."""
     if not is_first():
         torch.manual_seed(int(np.random.SeedSequence([number, _rank]).generate_state(1, np.uint64)[0]))
 
 
 def share(items: Sequence[X]) -> Sequence[X]:
-    """This process's part: every `size`-th."""
+    """This process's part: every `size`-th item."""
     return items[_rank::_size]
 
 
 def together(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
     """[function(item) for item in items], in every process, each having done its share.
 
-    Meanwhile each process works by itself: a function that shares out its own work does all of it.
+    Meanwhile each process works alone: a function that would share out its own work does all of it.
     """
     global _rank, _size
     if _size == 1:
@@ -172,8 +172,8 @@ def gathered(value: X) -> list[X]:
 
 
 def from_first(function: Callable[[], X]) -> X:
-    """What the function gives in the first process, however long that takes; the others do not call it. Where it raises
-    InputError, all do.
+    """The function's result in the first process, however long it takes; the others do not call it. If it raises
+    InputError, all processes do.
     """
     if _size == 1:
         return function()
@@ -183,9 +183,9 @@ def from_first(function: Callable[[], X]) -> X:
 
 
 def first_here(function: Callable[[], X]) -> X:
-    """What the function gives in this process: it is called by the first process of each machine, and when they are
-    done, however long that takes, by the others, for which files are there then. Where it raises InputError in one of
-    the first ones, all do.
+    """The function's result in this process: the first process of each machine calls it, and when they are done,
+    however long that takes, the others do, who then find its files. If it raises InputError in one of the first ones,
+    all processes do.
     """
     if _size == 1:
         return function()
@@ -194,7 +194,7 @@ def first_here(function: Callable[[], X]) -> X:
 
 
 def _called(function: Callable[[], X], *, here: bool) -> list[X]:
-    """What the function gives where it is to be called `here`, otherwise nothing, once all have called it that are to.
+    """The function's result if it is to be called `here`, otherwise nothing; waits until all such calls are done.
     An InputError of one process is raised in all of them.
     """
     found: list[X] = []
@@ -212,13 +212,13 @@ def _called(function: Callable[[], X], *, here: bool) -> list[X]:
 
 
 def each_from_first(items: Iterator[X]) -> Iterator[X]:
-    """What the first process's iterator gives, as it comes."""
+    """The items of the first process's iterator, in every process, as they come."""
     while found := from_first(lambda: list(islice(items, 1))):
         yield found[0]
 
 
 def highest(*values: float) -> list[float]:
-    """Of each number the highest that a process has."""
+    """For each number, the highest over all processes."""
     if _size == 1:
         return list(values)
     highest = torch.tensor(values, dtype=torch.float64)
@@ -246,10 +246,10 @@ class DataParallel:
         self._trained = -1
 
     def prepare(self) -> None:
-        """Before each step: which parameters are trained may have changed."""
+        """Call this before each step, since the set of trained parameters may have changed."""
         trained = sum(parameter.requires_grad for parameter in self.loss.parameters())
         if _size > 1 and trained != self._trained:
-            warnings.filterwarnings("ignore", "Grad strides do not match")  # of matrices with one row: it costs nothing
+            warnings.filterwarnings("ignore", "Grad strides do not match")  # for matrices with one row: harmless
             self._wrapped = DistributedDataParallel(self.loss)
             self._trained = trained
 
@@ -257,7 +257,7 @@ class DataParallel:
         return self._wrapped(*arguments)
 
     def exchanging(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around a batch's pass forward and back: gradients are added up, and exchanged after the last."""
+        """Encloses a batch's forward and backward pass: gradients add up and are exchanged after the last batch."""
         if last or not isinstance(self._wrapped, DistributedDataParallel):
             return nullcontext()
         return self._wrapped.no_sync()

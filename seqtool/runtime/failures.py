@@ -1,8 +1,8 @@
-"""What the processes of a group tell each other, and the user, when one of them fails.
+"""How the processes of a group tell each other, and the user, why one of them fails.
 
-A process that fails leaves word of the cause in the store through which all have found each other. torchrun's own store
-outlives them: so each machine reports the cause once, whichever process finds it, and does not repeat it when torchrun
-starts all of them again, as it does whatever their exit status.
+A process that fails records the cause in the store through which all have found each other. torchrun's own store
+outlives them, so each machine reports the cause once, from any of its processes, and does not repeat it when torchrun
+restarts all of them, as it does whatever their exit status.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from seqtool.errors import InputError
 
-ASKING = timedelta(seconds=10)  # for an answer of the store
+ASKING = timedelta(seconds=10)  # to wait for an answer from the store
 
 _store: Any = None  # of this process's group
 
@@ -26,13 +26,13 @@ log = logging.getLogger("seqtool")
 
 
 class LostConnectionError(InputError):
-    """The group has failed, and the user's input has not, as far as is known."""
+    """The group has failed, as far as is known not because of the user's input."""
 
 
 def check_launcher() -> None:
     """Refuse a launcher that is not torchrun: all its processes would do the same work.
 
-    srun only causes a warning: it sets no rank for torch, and may well start torchrun itself or different commands.
+    srun only causes a warning: it sets no rank for torch, and may be starting torchrun itself or different commands.
     """
     sizes = ["OMPI_COMM_WORLD_SIZE", *(["WORLD_SIZE"] if "RANK" in os.environ else [])]
     for variable in sizes:
@@ -56,7 +56,7 @@ def use(store: Any) -> None:
 
 
 def tell(error: Exception) -> None:
-    """Leave word of why this process stops, unless another process has."""
+    """Record why this process stops, unless another process has recorded a cause."""
     if _store is None:
         return
     said = isinstance(error, InputError)
@@ -67,9 +67,9 @@ def tell(error: Exception) -> None:
 
 
 def explained(error: Exception, patience: timedelta | None) -> InputError:
-    """Why another process was waited for in vain: what it left word of, or what torch says.
+    """Why waiting for another process failed: the cause it recorded, or torch's message.
 
-    patience: how long it was waited for; None before all have come together.
+    patience: how long it was waited for; None before all have connected.
     """
     reason, (said, text) = _first_line(error), _word()
     is_late = re.search("timed? ?out", reason, re.IGNORECASE) is not None
@@ -79,7 +79,7 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
         sentence = f"Lost the connection to another process, which stopped with {text}."
     elif is_late and patience is None:
         advice = "start torchrun on all --nnodes machines, with the same address"
-        sentence = f"Not all processes came together ({reason}): {advice}."
+        sentence = f"Not all processes connected ({reason}): {advice}."
     elif is_late and patience is not None:
         seconds = int(patience.total_seconds())
         time = f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"
@@ -92,7 +92,7 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
 
 
 def _word() -> tuple[bool, str]:
-    """What another process has left: whether it says it itself, and why it stops, which is empty where none has."""
+    """The cause another process recorded: whether that process reports it itself, and the text, empty if none did."""
     if _store is not None:
         with suppress(RuntimeError):
             _store.set_timeout(ASKING)
@@ -103,14 +103,14 @@ def _word() -> tuple[bool, str]:
 
 
 def is_said(error: Exception, sentence: str) -> bool:
-    """Whether another process on this machine has said it, or one before torchrun started all of them again.
+    """Whether another process on this machine has reported it, possibly before torchrun restarted all of them.
 
-    Where torchrun keeps no store of its own (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) nothing is known of those before,
-    nor of others before they have joined: then the first process of each machine says it.
+    If torchrun keeps no store of its own (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1), nothing is known about earlier
+    processes, nor about others before they have joined: then the first process of each machine reports it.
     """
     machine = os.environ.get("GROUP_RANK", "0")
     key = f"seqtool/said/{machine}/{hashlib.sha256(sentence.encode()).hexdigest()}"
-    if isinstance(error, LostConnectionError):  # one loss is not another
+    if isinstance(error, LostConnectionError):  # each loss is reported
         key = _key(f"lost/{machine}")
     try:
         store = _store
@@ -125,16 +125,16 @@ def is_said(error: Exception, sentence: str) -> bool:
 
 
 def _key(name: str) -> str:
-    """In the store, of these processes and not of those that torchrun starts in their place."""
+    """A key in the store for these processes, different from that of processes restarted in their place."""
     return f"seqtool/{os.environ['TORCHELASTIC_RESTART_COUNT']}/{name}" if store_stays() else f"seqtool/{name}"
 
 
 def store_stays() -> bool:
-    """Whether the store is torchrun's own, which also those have that it starts anew."""
+    """Whether the store is torchrun's own, which restarted processes share."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _first_line(error: Exception) -> str:
-    """Its first sentence, without the place in torch's source."""
+    """The error's first sentence, without the place in torch's source."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[\S+:\d+\] *", "", line).split(". ")[0].rstrip(". ")

@@ -1,4 +1,4 @@
-"""Files: text that is read line by line, plain or .gz, JSON of our own, and files that are written whole."""
+"""Files: reading text line by line, plain or .gz, reading seqtool's own JSON, and writing files atomically."""
 
 import gzip
 import json
@@ -22,16 +22,16 @@ DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
 
 def config_directory() -> Path:
-    """The configurations: the package's copy where it is installed from a wheel, otherwise the checkout's."""
+    """The configurations: the package's copy if it is installed from a wheel, otherwise the checkout's."""
     package = Path(__file__).resolve().parent.parent
     return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
 
 
 def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = False) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, by default without their ends: \n or \r\n, and nothing else, ends a line.
+    r"""The lines of a UTF-8 file, by default without line ends: only \n or \r\n ends a line.
 
-    Raises InputError where the file is missing, no file, empty (unless it `may_be_empty`), not UTF-8, or a .gz that is
-    damaged, and where a line is longer than any text has.
+    Raises InputError if the file is missing, not a file, empty (unless it `may_be_empty`), not UTF-8, or a damaged .gz,
+    or if a line is longer than in any real text.
     """
     number = 0
     check_file(path)
@@ -40,7 +40,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
                 if len(line) == LONGEST:
                     raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
-                if number == 1 and not (line := line.removeprefix(BOM)):  # nothing but the mark
+                if number == 1 and not (line := line.removeprefix(BOM)):  # only the mark
                     number = 0
                     break
                 yield line.decode() if with_ends else line.removesuffix(b"\n").removesuffix(b"\r").decode()
@@ -60,7 +60,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
 
 
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Line by line the pairs of two files. Raises InputError where one ends before the other."""
+    """The pairs of two files, line by line. Raises InputError if one ends before the other."""
     counts = [0, 0]
     for first, second in zip_longest(read_lines(source), read_lines(target)):
         counts[0] += first is not None
@@ -74,7 +74,7 @@ def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file with source, tab, target on each line. Raises InputError on any other line."""
+    """The pairs of a file with source, tab, target on each line. Raises InputError for any other line."""
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
@@ -86,7 +86,7 @@ def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_file(path: Path) -> Path:
-    """The path again; raises InputError unless it is a file that can be read more than once."""
+    """Returns the path; raises InputError unless it is a file that can be read more than once."""
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     if path.is_dir():
@@ -97,8 +97,8 @@ def check_file(path: Path) -> Path:
 
 
 def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """What the JSON says; `pairs` makes its objects. Raises ValueError on whatever is wrong with it, including numbers
-    of thousands of digits and thousands of brackets.
+    """The value of the JSON; `pairs` makes its objects. Raises ValueError if anything is wrong with it, including
+    numbers of thousands of digits and thousands of brackets.
     """
     text = content if isinstance(content, str) else content.decode("utf-8-sig")
     try:
@@ -108,8 +108,8 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that seqtool wrote. Raises ValueError on what it never writes: another kind of value,
-    deep nesting, text that UTF-8 cannot hold, a pipe or device.
+    """The object in a JSON file that seqtool wrote. Raises ValueError for what it never writes: another kind of value,
+    deep nesting, text that UTF-8 cannot encode, a pipe or device.
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file")
@@ -124,7 +124,7 @@ def _check_plain(value: Any, depth: int) -> None:
     if depth > DEEPEST:
         raise ValueError("too many brackets within brackets")
     if isinstance(value, str):
-        value.encode()  # JSON may hold half of a surrogate pair
+        value.encode()  # JSON may hold half a surrogate pair
     elif isinstance(value, dict):
         _check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
@@ -133,7 +133,7 @@ def _check_plain(value: Any, depth: int) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """At `path` there is never a part of the file, even where the power fails. One that is replaced keeps its mode."""
+    """Write a file so that `path` never has just part of it, even if the power fails. A replaced file's mode stays."""
     with beside(path) as temporary, _created(temporary, path) as file:
         file.write(content)
         sync(file)
@@ -141,7 +141,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file to write that takes its place, and its mode, when it is complete; an error leaves what was there."""
+    """A text file to write that replaces `path` when it is complete, with its mode; an error leaves the old file."""
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file to write to.")
     if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
@@ -168,7 +168,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path to write to, whose file takes the place of `path` when it is complete; an error leaves what was there."""
+    """A path to write to, whose file replaces `path` when it is complete; an error leaves the old file."""
     temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}")
     try:
         with naming(path):
@@ -184,21 +184,21 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def sync(file: IO[Any]) -> None:
-    """Have what was written to the file on the disk."""
+    """Force the file's written content to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _created(path: Path, like: Path) -> BinaryIO:
-    """A new file to write, and to read again, with the mode of the one that it is to replace, if there is one."""
+    """A new file to write and read, with the mode of the file that it is to replace, if there is one."""
     if not like.exists():
         return path.open("w+b")
     path.touch(0o600)
     file = path.open("w+b")
-    path.chmod(stat.S_IMODE(like.stat().st_mode))  # after it is opened: it may say that nobody writes
+    path.chmod(stat.S_IMODE(like.stat().st_mode))  # after opening: the mode may forbid writing
     return file
 
 
 def one_line(text: str) -> str:
-    """Whatever a file may be called, as one line of UTF-8 without tabs."""
+    """Any file name as one line of UTF-8 without tabs."""
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())

@@ -1,4 +1,4 @@
-"""Files that commands write: never over what they read, and kept as far as they are when a command is stopped."""
+"""Files that commands write: never over their inputs, and kept as far as finished if a command is stopped."""
 
 import os
 import shutil
@@ -13,13 +13,13 @@ from typing import TextIO
 from seqtool.errors import InputError
 from seqtool.runtime.files import replacing
 
-NOT_ENDED = "not ended"  # the last field of a hypothesis that was cut at its maximum length, in n-best lists
+NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str, str | int]]) -> None:
-    """Raise InputError where two outputs are one file, or an output is a file that is read, also by way of links.
+    """Raise InputError if two outputs are one file, or an output is also an input, even through links.
 
-    outputs: paths by setting; inputs: what to call each in the message, and its path or descriptor.
+    outputs: paths by setting; inputs: each one's name in the message, and its path or descriptor.
     """
     written = {name: path for name, path in outputs.items() if path is not None}
     identities = {name: _identity(path) for name, path in written.items()}
@@ -39,8 +39,8 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
 
 @contextmanager
 def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
-    """A file that takes its place when it is complete, as `replacing` makes it. Where Ctrl-C, a signal or a failing
-    machine ends the work early, what was written is kept beside it, and standard error says where it is and how much is
+    """A file that replaces `path` when it is complete, as in `replacing`. If Ctrl-C, a signal or a machine failure
+    ends the work early, the finished part is kept beside it, and standard error says where it is and how much is
     `finished`. Bad input and a full disk leave nothing.
     """
     with replacing(path) as stream:
@@ -64,7 +64,7 @@ def _keep(stream: TextIO, path: Path, finished: str) -> None:
 
 
 def _identity(file: str | int) -> tuple[int, int] | str | None:
-    """Equal for two names of one file, there or not; None for a device or pipe, which writing does not replace."""
+    """Equal for two names of one file, existing or not; None for a device or pipe, which writing does not replace."""
     try:
         found = os.stat(file)  # noqa: PTH116 a descriptor is no path
     except OSError:

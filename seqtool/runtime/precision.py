@@ -1,4 +1,4 @@
-"""In which type matrices are multiplied: mixed precision (AMP, `precision=`), and oneDNN for fp32 on a CPU."""
+"""The number type in which matrices are multiplied: mixed precision (AMP, `precision=`), and oneDNN for fp32 on a CPU."""
 
 import os
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ import torch
 from seqtool.errors import InputError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-KEPT_SHAPES = "64"  # shapes for which torch keeps what it has prepared for oneDNN
+KEPT_SHAPES = "64"  # shapes for which torch caches oneDNN's prepared products
 
 
 def check_precision(device: torch.device, precision: str) -> None:
-    """Raise InputError where the device cannot compute in this precision."""
+    """Raise InputError if the device cannot compute in this precision."""
     if precision not in PRECISIONS:
         raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
     if precision == "fp16" and device.type == "cpu":
@@ -32,11 +32,11 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Have oneDNN multiply fp32 matrices on a CPU. Gives False and leaves them to MKL where that would lose precision.
+    """Have oneDNN multiply fp32 matrices on a CPU. Yields False and leaves them to MKL if that would lose precision.
 
-    MKL, torch's choice on x86, does not use AVX-512 on other processors than Intel's and is half as fast there. oneDNN
+    MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN
     takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
-    torch would keep another 0.2 GB for as many, which saves no time.
+    torch would cache another 0.2 GB for as many, which saves no time.
     """
     os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     if not _onednn_is_exact():
@@ -48,8 +48,8 @@ def onednn() -> Iterator[bool]:
 
 @cache
 def _onednn_is_exact() -> bool:
-    """torch's only switch for oneDNN also lets it round to bf16, which it does on processors with units for bf16 (AMX,
-    Arm). So it is tried with numbers that rounding would change.
+    """Whether oneDNN keeps full fp32: torch's only switch for it also lets it round to bf16, as it does on processors
+    with units for bf16 (AMX, Arm). So it is tried with numbers that rounding would change.
     """
     if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
         return False

@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress_bar(*, total: int | None, unit: str, description: str, start: int = 0, shown: bool = True) -> tqdm:
-    """A bar on standard error; where that is no terminal, a line now and then."""
+    """A bar on standard error; if that is not a terminal, an occasional line."""
     bar: tqdm = tqdm(
         total=total,
         initial=start,

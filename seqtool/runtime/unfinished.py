@@ -1,7 +1,7 @@
-"""What a preparation that was ended early has left, and the next one goes on from: vocabularies and training examples,
+"""The progress of an interrupted preparation, from which the next one resumes: vocabularies and training examples,
 or the annotation vectors of images.
 
-It stands in `progress.json` beside the unfinished files, which are cut back to what it says.
+It is recorded in `progress.json` beside the unfinished files, which are cut back to the recorded lengths.
 """
 
 import json
@@ -20,11 +20,11 @@ SHARD = 1_000_000  # training examples after which progress is noted
 
 
 class UnfinishedError(InputError):
-    """What ended a preparation is not its input: what is prepared is kept, and the next preparation goes on with it."""
+    """A preparation ended, but not because of its input: its results are kept, and the next preparation resumes."""
 
 
 class Unfinished:
-    """The progress in a directory; everything else there goes where nothing is noted."""
+    """The progress in a directory; if none is noted, everything else there is removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / PROGRESS
@@ -38,16 +38,16 @@ class Unfinished:
             directory.mkdir()
 
     def note(self, **progress: Any) -> None:
-        """That this is on the disk now."""
+        """Note that this is on the disk now."""
         self.known |= progress
         write_whole(self._path, json.dumps(self.known).encode())
 
     @contextmanager
     def noting(self, name: str, keep: Callable[[Mapping[str, Any]], None]) -> Iterator[Callable[..., None]]:
-        """Around work which says by `reached(so_far, due=…)` how far it is: that is noted where it is due, and when the
-        work ends early. `keep` has on the disk what was written so far.
+        """Encloses work that reports its progress by `reached(so_far, due=…)`; this is noted if it is `due`, and when
+        the work ends early. `keep` forces to the disk what was written so far.
         """
-        last: Mapping[str, Any] | None = None  # since it was begun
+        last: Mapping[str, Any] | None = None  # since the work began
 
         def reached(so_far: Mapping[str, Any], *, due: bool) -> None:
             nonlocal last
@@ -59,15 +59,15 @@ class Unfinished:
         try:
             yield reached
         except BaseException:
-            with suppress(OSError):  # of a full disk
+            with suppress(OSError):  # the disk may be full
                 if last is not None:
                     reached(last, due=True)
             raise
 
 
 def keep(file: IO[bytes], size: int) -> None:
-    """Have the first bytes of a file on the disk, which were flushed, and nothing more: what a full disk would not take
-    still waits in the file's buffer.
+    """Cut a file to its first `size` bytes, already flushed, and force these to the disk. Bytes that a full disk
+    refused may still be in the file's buffer.
     """
     os.ftruncate(file.fileno(), size)
     os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Work shared out over processes, its results in order."""
+"""Work shared out over processes, with results in order."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
 ) -> Generator[Result, None, None]:
-    """What `function`, of a module, gives for each task; two tasks a worker are under way, however many there are.
-    Workers are spawned, so that no thread or GPU of this process is copied; a single one is this process.
+    """The results of `function`, which a module defines, for each task; at any time each worker has two tasks.
+    Workers are spawned, so that no thread or GPU of this process is copied; a single worker is this process itself.
     """
     if workers == 1:
         yield from map(function, tasks)
@@ -46,18 +46,18 @@ def in_order(
 
 
 def number(processes: int | None) -> int:
-    """Of workers: `processes`, or one a CPU, up to 8."""
+    """The number of workers: `processes`, or one per CPU, up to 8."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processes or min(MOST, cpus)
 
 
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle, which then ends the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and then ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end its workers, and they would wait for work for ever."""
+    """End this worker with its parent: a killed parent cannot do so, and the worker would wait for ever."""
     parent = parent_process()
     if parent is not None:
         parent.join()

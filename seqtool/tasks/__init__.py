@@ -1,4 +1,4 @@
-"""The tasks, and which of them is meant: the only place that decides it. A new task is a line here and a file."""
+"""The tasks, and the only place that decides which one applies. A new task is a line here and a file."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -12,18 +12,18 @@ from seqtool.tasks.task import Task, said
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by what the data hold
-# By what a model reads, where a checkpoint does not say.
+TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by the kind of data
+# By what a model reads, if a checkpoint does not record its task.
 EARLIER = {"text": "translation", "images": "captioning", "nothing": "language_modelling"}
 
 
 def of(config: DictConfig) -> Task:
-    """The task that the data are for: they tell it without torch, which models import (`Task.check_model`)."""
+    """The task that the data are for; unlike a model, data can tell without importing torch (`Task.check_model`)."""
     return _named(TASKS[said(located(config.data, trusted=True), "holds", TASKS, "data")])
 
 
 def of_checkpoint(found: "Checkpoint") -> Task:
-    """The task that a checkpoint was trained for: the one that it records, or else what its model reads."""
+    """The task that a checkpoint was trained for: the one that it records, or else the one for its model's input."""
     if found.task is None:
         return _named(EARLIER[found.reads])
     if found.task not in TASKS.values():
@@ -32,5 +32,5 @@ def of_checkpoint(found: "Checkpoint") -> Task:
 
 
 def _named(name: str) -> Task:
-    task: Task = importlib.import_module(f"{__name__}.{name}").TASK  # a task's file imports what only it needs
+    task: Task = importlib.import_module(f"{__name__}.{name}").TASK  # imported only when needed, with its dependencies
     return task

@@ -25,7 +25,7 @@ from seqtool.training.validation import ValidationSettings, Validator
 
 
 class Captioning(Task):
-    """Images with captions; BLEU-4 and CIDEr-D of what is written against all captions of an image."""
+    """Images with captions; BLEU-4 and CIDEr-D of decoded captions against all captions of an image."""
 
     name = "captioning"
     reads = "images"
@@ -35,7 +35,7 @@ class Captioning(Task):
     usage = "seqtool caption checkpoint={checkpoint} images=FILE"
 
     def prepare(self, config: DictConfig) -> Cache:
-        """The images too, as the model's encoder reads them: as annotation vectors where it is frozen."""
+        """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
         self.check_model(config)
         if not isinstance(config.model.encoder, DictConfig):
             raise InputError(f"Setting 'model.encoder' is a group of settings, not {config.model.encoder}.")
@@ -49,7 +49,7 @@ class Captioning(Task):
         return prepare_captions(data, encoder, device=choose_device(machine.device))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """Its encoder's default weights must be there, or to be had, where they are wanted."""
+        """The encoder's default weights, if wanted, must exist or be available for download."""
         super().check(config, pretrained=pretrained)
         if pretrained:
             check_default_weights(typed(EncoderSettings, config.model.encoder))
@@ -60,7 +60,7 @@ class Captioning(Task):
         return model
 
     def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:
-        """An image encoder that is fine-tuned is trained from a step and at a rate of its own."""
+        """A fine-tuned image encoder has its own first step of training and its own learning rate."""
         encoder, backbone = config.model.encoder, list(model.backbone.parameters())
         others = [one for name, one in model.named_parameters() if not name.startswith("backbone.")]
         groups: list[dict[str, Any]] = [{"params": others, "from_step": 0}]
@@ -71,13 +71,13 @@ class Captioning(Task):
     def check_weights(
         self, model: ImageCaptioner[Any], config: DictConfig, cache: Cache, path: Path, *, going_on: bool
     ) -> None:
-        """A frozen backbone must be the one whose annotation vectors are stored: the model would be trained on one and
-        describe images with the other.
+        """A frozen backbone must be the one whose annotation vectors are stored; otherwise the model would be trained
+        with one and describe images with the other.
         """
         if cache.store.fits(model.backbone):
             return
         weights = config.model.encoder.weights
-        added = "++" if going_on else ""  # a run that goes on is named without its model, which has the setting
+        added = "++" if going_on else ""  # a resumed run is named without its model, which has the setting
         raise InputError(
             f"{path} has another backbone than model.encoder.weights={'null' if weights is None else weights} gives, "
             f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."

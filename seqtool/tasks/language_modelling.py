@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LanguageModelling(Task):
-    """A text, in streams; bits a character of its end, whose tokens are predicted one after another."""
+    """A text, in streams; scored by bits per character of its end, whose tokens are predicted one by one."""
 
     name = "language_modelling"
     reads = "nothing"
@@ -31,7 +31,7 @@ class LanguageModelling(Task):
         return prepare_text(with_vocabulary_found(config.data))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """A text has no sentences to be batched by length, or to be written and scored."""
+        """A text has no sentences to batch by length, or to decode and score."""
         super().check(config, pretrained=pretrained)
         usual = defaults("train")
         given = [
@@ -49,7 +49,7 @@ class LanguageModelling(Task):
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "StreamValidator":
-        """As many streams side by side as are trained on."""
+        """Validates on as many parallel streams as training uses."""
         from seqtool.training.validation import StreamValidator  # imports torch
 
         streams = Streams(cache.split("valid").stream, rows=train.batch_size, steps=train.bptt)

@@ -1,7 +1,7 @@
-"""What a task is: everything that differs between them when data are prepared, and models trained and used.
+"""The interface of a task: everything that differs between tasks in preparing data and in training and using models.
 
-A task is told by what its data hold, and its models must be those that read that. Nothing here, in `translation.py`
-and in `language_modelling.py` imports torch before it is needed: preparing text does without.
+The kind of data determines the task, and its models must read that kind. This module, `translation.py`
+and `language_modelling.py` import torch only when it is needed: preparing text does without it.
 """
 
 import copy
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import Validating, ValidationSettings
 
-PARTS = ("source_vocabulary", "target_vocabulary", "pretrained")  # what a model is given besides its settings
-READERS = {  # by what models read: what they do, the data that they are for, and an example of them
+PARTS = ("source_vocabulary", "target_vocabulary", "pretrained")  # a model's arguments besides its settings
+READERS = {  # by what models read: what they do, their kind of data, and an example
     "text": ("translates sentences", "pairs", "model=bahdanau"),
     "images": ("describes images", "captions", "model=show_tell"),
     "nothing": ("continues text", "text", "model=language_model"),
@@ -36,11 +36,11 @@ READERS = {  # by what models read: what they do, the data that they are for, an
 
 
 class Task(ABC):
-    """One task. name: as checkpoints record it and `task=` says it; reads: what its models read.
+    """One task. name: in checkpoints' records and in `task=`; reads: what its models read.
 
-    scores: of a validation, besides the loss (`metrics.scores`); the first says which is the best where train.best_by
-    does not. unit: what a training split is counted in. predictor: the class of what uses a trained model, by its name,
-    since its module imports torch; usage: the command line that uses one.
+    scores: of a validation, besides the loss (`metrics.scores`); the first decides which is best unless train.best_by
+    does. unit: what a training split is counted in. predictor: the name of the class that uses a trained model, since
+    its module imports torch; usage: the command line that uses one.
     """
 
     name: str
@@ -52,14 +52,14 @@ class Task(ABC):
 
     @abstractmethod
     def prepare(self, config: DictConfig) -> "Cache":
-        """The cache of `config.data`, made where it is not there. InputError on data that cannot be used."""
+        """The cache of `config.data`, made if it does not exist. InputError for data that cannot be used."""
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> "Cache":
-        """The same for a run that goes on from a checkpoint."""
+        """The same for a run that resumes from a checkpoint."""
         return self.prepare(config)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """Raise InputError on settings of a run that mean nothing for this task or that its model would refuse, before
+        """Raise InputError for settings of a run that mean nothing for this task or that its model would refuse, before
         any data are prepared. `pretrained` as for `make_model`.
         """
         self.check_model(config)
@@ -78,7 +78,7 @@ class Task(ABC):
         check_settings(config.model, parts=PARTS)
 
     def check_model(self, config: DictConfig) -> None:
-        """Raise InputError unless the model reads what the data hold."""
+        """Raise InputError unless the model reads this kind of data."""
         model, corpus = located(config.model, trusted=True), located(config.data, trusted=True)
         reads = said(model, "reads", READERS, "model")
         if reads == self.reads:
@@ -92,8 +92,8 @@ class Task(ABC):
         )
 
     def make_model(self, config: DictConfig, cache: "Cache", *, pretrained: bool) -> "EncoderDecoder[Any]":
-        """The model, its weights not yet what `initialisation` says. `pretrained`: an image encoder's weights are
-        wanted, not those of a checkpoint.
+        """The model, before `initialisation`. `pretrained`: load an image encoder's pretrained weights; otherwise a
+        checkpoint will supply them.
         """
         from seqtool.models.contract import EncoderDecoder  # imports torch
 
@@ -102,28 +102,28 @@ class Task(ABC):
         return model
 
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
-        """What is trained, in groups, each `from_step` on and with optimiser settings of its own where it has some."""
+        """The parameters in groups, each trained from its `from_step` on, perhaps with its own optimiser settings."""
         return [{"params": list(model.parameters()), "from_step": 0}]
 
     def check_weights(  # noqa: B027 most tasks have nothing to check
         self, model: Any, config: DictConfig, cache: "Cache", path: Path, *, going_on: bool
     ) -> None:
-        """Raise InputError where the weights that the model has from the checkpoint at `path` do not go with the cache;
-        `going_on`: with a run, which began with that cache.
+        """Raise InputError if the model's weights, from the checkpoint at `path`, do not match the cache;
+        `going_on`: a run resumes, which began with that cache.
         """
 
     def examples(self, cache: "Cache", settings: "TrainSettings") -> Any:
-        """What is trained on: `labels`, `collate` and `epoch`, as a split has them."""
+        """The training examples, with a split's `labels`, `collate` and `epoch`."""
         return cache.split("train")
 
     @abstractmethod
     def validator(
         self, cache: "Cache", settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validating":
-        """What scores the model on the cache's validation set."""
+        """The validator that scores the model on the cache's validation set."""
 
     def load(self, checkpoints: str | Sequence[str], **settings: Any) -> Any:
-        """What uses a trained model, or an ensemble of several; settings as on the command line."""
+        """The predictor for a trained model or an ensemble of several; settings as on the command line."""
         return resolve_name(self.predictor).load(checkpoints, **settings)
 
     def use(self, checkpoint: str) -> str:
@@ -132,7 +132,7 @@ class Task(ABC):
 
 
 def said(named: Any, attribute: str, known: Collection[str], setting: str) -> str:
-    """What a class says that its models `reads` or its data `holds`. InputError where that is none of the known."""
+    """A class's attribute `reads` (a model's) or `holds` (a corpus's). InputError unless its value is a known one."""
     answer = getattr(named, attribute, None)
     if answer not in known:
         raise InputError(
@@ -142,7 +142,7 @@ def said(named: Any, attribute: str, known: Collection[str], setting: str) -> st
 
 
 def with_vocabulary_found(data: DictConfig) -> DictConfig:
-    """The settings, where a run's vocabulary is to be used again with its best checkpoint in the place of the run."""
+    """The settings; if a run's vocabulary is to be reused, with the run replaced by its best checkpoint."""
     reuse = OmegaConf.select(data, "vocabulary.reuse")
     if not isinstance(reuse, str) or not (Path(reuse) / "checkpoints").is_dir():
         return data

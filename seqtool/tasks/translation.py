@@ -26,7 +26,7 @@ log = logging.getLogger("seqtool")
 
 
 class Translation(Task):
-    """Sentence pairs; BLEU of what is written against one reference for each sentence."""
+    """Sentence pairs; BLEU of decoded translations against one reference per sentence."""
 
     name = "translation"
     reads = "text"
@@ -39,7 +39,7 @@ class Translation(Task):
         return prepare_pairs(with_vocabulary_found(config.data))
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
-        """Where the sources have gone, the cache that the run was trained from does."""
+        """If the original files are gone, falls back on the cache from which the run was trained."""
         from seqtool.training import moved_data  # imports torch
 
         try:

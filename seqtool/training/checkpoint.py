@@ -1,19 +1,19 @@
-"""Checkpoints: directories without pickle that are complete or are not there.
+"""Checkpoints: directories without pickle that are either complete or absent.
 
     runs/NAME/checkpoints/step-0001234/
         model.safetensors      the weights
         training.safetensors   tensors of the optimiser and of the random generators (not in exported models)
-        checkpoint.json        config, progress, versions, what the data were
-        source.vocabulary …    as the cache has them
+        checkpoint.json        config, progress, versions, digests of the data
+        source.vocabulary …    the cache's vocabularies
         manifest.json          size and SHA-256 of every file above
 
 A checkpoint is written beside its place, synced and renamed into it. One whose step was not validated is called
-step-0001234-stopped where a signal asked for it, and step-0001234-saved where train.save_minutes did; the next one
-replaces it. The progress of the newest one says which is the best.
+step-0001234-stopped if a signal asked for it, and step-0001234-saved if train.save_minutes did; the next one
+replaces it. The progress in the newest one says which is the best.
 
-One that comes from elsewhere runs no code but that of modules which the user trusts, and nothing in it is believed
-before it is checked: the files must be what the manifest says, the record must have the right kinds of values, and a
-model is built without memory and compared with the tensors' shapes before any of them is read.
+A checkpoint from elsewhere runs no code except that of modules which the user trusts, and everything in it is
+checked before use: the files must match the manifest, the record must have the right kinds of values, and a
+model is built without memory and compared with the tensors' shapes before any tensor is read.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` write
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint directory says, its tensors not yet read. task: None in those of earlier versions; trust: the
-    modules, besides this package, whose classes it may name.
+    """A checkpoint directory's record; its tensors are not yet read. task: None in checkpoints of earlier versions;
+    trust: the modules, besides this package, whose classes it may name.
     """
 
     path: Path
@@ -66,7 +66,7 @@ class Checkpoint:
 
     @property
     def reads(self) -> str:
-        """What the model reads, as its class says. InputError on a class that is not a model's."""
+        """What the model reads, as its class says. InputError if that is not the class of a model."""
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         return model.reads
 
@@ -77,7 +77,7 @@ class Checkpoint:
     def load_model(self, make: Callable[[], M]) -> M:
         """The model that `make` builds, with these weights; InputError as for `load_weights`.
 
-        It is built on torch's meta device: what the settings ask for takes no memory before it is known to be there.
+        It is built on torch's meta device, so it takes no memory before its tensors are known to exist.
         """
         with torch.device("meta"), Unfilled():
             model = make()
@@ -85,7 +85,7 @@ class Checkpoint:
         return model
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the weights by name; none of them is read."""
+        """The weights' shapes by name; no weight is read."""
         with opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
@@ -127,7 +127,7 @@ def save(
 ) -> None:
     """Write a checkpoint at `path`, which a reader sees complete or not at all.
 
-    `data` is what a cache says of the files it was made from. OSError with `path` where the disk is full.
+    `data` are a cache's digests of the files it was made from. OSError with `path` if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -154,7 +154,7 @@ def save(
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in a directory; InputError where it is damaged, incomplete or of another format."""
+    """The checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
     try:
         for name, expected in read_record(path / MANIFEST).items():
             file = path / Path(name).name
@@ -195,7 +195,7 @@ def _find(path: Path) -> Checkpoint:
     last = newest(run)
     if which == "last":
         return last
-    for average_of_last in map(read, list_averages(run)):  # made when the run ended, and only where it scored better
+    for average_of_last in map(read, list_averages(run)):  # made when the run ended, only if it scored better
         if average_of_last.progress["step"] == last.progress["step"]:
             return average_of_last
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
@@ -224,12 +224,12 @@ def newest(run: Path) -> Checkpoint:
 
 
 def step_name(step: int) -> str:
-    """What the checkpoint of a step that was validated is called."""
+    """The name of the checkpoint of a step that was validated."""
     return f"step-{step:07d}"
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """A run's checkpoints by step, oldest first, without averages; of one step that before its validation first."""
+    """A run's checkpoints by step, oldest first, without averages; of one step, that before its validation first."""
     found = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
     return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in found if match)]
 
@@ -239,14 +239,14 @@ def list_averages(run: Path) -> list[Path]:
 
 
 def remove_unfinished(run: Path) -> None:
-    """Remove the parts that a killed process left. Files of others, such as .DS_Store and .nfs…, stay."""
+    """Remove partial checkpoints left by a killed process. Other files, such as .DS_Store and .nfs…, stay."""
     for path in (run / "checkpoints").glob(".*"):
         if UNFINISHED.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint; it first takes a name nobody looks for, so it is never seen in part."""
+    """Delete a checkpoint; it is first renamed to a name that nothing looks for, so no one ever sees part of it."""
     doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # NFS may still have files under an earlier one
     path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)  # NFS keeps the files that another process has open

@@ -1,4 +1,4 @@
-"""What a checkpoint's record, checkpoint.json, may hold: nothing in it is taken on trust."""
+"""Checks of a checkpoint's record, checkpoint.json: nothing in it is taken on trust."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from typing import Any
 
 FORMAT = 1
 AVERAGE = "average-"
-CHECKPOINT = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # a name, which leads to no other directory
+CHECKPOINT = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # a name; no path to another directory
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
-LARGEST = 2**53  # of a number
+LARGEST = 2**53  # the largest number allowed
 
 
 def check_record(record: Mapping[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError unless everything in the record is of its kind."""
+    """Raise TypeError, ValueError or KeyError unless every value in the record is of the right kind."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
     groups = [config["model"], record["versions"], record.get("data", {}), progress.get("meter", {}), *scores]

@@ -1,4 +1,4 @@
-"""The weights that a run begins with: fresh ones, those of another run, or its own of when it was stopped."""
+"""The weights that a run begins with: fresh ones, those of another run, or its own from when it was stopped."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
 
 
 def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
-    """Initialise the model, with word vectors from files where they are named."""
+    """Initialise the model, with word vectors from files if any are named."""
     initialise(model, config.initialisation)
     for side, known in cache.vocabularies.items():
         file = config.embeddings[side]
@@ -36,7 +36,7 @@ def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
 
 
 def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
-    """What `init_from` names. InputError where its weights cannot be this model's."""
+    """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
     found = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
@@ -47,7 +47,7 @@ def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Chec
 
 
 def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
-    """Fill the model from a checkpoint. InputError, which `what` begins, where its vocabularies are not the cache's."""
+    """Fill the model from a checkpoint. InputError, beginning with `what`, if its vocabularies are not the cache's."""
     theirs = load_all(found.path, list(cache.vocabularies))
     if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
         raise InputError(

@@ -1,6 +1,6 @@
-"""How much of the loss's gradient reaches each time step: vanishing and exploding gradients, visible.
+"""How much of the loss's gradient reaches each time step: vanishing and exploding gradients made visible.
 
-The loss here is −log p of each sentence's last token alone, EOS, so that what arrives at step t has travelled through
+The loss here is −log p of only each sentence's last token, EOS, so that the gradient at step t has passed through
 every step between: ‖∂loss/∂h_t‖ is the product of Jacobians of the lectures (Bengio et al. 1994; Pascanu et al. 2013).
 """
 
@@ -25,9 +25,9 @@ PROBES = 64  # sentence pairs, at most
 
 
 def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.device, step: int) -> None:
-    """Add a step that was not measured before to the run's `gradient_flow.jsonl`, and draw all its measurements.
+    """Add a step, unless already measured, to the run's `gradient_flow.jsonl`, and plot all its measurements.
 
-    Each is on the same training pairs, of one source length, a rather long one.
+    Each uses the same training pairs, all of one, rather long, source length.
     """
     path = run / "gradient_flow.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -1,6 +1,6 @@
 """What hard attention adds to −log p: terms whose gradient estimates the bound's (Xu et al. 2015, section 4.1), and its
-baseline. The estimate is without bias where λ_r = 1 and nothing else is asked for (entropy, doubly stochastic
-penalty, label smoothing, soft rows).
+baseline. The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic penalty, label smoothing
+or soft row.
 """
 
 import torch
@@ -17,8 +17,8 @@ def terms(
 ) -> Scalar:
     """−λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
 
-    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has an R of its own,
-    of y_t and the words after it: what came before does not depend on it, so the mean is the same.
+    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that of
+    y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
     """
     earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
     b = baseline(earned, sampled.samples, average, leave_one_out=penalties.baseline == "leave_one_out")
@@ -29,8 +29,8 @@ def terms(
 def baseline(
     earned: Float[Tensor, "n t"], samples: int, average: Scalar, *, leave_one_out: bool
 ) -> Float[Tensor, "n t"] | Scalar:
-    """b for what each row earned (with credit=caption one number, t = 1): the moving average as it was before these
-    samples, or the mean of the image's others.
+    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, or the
+    mean of the image's other samples.
     """
     if leave_one_out:
         each = earned.view(-1, samples, earned.shape[1])
@@ -40,6 +40,6 @@ def baseline(
 
 
 def moved(average: Scalar, reward: Scalar, decay: float) -> Scalar:
-    """The moving average after a reward, b ← 0.9 b + 0.1 R (`decay`); the first starts it, one not finite leaves it."""
+    """The moving average after a reward, b ← 0.9 b + 0.1 R (`decay`); the first initialises it, NaN or ∞ leaves it."""
     after = torch.where(average.isnan(), reward, decay * average + (1 - decay) * reward)
     return torch.where(reward.isfinite(), after, average)

@@ -1,6 +1,6 @@
-"""What training minimises.
+"""The loss that training minimises.
 
-Of a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
+For a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
 doubly stochastic penalty (Xu et al. 2015, section 4.2.1); with hard attention, the terms of `hard_attention_loss.py`.
 """
 
@@ -24,9 +24,9 @@ Scalar = Float[Tensor, ""]
 class Loss(NamedTuple):
     """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
 
-    `reward` is what the moving average of hard attention takes in, Σ_t log p(y_t), a mean over the rows that drew their
-    attention; NaN where none did, None without hard attention. `state` is what the next batch of the same streams
-    starts from, None where examples stand by themselves; no gradient goes back through it.
+    `reward` updates the moving average of hard attention: Σ_t log p(y_t), a mean over the rows that drew their
+    attention; NaN if none did, None without hard attention. `state` is the first state of the same streams' next
+    batch, None if examples are independent; no gradient flows back through it.
     """
 
     total: Scalar
@@ -38,7 +38,7 @@ class Loss(NamedTuple):
 class TrainingLoss(nn.Module):
     """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
 
-    `baseline` is the moving average of the reward, NaN before the first. The training loop moves it, by `observe`, and
+    `baseline` is the moving average of the reward, NaN before the first. The training loop updates it (`observe`) and
     saves it.
     """
 
@@ -51,7 +51,7 @@ class TrainingLoss(nn.Module):
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
-        """Of streams that go on, `state` is what the batch before left."""
+        """For streams that continue, `state` is the last state of the batch before."""
         output = self.model(batch.source, batch.inputs, state)
         if output.sampled is not None:
             return self._of_samples(output, output.sampled, batch.labels)
@@ -74,8 +74,8 @@ class TrainingLoss(nn.Module):
         return Loss(total, nll.sum())
 
     def _of_samples(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
-        """Hard attention: −log p(y|s) and its own terms, the mean over an image's rows. A row that took the expected
-        context has −log p(y) alone; the doubly stochastic penalty is every row's.
+        """Hard attention: −log p(y|s) and its own terms, then the mean over an image's rows. A row that took the
+        expected context has only −log p(y); the doubly stochastic penalty applies to every row.
         """
         penalty, M = self.model.penalties.doubly_stochastic, sampled.samples  # noqa: N806
         assert output.attention is not None

@@ -1,7 +1,7 @@
-"""The data that a checkpoint was trained with, found again when they or the checkpoint have moved.
+"""Finds the data that a checkpoint was trained with, even if they or the checkpoint have moved.
 
-A checkpoint records the settings of its data and the digests of the files. Their places may be named anew; a relative
-one is looked for in the working directory, and then where the run was started. What is used is known by its digests.
+A checkpoint records the settings of its data and the digests of the files. Settings may give new places; a relative
+place is searched in the working directory, then where the run was started. Digests tell whether it is the same data.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from seqtool.settings import Config, plain, resolved
 from seqtool.training.checkpoint import Checkpoint, sha256
 
 SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files
-CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever they are called
+CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever their names
 log = logging.getLogger("seqtool")
 
 
 def digests(cache: Cache) -> dict[str, Any]:
-    """What a checkpoint records of the data that it was trained with."""
+    """The digests that a checkpoint records of the data that it was trained with."""
     inputs = cache.summary["inputs"]
     if cache.holds != "captions":
         return dict(inputs["text"])
@@ -46,8 +46,8 @@ def digests(cache: Cache) -> dict[str, Any]:
 
 
 def data_settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictConfig:
-    """The settings of the checkpoint's data, with those that are given over them, and the places of the split's files:
-    of those that the checkpoint was trained with if they are there, otherwise, with a warning, of what is.
+    """The settings of the checkpoint's data, overridden by those given, with places where the split's files exist: if
+    possible the files that the checkpoint was trained with, otherwise, with a warning, others.
     """
     stored = {**found.config.get("data", {}), **given}
     other = None
@@ -59,13 +59,13 @@ def data_settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> Di
                 return data
             other = other or data
     if other is not None:
-        log.warning("The data have changed since %s was trained with them: scored is what they are now.", found.path)
+        log.warning("The data have changed since %s was trained with them: scoring them as they are now.", found.path)
         return other
     return cast(DictConfig, resolved({"data": stored}).data)
 
 
 def _from_the_start(found: Checkpoint, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the places that are not given taken from where the run was started, if something is there."""
+    """The settings with places that are not given taken relative to where the run was started, if they exist there."""
     started = _started(found)
 
     def placed(value: Any) -> Any:
@@ -79,7 +79,7 @@ def _from_the_start(found: Checkpoint, values: Mapping[str, Any], given: Mapping
 
 
 def _started(found: Checkpoint) -> Path:
-    """The working directory of the run, in whose runs/NAME/checkpoints/ the checkpoint is; here for one by itself."""
+    """The run's working directory, if the checkpoint is in its runs/NAME/checkpoints/; otherwise the current one."""
     path = found.path.resolve()
     return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
 
@@ -87,7 +87,7 @@ def _started(found: Checkpoint) -> Path:
 def is_there(corpus: Corpus, split: str) -> bool:
     """Whether the split's files exist."""
     if isinstance(corpus, FileCorpus):
-        return all(map(os.path.exists, corpus.files()[split]))  # which may have names that no file can have
+        return all(map(os.path.exists, corpus.files()[split]))  # names may be ones that no file can have
     try:
         corpus.check()
     except InputError:
@@ -109,26 +109,26 @@ def _digest(path: Path) -> str:
 
 
 def is_moved(found: Checkpoint, data: Config) -> bool:
-    """Whether files are named that the checkpoint was not trained with."""
+    """Whether `data` name other files than the checkpoint was trained with."""
     before, now = found.config.get("data", {}), plain(data)
     return any(now.get(name) != before.get(name) for name in SOURCES)
 
 
 def missing(corpus: Corpus) -> list[str]:
-    """The splits of which a file is no longer there."""
+    """The splits with a file that no longer exists."""
     return [split for split in corpus.splits() if not is_there(corpus, split)]
 
 
 def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
-    """The whole caches that were made from the same text as the checkpoint's."""
+    """The complete caches that were made from the same text as the checkpoint's."""
     for file in (file for root in _roots(found, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # damaged, or of another kind or version
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
             if read_record(file)["inputs"]["text"] == found.data:
                 yield Cache(file.parent)
 
 
 def trained_on(found: Checkpoint, data: Config) -> Cache | None:
-    """The cache of sentence pairs that the checkpoint was trained with, where it is there still."""
+    """The cache of sentence pairs that the checkpoint was trained with, if it still exists."""
     limits = plain(data).get("limits")
     for cache in _caches(found, data):
         same = all(
@@ -141,13 +141,13 @@ def trained_on(found: Checkpoint, data: Config) -> Cache | None:
 
 
 def texts(found: Checkpoint, data: Config, split: str) -> Split | None:
-    """The split of a cache that has its text, as none has of the training split."""
+    """The split in a cache that has its text; no cache has that of the training split."""
     usable = (cache for cache in _caches(found, data) if split in cache.splits and split != "train")
     return next((cache.split(split) for cache in usable), None)
 
 
 def how_to_find(found: Checkpoint, data: Config, splits: Sequence[str]) -> str:
-    """The end of the sentence about files of these splits that are not there."""
+    """The end of the sentence about missing files of these splits."""
     values = plain(data)
     names = [split for split in splits if isinstance(values.get(split), str | list)]
     names = names or [name for name in SOURCES if isinstance(values.get(name), str | list)]
@@ -157,7 +157,7 @@ def how_to_find(found: Checkpoint, data: Config, splits: Sequence[str]) -> str:
 
 
 def _roots(found: Checkpoint, data: Config) -> list[Path]:
-    """Where caches are looked for: as the settings say, from here and from where the run was started."""
+    """Where to look for caches: as the settings say, relative to here and to where the run was started."""
     name = plain(data).get("cache")
     if not isinstance(name, str):
         return []

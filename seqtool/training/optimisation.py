@@ -1,4 +1,4 @@
-"""Optimisers by name, and learning-rate schedules as pure functions of how far training is."""
+"""Optimisers by name, and learning-rate schedules as pure functions of training progress."""
 
 import dataclasses
 import inspect
@@ -20,19 +20,19 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
-# What a setting must be, by the type of torch's default for it: torch's optimisers do not check.
+# The kind of value for a setting, by the type of torch's default: torch's optimisers do not check.
 KINDS: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
 
 FUSED = ("adam", "adamw")  # one pass over memory instead of a dozen
 
 Schedule = Callable[[int, float, int], float]
-"""(step from 1, epochs so far as a fraction, plateaus so far) → what the learning rate is multiplied by."""
+"""(step from 1, epochs so far as a fraction, plateaus so far) → the factor of the learning rate."""
 
 
 @dataclasses.dataclass
 class Optimisation:
-    """An optimiser whose learning rates follow a schedule. plateau: how many validations in a row that are not better
-    make a plateau, where the schedule goes by plateaus.
+    """An optimiser whose learning rates follow a schedule. plateau: how many validations in a row without
+    improvement make a plateau, if the schedule uses plateaus.
     """
 
     optimiser: torch.optim.Optimizer
@@ -44,11 +44,11 @@ class Optimisation:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the step that was prepared for last."""
+        """The learning rate of the step that was last prepared."""
         return float(self.optimiser.param_groups[0]["lr"])
 
     def prepare(self, step: int, epoch: float, plateaus: int) -> None:
-        """For this step: the rates, and what is trained, each group of parameters from its `from_step` on."""
+        """Set this step's learning rates, and train each group of parameters only from its `from_step` on."""
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * self.schedule(step, epoch, plateaus)
             for parameter in group["params"]:
@@ -66,7 +66,7 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     parameters = list(parameters)
     name, optimiser, arguments = _named(settings, OPTIMISERS, kind="optimiser", group="optim")
     arguments = _of_their_kinds(optimiser, arguments)
-    others = arguments.keys() & {"foreach", "differentiable"}  # which exclude it
+    others = arguments.keys() & {"foreach", "differentiable"}  # incompatible with `fused`
     if name in FUSED and not others and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
         arguments = {"fused": True, **arguments}
     try:
@@ -77,13 +77,13 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
-    """Raise InputError on settings that `make_optimisation` would refuse, whatever it is to train."""
+    """Raise InputError for settings that `make_optimisation` would refuse for any parameters."""
     make_schedule(plain(schedule))
     make_optimiser(plain(optim), [torch.nn.Parameter(torch.zeros(1))])
 
 
 def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, each of the kind that the optimiser computes with."""
+    """The arguments, each converted to the kind of value that the optimiser computes with."""
     fields: list[Any] = []
     for name, parameter in inspect.signature(optimiser).parameters.items():
         if name in arguments:
@@ -97,7 +97,7 @@ def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[s
 def _named(
     settings: Mapping[str, Any], known: Mapping[str, Any], *, kind: str, group: str
 ) -> tuple[str, Any, dict[str, Any]]:
-    """The name in a group of settings, what it means, and the other settings. An optimiser may be one of one's own."""
+    """The name in a group of settings, what it stands for, and the other settings. An optimiser may be the user's."""
     arguments = dict(settings)
     name = arguments.pop("name", "")
     if not isinstance(name, str):
@@ -146,7 +146,7 @@ def _halve_by_epoch(*, start: float, every: float) -> Schedule:
 
 
 def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
-    """Halved at each plateau; the training loop says when one is reached, after `patience` validations."""
+    """Halved at each plateau; the training loop detects plateaus, after `patience` validations."""
     if patience < 1:
         raise InputError(f"schedule.patience must be at least 1, not {patience}.")
     return lambda step, epoch, plateaus: _warm(step, warmup) * 0.5**plateaus

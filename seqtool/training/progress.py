@@ -1,4 +1,4 @@
-"""How far a run is, and what follows from it: the best checkpoint, patience, plateaus, limits."""
+"""A run's progress, and what follows from it: the best checkpoint, patience, plateaus, limits."""
 
 import math
 from dataclasses import dataclass, field, fields, replace
@@ -9,20 +9,20 @@ from seqtool.training.checkpoint import Checkpoint, step_name
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, is_better
 
-ELSEWHERE = {"optimiser", "scaler"}  # in a checkpoint's record of the progress, but not part of it
+ELSEWHERE = {"optimiser", "scaler"}  # in a checkpoint's record of the progress, but not part of `Progress`
 
 
 @dataclass
 class Progress:
-    """How far a run is: everything besides tensors that a resumed run needs.
+    """A run's progress: everything besides tensors that a resumed run needs.
 
     `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
-    checkpoint and its scores. Patience and schedule look at scheduled validations alone, whose checkpoints are
-    `scheduled` and whose best scores are `yardstick`: `stale` of them were not better, `since_halving` since the rate
-    was last halved, which it was `plateaus` times. So a stop at a limit, which validates out of turn, changes nothing.
-    Steps whose loss or gradient is not finite are `skipped`, `skipped_in_a_row` of them just now; `good` is the last
-    checkpoint with a finite validation loss and no skipped step right before it. `meter` is what the next record of
-    the training loss begins with.
+    checkpoint and its scores. Patience and schedule use only scheduled validations, so that an unscheduled one, at a
+    limit, changes nothing: `scheduled` are their checkpoints, `yardstick` their best scores, `stale` how many in a row
+    were not better, `since_halving` the same since the rate was last halved, `plateaus` how often it was halved.
+    Steps whose loss or gradient is not finite are `skipped`, the latest `skipped_in_a_row` without a break; `good` is
+    the last checkpoint with a finite validation loss and no skipped step right before it. `meter` holds the sums with
+    which the next record of the training loss begins.
     """
 
     step: int = 0
@@ -43,7 +43,7 @@ class Progress:
 
     @classmethod
     def of(cls, found: Checkpoint) -> "Progress":
-        """What a checkpoint says; InputError where another version of seqtool made it otherwise."""
+        """A checkpoint's progress; InputError if another version of seqtool recorded it differently."""
         known = {one.name for one in fields(cls)} | ELSEWHERE
         if not {"step", "epoch", "position", *ELSEWHERE} <= found.progress.keys() <= known:
             raise of_another_version(found)
@@ -64,21 +64,21 @@ class Progress:
 
     @property
     def is_validated(self) -> bool:
-        """Whether the parameters as they are now were."""
+        """Whether the current parameters have been validated."""
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """At the end of an epoch or every so many steps, once; also after a stop that came in between."""
+        """Once at the end of an epoch or every so many steps; still due after a stop that came in between."""
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
     def count(self, *, skipped: bool) -> None:
-        """Count a step, whose loss or gradient was not finite where it was `skipped`."""
+        """Count a step, `skipped` if its loss or gradient was not finite."""
         self.skipped += skipped
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
 
     def take(self, scores: Scores, *, by: str) -> bool:
-        """Take in the scores of this step; returns whether they are the best so far."""
+        """Record the scores of this step; returns whether they are the best so far."""
         name = step_name(self.step)
         better = is_better(scores, self.best, by=by)
         if better:
@@ -89,7 +89,7 @@ class Progress:
         return better
 
     def take_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
-        """The same for patience, for a schedule by plateaus of so many validations, and for the checkpoints kept."""
+        """The same for patience, for a schedule by plateaus of `plateau` validations, and for the checkpoints kept."""
         better = is_better(scores, self.yardstick, by=by)
         if better:
             self.yardstick = scores

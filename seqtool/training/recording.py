@@ -1,5 +1,5 @@
-"""What people and files are told of a run: a bar, `metrics.jsonl` with one object a line, curves drawn from it and
-TensorBoard, a line for each validation, and at its end what ended it early, how good it is, and how to use it.
+"""Reports on a run: a progress bar, `metrics.jsonl` with one object per line, plots of it and TensorBoard, a line for
+each validation, and at the end why it ended early, its best scores, and how to use it.
 """
 
 import json
@@ -32,7 +32,7 @@ LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the
 
 
 class Recorder:
-    """Appends to `metrics.jsonl` in the run's directory what comes after `step`."""
+    """Appends to `metrics.jsonl` in the run's directory, from after `step` on."""
 
     def __init__(self, run: Path, *, step: int, tensorboard: bool) -> None:
         self.run = run
@@ -62,20 +62,20 @@ class Recorder:
 
 
 class Meter:
-    """What happened since the last record, skipped steps left out; tensors are read only when a record is made."""
+    """Sums since the last record, without skipped steps; tensors are read only when a record is made."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Begin at zero, or with what a stopped run had: −log p summed in nats, tokens."""
+        """Begin at zero, or with the sums of a stopped run: −log p in nats, tokens."""
         self.nll = torch.tensor(nll)
         self.tokens = self._before = tokens
         self.norm: Tensor | None = None
         self.since = time.monotonic()
 
     def state(self) -> dict[str, Any]:
-        """What `restart` goes on from."""
+        """The arguments for `restart`."""
         return {"nll": float(self.nll), "tokens": self.tokens}
 
     def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
@@ -84,7 +84,7 @@ class Meter:
         self.norm = norm
 
     def record(self, rate: float) -> dict[str, float]:
-        """loss in nats per token, NaN where every step was skipped; target tokens per second."""
+        """loss in nats per token, NaN if every step was skipped; target tokens per second."""
         loss = float(self.nll) / self.tokens if self.tokens else math.nan
         record = {
             "loss": loss,
@@ -99,7 +99,7 @@ class Meter:
 
 @dataclass
 class Reporter:
-    """Keeps a run's meter, and tells of its updates and validations; only the first process has a `recorder`."""
+    """Keeps a run's meter and reports updates and validations; only the first process has a `recorder`."""
 
     run: Path
     recorder: Recorder | None
@@ -107,12 +107,12 @@ class Reporter:
     meter: Meter = field(default_factory=Meter)
 
     def bar(self, step: int, total: int | None) -> Any:
-        """A bar that begins at a step; `total` None where nothing but time or patience ends the run."""
+        """A bar that begins at a step; `total` is None if only time or patience ends the run."""
         self._bar: Any = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
     def updated(self, progress: Progress, rate: float) -> None:
-        """After each step, a skipped one too; `rate` is the learning rate."""
+        """Call this after each step, even a skipped one; `rate` is the learning rate."""
         self._bar.update()
         if progress.step % self.settings.log_every:
             return
@@ -130,7 +130,7 @@ class Reporter:
         self._bar.set_postfix_str(text, refresh=False)
 
     def validated(self, scores: Scores, progress: Progress, *, better: bool) -> None:
-        """A line for people, and a record."""
+        """Print a line and write a record."""
         self._record(progress, {f"valid_{name}": value for name, value in scores.items()})
         tqdm.write(f"{progress}: {_line(scores)}{', the best so far' if better else ''}")
 
@@ -138,7 +138,7 @@ class Reporter:
         tqdm.write(f"Average of the last {count} checkpoints: {_line(scores)}{', the best' if better else ''}")
 
     def go_on(self) -> None:
-        """Draw what there is, and measure speed from here: the time of a validation and its checkpoint is left out."""
+        """Update the plots, and restart the clock: speed does not include validation and saving."""
         if self.recorder is not None:
             self.recorder.draw()
         self.meter.since = time.monotonic()
@@ -154,7 +154,7 @@ def closing(
 ) -> Iterator[str]:
     """The lines at the end of a run. `best` is the best checkpoint's record, `use` gives the command line for one."""
     settings, trust = typed(TrainSettings, config.train), trusting(config)
-    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # what it was on its way to
+    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # the limits that it has not reached
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if missed and progress.ended_by_time(settings):
         yield (
@@ -170,7 +170,7 @@ def closing(
 
 
 def _cut(path: Path, step: int) -> None:
-    """Drop the records after `step`, from where a run goes on; also a last line that was cut short."""
+    """Drop the records after `step`, where a run resumes, and a last line that was cut short."""
     if not path.exists():
         return
     kept = []

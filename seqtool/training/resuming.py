@@ -1,4 +1,4 @@
-"""Where a run is trained, locked while this process has it; how one goes on, and what it may not change meanwhile."""
+"""A run's directory, locked while a process trains it; resuming a run, and which of its settings may not change."""
 
 import logging
 import os
@@ -32,25 +32,25 @@ log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
-# What a run cannot change while it goes on: the weights' shapes, the batches and their order.
+# Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
 FIXED = (
     *("model", "data", "seed", "precision", "initialisation", "init_from", "embeddings", "optim.name", "schedule.name"),
     *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
 )
 
-UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # when they change
+UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
 
 
 @dataclass
 class Place:
-    """A run's directory and the checkpoint that it goes on from; None each where there is none yet."""
+    """A run's directory and the checkpoint from which it resumes, or None for what does not exist yet."""
 
     run: Path | None
-    _stack: ExitStack  # which keeps the run locked
+    _stack: ExitStack  # keeps the run locked
     found: checkpoint.Checkpoint | None = None
 
     def make(self, name: str | None, *, suggestion: str) -> Path:
-        """The run's directory, which is made, in the first process, where there is none."""
+        """The run's directory; if it has none, the first process makes it."""
         if self.run is None:
             self.run = distributed.from_first(lambda: runs.create(name, suggestion=suggestion, root=runs.RUNS))
             self.lock(self.run)
@@ -63,8 +63,8 @@ class Place:
 
 @contextmanager
 def place_of(config: DictConfig) -> Iterator[Place]:
-    """The place of the run that `config` names to go on with, or of a new one. If it is stopped at once, or by a full
-    disk, a message says how to go on.
+    """The place of the run that `config` asks to resume, or of a new one. If the run is stopped at once, or by a full
+    disk, a message says how to resume it.
     """
     resume = str(config.train.resume).lower()
     run = distributed.from_first(partial(_existing, config, resume))
@@ -84,7 +84,7 @@ def place_of(config: DictConfig) -> Iterator[Place]:
 
 
 def _existing(config: DictConfig, resume: str) -> Path | None:
-    """The directory of the run to go on with, or under `auto` to start anew; None where one is to be made."""
+    """The directory of the run to resume, or with `auto` to start again; None if a new one is to be made."""
     if resume == "false":
         return None
     if config.run is None:
@@ -106,7 +106,7 @@ def _existing(config: DictConfig, resume: str) -> Path | None:
 
 
 def _last(run: Path, resume: str) -> checkpoint.Checkpoint | None:
-    """The run's newest checkpoint; none under `auto` where nothing was saved yet, and the run starts anew."""
+    """The run's newest checkpoint; None with `auto` if nothing was saved yet: the run then starts again."""
     checkpoint.remove_unfinished(run)
     if checkpoint.list_checkpoints(run):
         return checkpoint.newest(run)
@@ -116,7 +116,7 @@ def _last(run: Path, resume: str) -> checkpoint.Checkpoint | None:
 
 
 def resume_command(run: Path) -> str:
-    """The command line that goes on with a run."""
+    """The command line that resumes a run."""
     return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true"
 
 
@@ -136,7 +136,7 @@ def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
 
 
 def resumed(config: DictConfig, run: Path) -> DictConfig:
-    """The run's stored config, with this command line's settings put over it; InputError on one of another run."""
+    """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
     for group in ("train", "validation"):
         for name, value in config[group].items():
@@ -153,8 +153,8 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
     free, both = ["data.cache", "data.processes"], (stored, changed)
     if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in both):
-        free.append("model.encoder.weights")  # which must give the backbone that the checkpoint has
-    for key in (f"data.{name}" for name in moved_data.SOURCES):  # of the built-in data some are sizes
+        free.append("model.encoder.weights")  # they must give the checkpoint's backbone
+    for key in (f"data.{name}" for name in moved_data.SOURCES):  # for built-in data some are sizes
         if all(isinstance(OmegaConf.select(one, key), str | ListConfig) for one in both):
             free.append(key)  # the files must be the same: see check_data
     for key in free:
@@ -174,7 +174,7 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
 
 
 def trusting(config: DictConfig) -> str:
-    """What a command that uses a run must say besides, so that its classes of the user's own may be used."""
+    """The option that lets a command use the run's user-defined classes; empty if it has none."""
     named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
     own = own_modules(config.model, config.data, others=named)
     return f" trust={','.join(own)}" if own else ""
@@ -191,8 +191,8 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
 
 
 def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
-    """The settings that a run was started with, which may name classes of the modules in `trust`. InputError where the
-    file is not as it was written.
+    """The settings that a run was started with, which may name classes of the modules in `trust`. InputError if the
+    file is damaged.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -219,17 +219,17 @@ def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
 
 
 def check_groups(config: DictConfig, start: str) -> None:
-    """Raise InputError, a sentence that begins with `start`, unless every group of settings is one."""
+    """Raise InputError, a sentence that begins with `start`, unless each group of settings is a mapping."""
     for group in GROUPS:
         if not isinstance(config.get(group), DictConfig):
             raise InputError(f"{start} '{group}' is a group of settings, not {config.get(group)}.")
 
 
 def check_data(found: checkpoint.Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
-    """Raise InputError where the files that are trained on are no longer those that the run began with."""
+    """Raise InputError if the training files are no longer those that the run began with."""
     changed = [name for name, digest in found.data.items() if name != "test" and digest != data.get(name)]
     if found.data.get(moved_data.CONTENT, "") == data.get(moved_data.CONTENT):
-        changed = [name for name in changed if name != "images"]  # which have moved
+        changed = [name for name in changed if name != "images"]  # the images have only moved
     if changed:
         given = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
         raise InputError(

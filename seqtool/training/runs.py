@@ -14,8 +14,8 @@ RUNS = Path("runs")
 def create(name: str | None, *, suggestion: str, root: Path) -> Path:
     """Make the directory of a new run and return its path.
 
-    Without a name it is the first of `suggestion`, `suggestion-2`, … that no other run has. The directory's
-    creation is what claims a name, so two processes never get the same one. Raises InputError for a name that
+    Without a name it is the first of `suggestion`, `suggestion-2`, … that no other run has. Creating the
+    directory claims the name, so two processes never get the same one. Raises InputError for a name that
     exists or that is not the name of a directory directly inside `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Lock a run; InputError where another process has it. However a process ends, its lock goes with it."""
+    """Lock a run; InputError if another process has locked it. The lock ends with the process, however that ends."""
     with (run / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

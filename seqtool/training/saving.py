@@ -1,4 +1,4 @@
-"""A run's checkpoints while it trains: saved, gone on from, and removed when they are kept no longer."""
+"""A run's checkpoints while it trains: saving, resuming, and removing those no longer needed."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,20 +19,20 @@ CPU, CUDA = "random.cpu", "random.cuda"  # the states of torch's random generato
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one run. `origin` is what each of them says of the run (arguments of `checkpoint.save`)."""
+    """The checkpoints of one run. `origin`: what each records about the run (arguments of `checkpoint.save`)."""
 
     run: Path
     updates: Updates
     origin: Mapping[str, Any]
-    _saved: float = 0.0  # the time trained at the last one, in seconds
+    _saved: float = 0.0  # the time trained when the last one was saved, in seconds
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:
-        """So long after the last one, on which all processes agree; but not where steps are being skipped."""
+        """Whether `minutes` have passed since the last one (the same in all processes), and steps are not skipped."""
         due = minutes is not None and progress.seconds - self._saved >= 60 * minutes
         return due and not progress.skipped_in_a_row
 
     def save(self, progress: Progress, why: str) -> None:
-        """Save where the run is; where that was not validated, under a name that says why."""
+        """Save the run; if this step was not validated, under a name that says why it was saved."""
         self._saved = progress.seconds
         name = checkpoint.step_name(progress.step)
         path = self.path(name if progress.is_validated else f"{name}-{why}")
@@ -49,36 +49,36 @@ class Checkpoints:
         self._prune(progress, path.name)
 
     def save_average(self, name: str, mean: Mapping[str, Tensor], progress: Progress) -> None:
-        """Keep such a mean, which is the best of the run."""
+        """Keep a mean of weights that is the best of the run."""
         self._write(self.path(name), mean, {}, {**asdict(progress), "last": progress.best})
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Have the updates go on as if they had not stopped at a checkpoint of this run, whose weights the model has.
-        InputError on one of another version, and one of many other errors where its state does not fit.
+        """Restore the updates from a checkpoint of this run, whose weights the model already has, as if training had
+        not stopped. InputError for one of another version, and various other errors if its state does not fit.
         """
         tensors = found.training_tensors()
         if BASELINE not in tensors:
             raise of_another_version(found)
         self.updates.restore(tensors, found.progress)
-        device, process = self.updates.machine.device, distributed.rank()  # a new process keeps the numbers of its seed
+        device, process = self.updates.machine.device, distributed.rank()  # a new process keeps its seeded state
         if (state := tensors.get(_of_process(CPU, process))) is not None:
             torch.set_rng_state(state)
         if (state := tensors.get(_of_process(CUDA, process))) is not None and device.type == "cuda":
             torch.cuda.set_rng_state(state, device)
 
     def go_on(self, found: checkpoint.Checkpoint, progress: Progress) -> None:
-        """Remove what is of no use now that the run goes on from here, and forget in its progress what is not there."""
+        """Remove checkpoints of no use to the resumed run, and forget those in its progress that no longer exist."""
         self._saved = progress.seconds
         self._remove_after(found.path)
         there = distributed.from_first(lambda: {path.name for path in checkpoint.list_checkpoints(self.run)})
         if progress.best.get("checkpoint") not in there:
-            progress.best = {}  # it went when a better one came, which is damaged
+            progress.best = {}  # it was removed for a better one, which is damaged
         if progress.good not in there:
             progress.good = None
         self._prune(progress, found.path.name)
 
     def back_to_good(self, progress: Progress) -> Path | None:
-        """Leave the last good checkpoint, if there is one, as the newest, from which a run goes on."""
+        """Make the last good checkpoint, if there is one, the newest, from which the run resumes."""
         if progress.good is None:
             return None
         path = self.path(progress.good)
@@ -102,7 +102,7 @@ class Checkpoints:
                 checkpoint.remove(old)
 
     def _remove_after(self, good: Path) -> None:
-        """Remove damaged checkpoints that are newer, and averages of what will no longer be the last ones."""
+        """Remove checkpoints newer than `good`, and averages, which are no longer those of the last checkpoints."""
         if distributed.is_first():
             paths = checkpoint.list_checkpoints(self.run)
             for path in (*paths[paths.index(good) + 1 :], *checkpoint.list_averages(self.run)):
@@ -110,5 +110,5 @@ class Checkpoints:
 
 
 def _of_process(name: str, process: int) -> str:
-    """What a process's random state is called in a checkpoint."""
+    """The name of a process's random state in a checkpoint."""
     return name if process == 0 else f"{name}.{process}"

@@ -20,9 +20,9 @@ class Stop:
 
 @contextmanager
 def noted() -> Iterator[Stop]:
-    """Signals to stop are noted; a second SIGINT stops at once.
+    """Notes signals to stop; a second SIGINT stops at once.
 
-    SIGUSR1 is what SLURM can send before a job's time is up; SIGHUP comes when the terminal is closed.
+    SLURM can send SIGUSR1 before a job's time is up; SIGHUP comes when the terminal is closed.
     """
     stop = Stop()
     terminals = [number for number in (1, 2) if os.isatty(number)]
@@ -32,7 +32,7 @@ def noted() -> Iterator[Stop]:
             raise KeyboardInterrupt
         if number == signal.SIGHUP:
             _leave(terminals)
-        if not stop.asked and distributed.is_first():  # written past Python's buffers: this may have interrupted them
+        if not stop.asked and distributed.is_first():  # bypasses Python's buffers, which may be in use
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
         stop.asked = True
@@ -51,7 +51,7 @@ def noted() -> Iterator[Stop]:
 
 
 def _leave(terminals: list[int]) -> None:
-    """Send to /dev/null what is meant for a terminal that has gone: writing there fails, and would end the run."""
+    """Redirect output for a terminal that has gone to /dev/null: writing to it fails, and would end the run."""
     for number in terminals:
         if not os.isatty(number):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""A model's tensors: by name, put into it, and in files of safetensors."""
+"""A model's tensors: read by name, replaced, and stored in safetensors files."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from seqtool.errors import InputError
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters and buffers by name; a matrix that is tied stands under its first name alone."""
+    """A model's parameters and buffers by name; a tied matrix appears only under its first name."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
@@ -29,9 +29,9 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors in place of the model's parameters and buffers of the same names; what was tied stays tied."""
+    """Put tensors in place of the model's parameters and buffers of the same names; tied ones stay tied."""
     new = {
-        id(old): tensors[name].to(old.dtype, copy=True)  # what is read is a map of the file
+        id(old): tensors[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
         for name, old in weights(model).items()
     }
     for parameter in model.parameters():
@@ -45,7 +45,7 @@ def replace(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves first values out: on the meta device torch's first draw imports its compiler, which takes a second."""
+    """Skips initialisation: on the meta device torch's first random draw imports its compiler, taking a second."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         if function in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_):
@@ -54,10 +54,10 @@ class Unfilled(TorchFunctionMode):
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file of tensors. OSError where the disk is full."""
+    """Write a file of tensors. OSError if the disk is full."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # which says only in words what the system said
+    except SafetensorError as error:  # has the system's error only as text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -66,7 +66,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """A file of tensors that are read as they are asked for."""
+    """A file of tensors, each read when it is asked for."""
     if not path.exists():
         raise InputError(f"Checkpoint {path.parent} has no {path.name}.")
     try:

@@ -1,4 +1,4 @@
-"""The training loop: updates, validations and checkpoints in their turn, until a limit, patience or a signal."""
+"""The training loop: updates, validations and checkpoints, until a limit, patience or a signal ends it."""
 
 import math
 import time
@@ -18,14 +18,14 @@ from seqtool.training.train_settings import TrainSettings
 from seqtool.training.updates import Updates
 from seqtool.training.validation import Validating, is_better
 
-HOPELESS = 20  # steps in a row that are skipped; fp16 needs some to find its loss scale
+HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
 
 
 @dataclass
 class Trainer:
-    """One run: `train()` goes from where `progress` is to the first limit, or until it is asked to stop.
+    """One run: `train()` goes on from `progress` to the first limit, or until it is asked to stop.
 
-    `best_by` is the score that says which validation is the best.
+    `best_by` is the score that decides which validation is the best.
     """
 
     updates: Updates
@@ -54,7 +54,7 @@ class Trainer:
         self.checkpoints.go_on(found, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train; returns false where a signal stopped it before its limit."""
+        """Train; returns false if a signal stopped it before its limit."""
         settings, progress = self.settings, self.progress
         started = time.monotonic() - progress.seconds
         batches = self._epoch()
@@ -77,7 +77,7 @@ class Trainer:
             elif not progress.is_validated:
                 self._validate(scheduled=False)
         if not stopped:
-            self._measure_flow()  # also where no validation was due
+            self._measure_flow()  # even if no validation was due
             if settings.average_last > 1:
                 self._average()
         return not stopped
@@ -90,18 +90,18 @@ class Trainer:
         return batches
 
     def _expected_steps(self, batches: Epochs) -> int | None:
-        """At most, of the whole run; None where no limit counts steps."""
+        """The most steps of the whole run; None if no limit counts steps."""
         updates = math.ceil(len(batches) / self.settings.accumulate)
         limits = [self.settings.steps, self.settings.epochs and self.settings.epochs * updates]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _stops(self, stop: Stop, started: float) -> bool:
-        """Whether a signal stops the run; all processes agree on that, and on how long they have trained."""
+        """Whether a signal stops the run; makes all processes agree on that and on the time trained."""
         asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
         return bool(asked)
 
     def _update(self, batches: Epochs) -> None:
-        """One step over the next batches, skipped where the loss or its gradient is not finite."""
+        """One step over the next batches, skipped if the loss or its gradient is not finite."""
         progress, optimisation = self.progress, self.updates.optimisation
         group = batches.batches(progress.position, self.settings.accumulate)
         epoch = progress.epoch + batches.share(progress.position)
@@ -137,7 +137,7 @@ class Trainer:
         self.checkpoints.save(self.progress, why)
 
     def _average(self) -> None:
-        """Average the last scheduled checkpoints; where that scores better it is kept beside them as the run's best."""
+        """Average the last scheduled checkpoints; an average that scores better is kept as the run's best."""
         progress = self.progress
         names = progress.scheduled[-self.settings.average_last :]
         if not names:
@@ -156,7 +156,7 @@ class Trainer:
             self.checkpoints.save_average(name, mean, progress)
 
     def _give_up(self) -> None:
-        """Raise InputError, which says what to go on from."""
+        """Raise InputError, which says how to resume."""
         path, good = self.checkpoints.back_to_good(self.progress), "Nothing good was saved before: start again."
         if path is not None:
             good = f"The last good checkpoint is {path}: go on from it with run={self.run.name} train.resume=true."

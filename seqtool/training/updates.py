@@ -25,12 +25,12 @@ from seqtool.training.optimisation import Optimisation
 from seqtool.training.train_settings import TrainSettings
 
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."  # in a checkpoint's names
-BATCHES = 2  # that are made ready or wait at once
-DEVICES = ("cuda",)  # that compute while Python does something else
+BATCHES = 2  # batches that are being made or waiting
+DEVICES = ("cuda",)  # devices that compute asynchronously
 
 
 class Update(NamedTuple):
-    """What is told of an update: −log p of its batches summed in nats, their target tokens, the gradient's norm."""
+    """The numbers reported for an update: its batches' summed −log p in nats, target tokens, and gradient norm."""
 
     nll: Tensor
     tokens: int
@@ -59,8 +59,8 @@ class Updates:
     def update(
         self, group: Sequence[Indices], too_large: Callable[[Batch], str], following: Sequence[Indices] = ()
     ) -> Update | None:
-        """One step over these batches; None where the loss or its gradient is not finite: parameters stay, and
-        streams go on without a state.
+        """One step over these batches; None if the loss or its gradient is not finite: parameters stay unchanged, and
+        streams continue from a fresh state.
 
         `too_large` is the end of the sentence about a batch that does not fit into memory; `following` are the batches
         of the next step, as far as they are known.
@@ -72,13 +72,13 @@ class Updates:
         self.loss.train()
         optimiser.zero_grad(set_to_none=True)
         self._parallel.prepare()
-        sums = torch.zeros(3, device=self.machine.device)  # −log p; rewards and how many there are
+        sums = torch.zeros(3, device=self.machine.device)  # −log p; rewards and their number
         rows = [_rows(indices) for indices in (*group, *following)]
         for place, indices in enumerate(group, start=1):
             batch = self.ahead.take(rows[place - 1], rows[place:])
             sums += self._backward(indices, batch, divisor, too_large, last=place == len(group))
         nll, reward, rewards = distributed.total(sums)
-        self._scaler.unscale_(optimiser)  # so that the norm is clipped in the gradient's own scale
+        self._scaler.unscale_(optimiser)  # so that clipping sees the true norm
         norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
         length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
         done = math.isfinite(length) and bool(finite)
@@ -89,7 +89,7 @@ class Updates:
             self.loss.observe(reward / rewards)
         else:
             self._carried = None
-        self._scaler.update()  # which lowers its scale after an infinite gradient
+        self._scaler.update()  # lowers the scale after an infinite gradient
         return Update(nll, tokens, norm) if done else None
 
     def _backward(
@@ -98,7 +98,7 @@ class Updates:
         """Add the gradient of this process's share of a batch; returns its −log p, and rewards and their number."""
         device = self.machine.device
         mine = distributed.share(indices)
-        weight = distributed.size() if len(mine) else 0  # the exchange is a mean
+        weight = distributed.size() if len(mine) else 0  # gradients are averaged over processes
         with self._parallel.exchanging(last=last), out_of_memory(device, partial(too_large, batch)):
             with autocast(device, self.machine.precision):
                 loss = self._parallel(batch.to(device), self._carried if batch.continues else None)
@@ -111,7 +111,7 @@ class Updates:
         return torch.stack([loss.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What the next update depends on besides the parameters and random numbers: tensors by name, and the rest."""
+        """All that the next update depends on besides parameters and random numbers: tensors by name, and scalars."""
         tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline, **self._streams()}
         scalars: dict[str, Any] = {}
         for index, state in self.optimisation.optimiser.state_dict()["state"].items():
@@ -120,7 +120,7 @@ class Updates:
         return tensors, {"optimiser": scalars, "scaler": self._scaler.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
-        """Go on from such a state. Raises one of many errors where it does not fit."""
+        """Resume from such a state. Raises various errors if it does not fit."""
         optimiser = self.optimisation.optimiser
         state: dict[str, Any] = {"state": {}, "param_groups": optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars["optimiser"].items()]:
@@ -141,23 +141,23 @@ class Updates:
             self._carried = tree.rebuilt(self.model.encode(None)[1], mine)
 
     def _streams(self) -> dict[str, Tensor]:
-        """The state that is carried over to the next batch, a row for each stream of all processes."""
+        """The state that is carried over to the next batch, with a row for each stream of all processes."""
         found = {}
         for i, mine in enumerate(tree.leaves(self._carried)):
             parts = distributed.gathered(mine.cpu())
             whole = mine.new_empty(len(parts) * max(map(len, parts)), *mine.shape[1:], device="cpu")
             for process, part in enumerate(parts):
                 whole[process :: len(parts)][: len(part)] = part
-            found[f"{CARRIED}{i:03d}"] = whole[: self.split.rows].clone()  # without those of processes that have none
+            found[f"{CARRIED}{i:03d}"] = whole[: self.split.rows].clone()  # not those of processes without streams
         return found
 
 
 class Ahead:
-    """Makes a training split's batches, the next ones on a thread between entering and leaving, in pinned memory, from
+    """Makes a training split's batches. Inside its `with` block a thread prepares the next ones in pinned memory, from
     which they are copied to the GPU without waiting for it. `make` must not draw random numbers.
 
-    On a CPU, and outside, `take` makes each batch when it is asked for: with a thread an update took 124 ms of a CPU's
-    time where it took 119 without (RNNsearch of 64 units, 64 sentences, one thread).
+    On a CPU, and outside the block, `take` makes each batch when it is asked for: with a thread, an update took 124 ms
+    of a CPU's time instead of 119 (RNNsearch of 64 units, 64 sentences, one thread).
     """
 
     def __init__(self, make: Callable[[Indices], Batch], device: torch.device) -> None:
@@ -172,15 +172,15 @@ class Ahead:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Drop what was not asked for; the thread has ended when this returns."""
+        """Drop batches that were not used; the thread has ended when this returns."""
         self._coming.clear()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
             self._thread = None
 
     def take(self, indices: Indices, following: Sequence[Indices]) -> Batch:
-        """The batch of these examples, or the error of making it; the first of the `following` are begun, in order."""
-        while self._coming and not np.array_equal(self._coming[0][0], indices):  # something else was announced
+        """The batch of these examples, or the error in making it; also starts on the first of the `following`."""
+        while self._coming and not np.array_equal(self._coming[0][0], indices):  # another batch was announced
             self._coming.popleft()[1].cancel()
         begun = self._coming.popleft()[1] if self._coming else None
         if self._thread is not None:
@@ -192,12 +192,12 @@ class Ahead:
         batch = self._make(indices)
         if self._device.type != "cuda":
             return batch
-        with torch.cuda.device(self._device):  # a thread's own is the first GPU
+        with torch.cuda.device(self._device):  # a new thread uses the first GPU
             return batch.pinned()
 
 
 def _rows(indices: Any) -> Indices:
-    """This process's share of a batch, or one example where it has none: no process is left out of the exchange."""
+    """This process's share of a batch, or one example if it has none: every process must exchange gradients."""
     mine: Any = distributed.share(indices)
     rows: Indices = mine if len(mine) else indices[:1]
     return rows

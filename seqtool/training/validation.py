@@ -1,4 +1,4 @@
-"""Validation while training: the loss by teacher forcing, and scores of what the model writes by itself."""
+"""Validation during training: the loss by teacher forcing, and scores of the model's own output."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ BATCH = 128  # sentences or images
 
 @dataclass
 class ValidationSettings:
-    """The `validation` settings of configs/train.yaml; scores: names of one's own, besides the task's."""
+    """The `validation` settings of configs/train.yaml; scores: names of the user's own, besides the task's."""
 
     beam: int
     sentences: int | None
@@ -41,7 +41,7 @@ class ValidationSettings:
         self.scores: list[str] = names(self.scores)
 
     def check(self) -> None:
-        """Raise InputError on a value that is out of range, and on a score that is not there."""
+        """Raise InputError for a value out of range, or a score that does not exist."""
         for name in self.scores:
             metric(name, setting="validation.scores")
         for name in ("beam", "sentences", "max_length"):
@@ -52,7 +52,7 @@ class ValidationSettings:
                 raise InputError(f"validation.{name} must be at most {MOST[name]:,}, not {value:,}.")
 
     def decoding(self, precision: str) -> DecodeSettings:
-        """How to decode: as configs/decoding.yaml says where these settings do not say otherwise."""
+        """How to decode: by configs/decoding.yaml, except where these settings differ."""
         own = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH, "precision": precision}
         settings = {**defaults("decoding"), **own}
         return DecodeSettings(**{one.name: settings[one.name] for one in fields(DecodeSettings)})
@@ -66,7 +66,7 @@ untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalt
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Than the best so far, if there is one; a loss that is not finite is worse than any that is."""
+    """Whether they are better than the best so far, if any; a loss that is not finite is worse than any finite one."""
     if not best:
         return True
     if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
@@ -76,20 +76,20 @@ def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
 
 
 def told(scores: Mapping[str, Any]) -> list[str]:
-    """Every score as people read it, the loss last; what else a record has is left out."""
+    """Every score as text, the loss last; other fields of a record are left out."""
     found = [name for name in scores if is_score(name) and name != "loss"]
     return [score(name).text(scores[name]) for name in (*found, "loss")]
 
 
 Validating = Callable[[TrainingLoss, EncoderDecoder[Any]], Scores]
-"""What scores a model while it trains."""
+"""Scores a model while it trains."""
 
 
 @dataclass
 class Validator:
     """Scores a model on one split, each sentence or image decoded once.
 
-    `sources` are what is decoded, and `score` what its texts are worth, in the same order.
+    `sources` are decoded, and `score` scores the texts, in the same order.
     """
 
     split: Split
@@ -122,8 +122,8 @@ class Validator:
 
 @dataclass
 class StreamValidator:
-    """The loss on a text, in streams side by side whose state is carried from chunk to chunk: nats a token, and bits a
-    character of the text's `characters`. Every stream but the first begins without what stands before it.
+    """The loss on a text, in parallel streams whose state is carried from chunk to chunk: nats per token, and bits per
+    character of the text's `characters`. Every stream but the first begins without the text before it.
     """
 
     streams: Streams
@@ -137,7 +137,7 @@ class StreamValidator:
         return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
 
     def _nats(self, loss: TrainingLoss) -> Tensor:
-        """Of this process's streams."""
+        """Nats of this process's streams."""
         nats, state = torch.zeros((), dtype=torch.float64), None
         for number in range(len(self.streams)):
             mine = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
@@ -149,7 +149,7 @@ class StreamValidator:
 
 @contextmanager
 def _measuring(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
-    """Without dropout and gradients; where memory runs out, `advice` ends the sentence."""
+    """Without dropout and gradients; if memory runs out, `advice` ends the message."""
     loss.eval()
     with (
         out_of_memory(machine.device, lambda: f"while validating{advice}"),

@@ -1,7 +1,7 @@
-"""Pictures of alignments, of attention over images, of training, of gradients and of scores, as PNG files.
+"""Plots of alignments, of attention over images, of training, of gradients and of scores, as PNG files.
 
-They are drawn without a window system, written whole or not at all, with words in fonts that have them. matplotlib is
-imported when a figure is made, without its global state.
+They are drawn without a window system, written whole or not at all, with fonts that have the words' characters.
+matplotlib is imported when a figure is made, without its global state.
 """
 
 import json
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 DPI = 150
 LONGEST_WORD = 30  # letters shown of a word
 NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: for every eye
-MARKERS = ("o", "s", "^", "D", "v")  # one fewer, so that lines differ for longer
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: colour-blind safe
+MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
 CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
-LARGEST = 60.0  # inches of a heat map, however many words: beyond it the cells and letters shrink
+LARGEST = 60.0  # inches of a heat map at most: with more words the cells and letters shrink
 PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
 
 
 def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
-    """A heat map of attention (target words × source words), as Figure 3 of Bahdanau et al. 2015.
+    """A heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
     Source on top, target downwards; black is 0 and white is 1. The words are set in fonts that have their
-    characters, as far as such fonts are installed. Raises ValueError when the shape is another one or there
+    characters, if such fonts are installed. Raises ValueError if the shape does not match or there
     are no words.
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
     cell = min(CELL, LARGEST / max(len(source), len(target)))
     figure = make_figure(cell * len(source), cell * len(target))
-    axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside, the picture grows by what they need
+    axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside; the picture grows to fit them
     axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=3)
@@ -69,8 +69,8 @@ def attention_over_image(
     *,
     chosen: Sequence[int] | None,
 ) -> None:
-    """The image (side × side × 3), then for each word the image with its attention over it, as Figure 2 of Xu et al.
-    2015: bright where the word looked. attention is words × rows × columns; a frame marks a location that hard
+    """The image (side × side × 3), then for each word the image overlaid with its attention, like Figure 2 of Xu et al.
+    2015: bright where attention is high. attention is words × rows × columns; a frame marks a location that hard
     attention chose (its number in reading order).
     """
     from matplotlib.patches import Rectangle
@@ -105,8 +105,8 @@ def attention_over_image(
 def learning_curves(metrics: Path, path: Path) -> None:
     """Losses, scores and learning rate against steps, from a run's metrics.jsonl: see `read_metrics`.
 
-    Draws what is there of `loss` and `valid_loss` (nats per token), `valid_NAME` of every score, `learning_rate`.
-    Raises InputError when there is nothing to draw.
+    Draws those of `loss`, `valid_loss` (nats per token), each score's `valid_NAME` and `learning_rate` that exist.
+    Raises InputError if there is nothing to draw.
     """
     series = read_metrics(metrics)
     own = [name.removeprefix("valid_") for name in series if "." in name]
@@ -138,7 +138,7 @@ def learning_curves(metrics: Path, path: Path) -> None:
 def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
     """‖∂loss/∂h_t‖ against the time step t, for encoder and decoder side by side, on one logarithmic scale.
 
-    One line for each measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
+    One line per measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
     """
     figure = make_figure(10, 4)
     panels = figure.subplots(1, 2, sharey=True)
@@ -187,8 +187,8 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     """The numbers of a metrics.jsonl by name: their steps, in order, and their values.
 
-    Each line is an object with `step` and any numbers. Where a step occurs twice, as after resuming, the
-    later line counts. A last line that was cut short is left out; InputError with the line for anything else.
+    Each line is an object with `step` and any numbers. If a step occurs twice, as after resuming, the
+    later line counts. A last line that was cut short is left out; InputError names any other bad line.
     """
     lines = path.read_text(encoding="utf-8").split("\n")
     series: dict[str, dict[int, float]] = {}
@@ -230,13 +230,13 @@ def make_figure(width: float, height: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
-    """Write the PNG, of which no half is ever seen."""
+    """Write the PNG; no reader ever sees part of it."""
     with beside(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
 
 
 def word_label(word: str) -> str:
-    """A word as it stands beside a heat map."""
+    """A word as a label of a heat map."""
     return drawable(word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…")
 
 

@@ -1,4 +1,4 @@
-"""Reading files of captions: every complaint says which file, and which line or entry of it."""
+"""Reading files of captions: every error message names the file and the line or entry in it."""
 
 import csv
 import json
@@ -16,12 +16,12 @@ T = TypeVar("T")
 KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 TOKENS_LINE = re.compile(r"([^\t]+)#(\d+)\t(.*)")
 RESULTS_LINE = re.compile(r"([^|]+?)\s*\|\s*(\d+)\s*\|?(.*)")  # one published line lacks its second |
-SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half of a pair, which cannot be written
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half a pair, which cannot be written
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A caption as it stands in a file, the image that it is of, and where that is said."""
+    """A caption as it stands in a file, its image, and its place in the file."""
 
     image: str
     caption: str
@@ -32,8 +32,8 @@ Entries = dict[str, list[Entry]]  # by image, in the order of the file
 
 
 def read_numbered(path: Path) -> Entries:
-    """Flickr8k's and Flickr30k's form, FILE#NUMBER, a tab, the caption on each line, or Flickr30k's results.csv:
-    image_name| comment_number| comment, which is not quoted, on the first line maybe just these names.
+    """Flickr8k's and Flickr30k's form, FILE#NUMBER, a tab and the caption on each line, or Flickr30k's results.csv:
+    image_name| comment_number| comment, without quotes; the first line may be a header of just these names.
     """
     is_csv = path.suffix == ".csv"
     form = RESULTS_LINE if is_csv else TOKENS_LINE
@@ -77,7 +77,7 @@ def read_captions(path: Path) -> Entries:
 
 
 def read_list(path: Path) -> dict[str, str]:
-    """The names in a list, one a line, and the place of each."""
+    """The names in a list, one per line, and the place of each."""
     places: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if name := line.strip():
@@ -93,7 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def field(record: Any, key: str, kind: type[T], place: str) -> T:
-    """record[key], which must be of the kind; `place` is what the record is called in a complaint."""
+    """record[key], which must be of the kind; `place` names the record in an error message."""
     fields = _checked(record, dict, place)
     if key not in fields:
         raise InputError(f"{place} has no '{key}'.")
@@ -101,8 +101,8 @@ def field(record: Any, key: str, kind: type[T], place: str) -> T:
 
 
 def captioned(directory: Path, entries: list[Entry], *, identifier: str | None = None) -> Captioned:
-    """The image in the directory that these captions are of; they are checked, and their white space is normalised. No
-    image's name leads out of the directory.
+    """The image that these captions describe; they are checked, and their white space is normalised. The image's name
+    cannot lead out of the directory.
     """
     captions = []
     for entry in entries:

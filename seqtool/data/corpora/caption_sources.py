@@ -1,4 +1,4 @@
-"""The published data sets of captioned images, read as they are published."""
+"""The published data sets of captioned images, read in their published form."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ COCO_YEARS = (2014, 2017)
 class CaptionFiles(ImageCorpus):
     """A corpus of image files in one directory and annotation files.
 
-    folders: those of the directory that must be there, each by its possible names. advice: what to do where one of the
+    folders: the directory's folders that must exist, each by its possible names. advice: what to do if one of the
     annotation files is missing.
     """
 
@@ -29,13 +29,13 @@ class CaptionFiles(ImageCorpus):
 
     @abstractmethod
     def files(self) -> dict[str, Path]:
-        """The annotation files, by what they are."""
+        """The annotation files, by their role."""
 
     def splits(self) -> tuple[str, ...]:
         return tuple(split for split in SPLITS if split in self.files())
 
     def check(self) -> None:
-        """Raise InputError where the directory, an annotation file or a folder is missing."""
+        """Raise InputError if the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
         for name, path in self.files().items():
@@ -48,7 +48,7 @@ class CaptionFiles(ImageCorpus):
         return {name: digest(path) for name, path in self.files().items()}
 
     def _folder(self, *names: str) -> Path:
-        """The first of these folders that is there."""
+        """The first of these folders that exists."""
         for name in names:
             if (self._directory / name).is_dir():
                 return self._directory / name
@@ -100,7 +100,7 @@ class Flickr8k(_Flickr):
 class Karpathy(CaptionFiles):
     """The splits of Karpathy and Li (2015), dataset_flickr8k.json, dataset_flickr30k.json or dataset_coco.json.
 
-    Images are directory/FILEPATH/FILENAME, of which Flickr8k and Flickr30k have no file path; `restval` belongs to
+    Images are directory/FILEPATH/FILENAME (Flickr8k and Flickr30k have no FILEPATH); `restval` belongs to
     `train`. An image of COCO has COCO's id.
     """
 
@@ -151,7 +151,7 @@ class Karpathy(CaptionFiles):
 class Flickr30k(_Flickr):
     """Flickr30k (Young et al. 2014), which is published without splits: split_file is dataset_flickr30k.json.
 
-    Only the splits are read from that; captions are those of results_20130124.token or results.csv.
+    Only the splits are read from that file; captions come from results_20130124.token or results.csv.
     """
 
     name = "flickr30k"

@@ -1,4 +1,4 @@
-"""COCO's annotation files, and the ids by which its own tools know images."""
+"""COCO's annotation files, and the ids that its own tools use for images."""
 
 import contextlib
 import re
@@ -12,15 +12,15 @@ NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000
 
 
 def image_id(image: str) -> int | str:
-    """COCO's number of an image that is named as COCO names its files, or by that number; otherwise its name."""
+    """COCO's number of an image, if its name has the form of COCO's file names or is the number; otherwise its name."""
     if match := NAME.fullmatch(image):
         return int(match[1])
     return int(image) if image.isdecimal() and str(int(image)) == image else image
 
 
 def read_annotations(path: Path) -> Any:
-    """The captions of a file as pycocotools' index of them: `imgs` by id, and `imgToAnns`, what is annotated of each,
-    which has its `place` in the file. Raises InputError where an image has no file name, its id twice, or no caption.
+    """The captions of a file as pycocotools indexes them: `imgs` by id, and `imgToAnns`, the annotations of each, with
+    their `place` in the file. Raises InputError if an image has no file name or caption, or its id occurs twice.
     """
     from pycocotools.coco import COCO  # takes a moment, and only COCO's own corpus needs it
 
@@ -46,7 +46,7 @@ def read_annotations(path: Path) -> Any:
         record |= {"id": number, "place": place}
     found = COCO()  # type: ignore[no-untyped-call]
     found.dataset = {"images": images, "annotations": annotations}
-    with contextlib.redirect_stdout(None):  # on which it says what it does
+    with contextlib.redirect_stdout(None):  # pycocotools prints what it does
         found.createIndex()  # type: ignore[no-untyped-call]
     for identifier, image in found.imgs.items():
         if identifier not in found.imgToAnns:

@@ -1,4 +1,4 @@
-"""What a corpus is: sentence pairs, images with captions, or plain text, in splits."""
+"""The interface of a corpus: sentence pairs, images with captions, or plain text, in splits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SPLITS = ("train", "valid", "test")
 
 
 class Corpus(ABC):
-    """Data in splits, of which `train` is one; the others are `valid` and, where there is one, `test`.
+    """Data in splits, of which `train` is one; the others are `valid` and possibly `test`.
 
     holds: sentence pairs, images with captions, or text. sides: the names of its columns of sentences; captions and
     text are targets without sources.
@@ -25,11 +25,11 @@ class Corpus(ABC):
     sides: tuple[str, ...]
 
     def fetch(self) -> None:
-        """Make sure that the files are there; may download or make them. Raises InputError where it cannot."""
+        """Make sure that the files exist; may download or make them. Raises InputError if it cannot."""
         self.check()
 
     def check(self) -> None:  # noqa: B027 not every corpus has something to check
-        """Raise InputError where the files are not there. Writes nothing: for settings out of a checkpoint."""
+        """Raise InputError if the files do not exist. Writes nothing: for settings from a checkpoint."""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        """What the text depends on, files as their digests: equal for equal text. Images' content is not in it."""
+        """All that the text depends on, with files as digests: equal for equal text. Excludes images' content."""
 
 
 class FileCorpus(Corpus):
@@ -55,7 +55,7 @@ class FileCorpus(Corpus):
 
 
 class TextCorpus(Corpus):
-    """Sentence pairs. Languages are only names."""
+    """Sentence pairs. Languages are just names."""
 
     holds = "pairs"
     sides = ("source", "target")
@@ -67,15 +67,15 @@ class TextCorpus(Corpus):
         """Source and target sentences of the split, read as they are asked for."""
 
     def alignments(self, split: str) -> list[str] | None:
-        """The split's gold alignments in Pharaoh format, where the corpus has them."""
+        """The split's gold alignments in Pharaoh format, if the corpus has them."""
         return None
 
 
 @dataclass(frozen=True)
 class Captioned:
-    """An image and its captions, of which there is at least one, with white space normalised and nothing else.
+    """An image and its captions, at least one, with only their white space normalised.
 
-    The file may be missing or damaged: preparation checks the images, reports those and leaves them out.
+    The file may be missing or damaged: preparation checks the images, reports bad ones and leaves them out.
     """
 
     file: Path
@@ -91,4 +91,4 @@ class ImageCorpus(Corpus):
 
     @abstractmethod
     def images(self, split: str) -> list[Captioned]:
-        """The split's images in the order of its files. Raises InputError where an annotation file is wrong."""
+        """The split's images in the order of its files. Raises InputError if an annotation file is wrong."""

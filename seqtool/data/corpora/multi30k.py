@@ -74,7 +74,7 @@ class Multi30k(PairFiles):
         return {split: tuple(self._directory / name for name in names) for split, names in named.items()}
 
     def fetch(self) -> None:
-        """Download what is missing, if that is wanted, and check every file's published checksum."""
+        """Download missing files, if asked to, and check every file against its published checksum."""
         if self._download:
             for path in self._paths():
                 if not path.exists():
@@ -112,7 +112,7 @@ def _download(path: Path) -> None:
 
 
 def _problem(name: str, content: bytes) -> str | None:
-    """What differs from the published size and checksum."""
+    """How the content differs from the published size and checksum."""
     size, sha256 = KNOWN[name]
     if len(content) != size:
         return f"it has {len(content):,} bytes instead of {size:,}"

@@ -22,7 +22,7 @@ class PairFiles(FileCorpus, TextCorpus):
 
 @final
 class ParallelFiles(PairFiles):
-    """Your own files, plain or .gz: two files a split, source first, or one TSV."""
+    """Your own files, plain or .gz: two files per split, source first, or one TSV."""
 
     name = "parallel"
 
@@ -58,7 +58,7 @@ class Toy(TextCorpus):
         self._made: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:
-        """Made when they are first asked for, and only then those of `train`, which may be many."""
+        """The splits, made when they are first asked for; `train`, which may be large, only when it is needed."""
         if split not in self._made:
             sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
             made = toy.generate(seed=self._seed, **sizes)

@@ -14,8 +14,8 @@ from seqtool.errors import InputError
 class Photos(CaptionFiles):
     """Your own photos: a folder, and captions in JSONL or CSV.
 
-    `valid` and `test` are files of their own, or, where neither is given, shares of the images of `train`. Which
-    images those are depends on the file names alone, not on their order.
+    `valid` and `test` are separate files or, if neither is given, shares of the images of `train`. Which
+    images those are depends only on the file names, not on their order.
     """
 
     name = "photos"
@@ -49,7 +49,7 @@ class Photos(CaptionFiles):
         return {**super().fingerprint(digest), "shares": self._shares}
 
     def _divided(self, names: list[str]) -> dict[str, set[str]]:
-        """Of the names in the order of their hashes the first are `valid`, the next `test`: at least one each."""
+        """With the names ordered by hash, the first are `valid` and the next `test`: at least one each."""
         names = sorted(names, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
         total, divided = len(names), {}
         for split, share in self._shares.items():

@@ -1,4 +1,4 @@
-"""Plain text for language models: files as they stand, of which the end is kept to validate on."""
+"""Plain text for language models: files as they are, with the end held out for validation."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,16 +11,16 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 from seqtool.settings import names
 
-BUILT_IN = {"seed": 1, "train": 20_000}  # sentences of the built-in grammar, where there is no file
+BUILT_IN = {"seed": 1, "train": 20_000}  # sentences of the built-in grammar, if there is no file
 
 
 @final
 class PlainText(FileCorpus):
-    """Anyone's text, plain or .gz; several files are joined as they come. Without a file, the English sentences of the
-    built-in grammar, one a line.
+    """Anyone's text, plain or .gz; several files are joined in order. Without a file, the English sentences of the
+    built-in grammar, one per line.
 
-    Where `valid` names no file, the last `valid_share` of the characters of `train` are validated on, and not trained
-    on.
+    If `valid` names no file, the last `valid_share` of the characters of `train` are used for validation and not for
+    training.
     """
 
     name = "text"
@@ -43,7 +43,7 @@ class PlainText(FileCorpus):
         return found if self._files["train"] else {**found, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
-        """The text of a split, line by line with their ends, as it stands."""
+        """The text of a split as it is, line by line with line ends."""
         if self._share is None or split == "test":
             yield from self._lines(split)
             return
@@ -56,7 +56,7 @@ class PlainText(FileCorpus):
 
     @cached_property
     def _end(self) -> int:
-        """How many characters are trained on."""
+        """The number of characters to train on."""
         count = sum(map(len, self._lines("train")))
         end = int(count * (1 - (self._share or 0)))
         if end in (0, count):

@@ -1,7 +1,7 @@
-"""The built-in images: small scenes of coloured shapes, what is in each and how it is drawn.
+"""The built-in images: small scenes of coloured shapes, how they are invented and drawn.
 
 A scene is one object, several of a kind, two kinds side by side or one above the other, or three objects in a
-row or column. Where its objects are is known to the pixel; the clutter behind them is never spoken of.
+row or column. The places of its objects are known to the pixel; captions never mention the clutter behind them.
 """
 
 import math
@@ -14,13 +14,13 @@ from PIL import Image, ImageDraw
 from seqtool.data.corpora.toy_phrases import Draw
 
 SIDE = 64  # pixels, of a picture
-CELL = 8  # pixels: scenes that differ in the cells of their objects are different scenes
+CELL = 8  # pixels: two scenes are different if the cells of their objects differ
 SIDES = {"small": (12, 14), "large": (18, 20)}  # pixels, of an object: 20 × 20 is 9.8 % of the picture
 GAP = 3  # pixels, at least, between two objects
-CLEAR = 5  # pixels, at least, between two kinds that are left and right of each other, or above and below
-ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: where the centre of an object at the left, middle or right lies
+CLEAR = 5  # pixels, at least, between two kinds that are left and right, or above and below, of each other
+ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: the range for the centre of an object at the left, middle or right
 MOST_TURNED = 12  # degrees
-FINER = 4  # the picture is drawn this much larger, and then reduced
+FINER = 4  # the picture is drawn this many times larger, then reduced
 PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))  # how many of two kinds, (1, 1) twice as often
 EDGE = 1.2  # pixels, of the darker edge of an object
 
@@ -42,7 +42,7 @@ EVERYWHERE = (0, 0, SIDE, SIDE)
 
 
 def _angles(count: int) -> list[float]:
-    """Of so many points on a circle, from the top on."""
+    """The angles of so many points on a circle, starting at the top."""
     return [2 * math.pi * i / count for i in range(count)]
 
 
@@ -65,7 +65,7 @@ SHAPES: dict[str, list[Point]] = {
 
 @dataclass(frozen=True)
 class Item:
-    """An object; its box holds all of its pixels, and touches them on each side."""
+    """An object; its box is the smallest that holds all of its pixels."""
 
     shape: str
     colour: str
@@ -86,7 +86,7 @@ class Scene:
 
     @property
     def content(self) -> tuple[tuple[str, str, str, tuple[int, ...]], ...]:
-        """Shapes, colours, sizes and cells: no two scenes of a corpus have these in common."""
+        """Shapes, colours, sizes and cells: no two scenes of a corpus share all of these."""
         cells = [tuple(int(place) // CELL for place in item.centre) for item in self.items]
         looks = [(item.shape, item.colour, item.size) for item in self.items]
         return tuple(sorted((*look, cell) for look, cell in zip(looks, cells, strict=True)))
@@ -96,7 +96,7 @@ class Scene:
 
 
 def invent(draw: Draw) -> Scene:
-    """A scene of which every claim of a caption is clearly true or clearly false."""
+    """A scene about which every claim of a caption is clearly true or clearly false."""
     chance = draw.random()
     items = None
     while items is None:
@@ -117,7 +117,7 @@ def _single(draw: Draw) -> list[Item] | None:
 
 
 def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
-    """Kinds of different colours one after the other along one axis, clearly, and side by side along the other."""
+    """Kinds of different colours, clearly one after the other along one axis and level along the other."""
     looks: list[Look] = []
     while len(looks) < len(counts):
         look = _look(draw)
@@ -127,7 +127,7 @@ def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
     groups: list[list[Item]] = []
     start = 0
     for i, (look, count) in enumerate(zip(looks, counts, strict=True)):
-        least = sum(SIDES[other[2]][0] + CLEAR for other in looks[i + 1 :])  # for those that are still to come
+        least = sum(SIDES[other[2]][0] + CLEAR for other in looks[i + 1 :])  # for the kinds still to be placed
         stop = SIDE - least
         if least:
             most = start + SIDES[look[2]][1] * (1 if count == 1 else 2) + 8
@@ -143,7 +143,7 @@ def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
 
 
 def _beside(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
-    """Whether two groups that are apart along an axis are level across it: they overlap, their middles are near."""
+    """Whether two groups that are apart along an axis are level across it: they overlap, with centres close."""
     starts, stops = (
         [[edge(item.box[way + end] for item in group) for way in (axis, 1 - axis)] for group in (first, second)]
         for edge, end in ((min, 0), (max, 2))
@@ -157,7 +157,7 @@ def _look(draw: Draw) -> Look:
 
 
 def _apart(draw: Draw, look: Look, count: int, room: Box) -> list[Item] | None:
-    """`count` alike objects that do not touch; None where there is no room after some attempts."""
+    """`count` alike objects that do not touch; None if no room is found in some attempts."""
     items: list[Item] = []
     for _ in range(8 * count):
         item = _item(draw, look, room)
@@ -175,7 +175,7 @@ def _item(draw: Draw, look: Look, room: Box) -> Item | None:
     longer = shortest + int(draw.random() * (longest - shortest + 1))
     extent = [max(place) - min(place) for place in zip(*_turn(SHAPES[shape], turned), strict=True)]
     width, height = (round(longer * one / max(extent)) for one in extent)
-    across, down = room[2] - room[0] - width - 2, room[3] - room[1] - height - 2  # a pixel to the border at least
+    across, down = room[2] - room[0] - width - 2, room[3] - room[1] - height - 2  # at least a pixel from the border
     if min(across, down) < 0:
         return None
     left, top = (start + 1 + int(draw.random() * (most + 1)) for start, most in ((room[0], across), (room[1], down)))
@@ -233,7 +233,7 @@ def _clutter(draw: Draw, pen: ImageDraw.ImageDraw, tint: Sequence[int]) -> None:
 
 
 def _outline(item: Item, inset: float) -> list[Point]:
-    """The object's edge on the finer picture, moved inwards by `inset` pixels at its box."""
+    """The object's edge on the finer picture, moved inwards by `inset` pixels, measured at its box."""
     xs, ys = zip(*_turn(SHAPES[item.shape], item.turned), strict=True)
     left, top, right, bottom = item.box
     spread = []

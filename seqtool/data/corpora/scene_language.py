@@ -1,9 +1,9 @@
-"""The captions of the built-in images: the small grammar that they are written from.
+"""The captions of the built-in images: the small grammar that generates them.
 
 A caption is one to three noun phrases ("two small red hearts") in a frame (PLAIN, PLACED), with at most one place ("in
-the top left") or relation ("to the left of"). What holds of a scene follows from the boxes of its objects:
+the top left") or relation ("to the left of"). What is true of a scene follows from the boxes of its objects:
     - a place holds for every object of its kind, by its centre, and "at the top" is not "in the top left";
-    - a relation holds where a clear gap lies between two kinds; of three, one is between the two others.
+    - a relation holds if a clear gap lies between two kinds; of three, one is between the two others.
 scripts/scene_captions.py reads such captions, and checks whether they are true.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from seqtool.data.corpora.scene_drawing import CLEAR, SHAPES, ZONES, Item, Scene
 from seqtool.data.corpora.toy_phrases import Draw
 
-CAPTIONS = 5  # of a scene, no two alike
+CAPTIONS = 5  # per scene, all different
 
 DETERMINERS = {"a": 1, "an": 1, "two": 2, "three": 3, "four": 4}
 SIZES = {"small": "small", "little": "small", "large": "large", "big": "large"}
@@ -53,7 +53,7 @@ PLACED = (
 
 
 def captions(scene: Scene, draw: Draw) -> list[str]:
-    """Captions that name every kind of the scene, how many there are, and how they lie to each other."""
+    """Captions that name every kind of the scene, their numbers, and their relative positions."""
     found: list[str] = []
     while len(found) < CAPTIONS:
         caption = _caption(scene, draw)
@@ -63,15 +63,15 @@ def captions(scene: Scene, draw: Draw) -> list[str]:
 
 
 def _caption(scene: Scene, draw: Draw) -> str:
-    """Names kinds in reading order, but one between two others first: the words before a noun phrase tell which it is.
+    """Names kinds in reading order, but one between two others first, so earlier words say which kind comes next.
 
-    Attention chooses where to look for a word before the word in front of it is read. With the kinds in a random order
+    Attention chooses where to look for a word before it reads the previous word. With the kinds in a random order
     it could not know whether that word was "red", or the other object's "blue".
     """
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in scene.items:
         groups.setdefault((item.shape, item.colour), []).append(item)
-    kinds = list(groups.values())  # which stand from left to right or from top to bottom
+    kinds = list(groups.values())  # from left to right or from top to bottom
     frame = draw.pick(PLACED)
     fronted = frame.startswith("{where}")
     where = ""

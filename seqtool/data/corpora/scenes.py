@@ -1,4 +1,4 @@
-"""The built-in captioning corpus: pictures of small scenes, drawn when they are first asked for."""
+"""The built-in captioning corpus: pictures of small scenes, drawn when they are first needed."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[
 
 
 def read_captions(directory: Path, split: str) -> list[Captioned]:
-    """The pictures of a split and their captions. Raises InputError where there are none."""
+    """The pictures of a split and their captions. Raises InputError if there are none."""
     return [
         Captioned(directory / record["file"], Path(record["file"]).name, tuple(record["captions"]))
         for record in read_records(directory / CAPTIONS, split)
@@ -51,9 +51,9 @@ def read_captions(directory: Path, split: str) -> list[Captioned]:
 
 @final
 class Scenes(ImageCorpus):
-    """The pictures in `directory`: a folder of PNG files a split, captions.jsonl, and scenes.jsonl with the boxes.
+    """The pictures in `directory`: a folder of PNG files per split, captions.jsonl, and scenes.jsonl with the boxes.
 
-    What is there is never changed: other settings need another directory.
+    Existing files are never changed: other settings need another directory.
     """
 
     name = "scenes"
@@ -73,17 +73,17 @@ class Scenes(ImageCorpus):
         return SPLITS
 
     def fetch(self) -> None:
-        """Draw the pictures, unless they are there."""
+        """Draw the pictures, unless they exist."""
         place = self._directory.resolve()  # a link stays a link
         with contextlib.suppress(OSError):
-            place.rmdir()  # an empty one may be used; of any other nothing is removed
+            place.rmdir()  # an empty one may be used; any other stays
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             make_once(place, self._draw)
         self.check()  # another process may have drawn others
 
     def check(self) -> None:
-        """Raise InputError unless the pictures are there, drawn with these settings."""
+        """Raise InputError unless the pictures exist and were drawn with these settings."""
         if not self._directory.exists():
             settings = {"directory": self._directory, **self._settings}
             given = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
@@ -93,7 +93,7 @@ class Scenes(ImageCorpus):
         try:
             found = read_record(self._directory / SUMMARY)
         except (OSError, ValueError):
-            found = {}  # nothing says what it is
+            found = {}  # unknown content
         others = [name for name, value in self._record.items() if found.get(name) != value]
         drawn, wanted = (" ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record))
         if "corpus" in others:
@@ -128,7 +128,7 @@ class Scenes(ImageCorpus):
 
 
 def read_records(path: Path, split: str) -> list[dict[str, Any]]:
-    """What a file of the directory says of each picture of a split. Raises InputError where it says nothing."""
+    """A file's record of each picture of a split. Raises InputError if it has none."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -2,12 +2,12 @@
 
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
-actions of the past stand in the preterite and states in the imperfect. The words are in `toy_words.py`;
+past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`;
 `toy_phrases.py` and `toy_grammar.py` put them together; here they become text and links.
 
 Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
-dropped pronoun). Possible links lead to the word that decides a gender, to "?" from "¿", and to what calls
-for a word that has no counterpart: the near of "cerca *de*", the person of "veo *a* mi hermano".
+dropped pronoun). Possible links lead to the word that decides a gender, from "¿" to "?", and to the word that
+requires one without a counterpart: "near" for "cerca *de*", the person for "veo *a* mi hermano".
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from seqtool.data.corpora.toy_grammar import sentence
 from seqtool.data.corpora.toy_phrases import Draw, Phrase, Word
 
-GRAMMAR = (  # part of what names a cache: change an entry whenever the grammar makes other text
+GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
     "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",
     "01dea6b52d8e063af57afe730a0f50e852d3fe528e541ca70bdb8e4d7956e183",
     "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
-SHORTEST, LONGEST = 3, 25  # words of a sentence; punctuation counts against the longest only
-CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; surely from "to" or "of", else from "the"
+SHORTEST, LONGEST = 3, 25  # words of a sentence; punctuation counts only towards the longest
+CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; sure link to "to" or "of", possible one to "the"
 
 
 @dataclass(frozen=True)

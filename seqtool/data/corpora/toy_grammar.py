@@ -1,4 +1,4 @@
-"""The sentences and clauses of the built-in corpus, both languages at once; whole sentences come first."""
+"""The sentences and clauses of the built-in corpus, in both languages at once; whole sentences come first."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,7 +83,7 @@ def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -
 
 
 def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """Somebody does something. When it is done may be said last, anywhere or nowhere."""
+    """Somebody does something. An adverbial of time may come last, elsewhere or not at all."""
     negated = not asked and who.kind != "who" and draw.chance(0.15)
     clitic = rest = NOTHING
     shape = draw.random()
@@ -198,7 +198,7 @@ def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
     kind = draw.pick(verb.objects)
     if kind in ("text", "thing", "clothes", "furniture") and draw.chance(0.06):
         return relative(draw, noun_phrase(draw, (kind,), ("the",)))
-    owned = verb.stative and "person" not in verb.objects  # what one has, wants or needs
+    owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
     determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
     if negated:
         determiners = words.LACKING if owned else words.NEGATED

@@ -12,7 +12,7 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 @dataclass(frozen=True)
 class Noun:
-    english: tuple[str, ...]  # singular and plural; only the singular of what one has one of
+    english: tuple[str, ...]  # singular and plural; only the singular if one has just one
     spanish: tuple[str, str]
     gender: int  # masculine, feminine
     kind: str
@@ -46,7 +46,7 @@ def plural(word: str) -> str:
 
 
 def paradigms(entries: str) -> dict[str, tuple[str, ...]]:
-    """By English word the Spanish forms, from entries of `english:paradigm`, written out or regular: hermoso, azul."""
+    """Spanish forms by English word, from entries of `english:paradigm`, written out or regular: hermoso, azul."""
     found = {}
     for entry in entries.split():
         english, forms = entry.split(":")
@@ -60,7 +60,7 @@ def paradigms(entries: str) -> dict[str, tuple[str, ...]]:
 
 
 def choices(table: str) -> dict[str, list[list[Adjective]]]:
-    """By kind of noun groups of adjectives, of which a thing can be but one: big or small, red or blue."""
+    """Groups of adjectives by kind of noun; a thing can be only one of a group: big or small, red or blue."""
     found: dict[str, list[list[Adjective]]] = {}
     for kind, row in _rows(table):
         found.setdefault(kind, []).extend(list(paradigms(group.replace("/", " ")).items()) for group in row.split())
@@ -68,7 +68,7 @@ def choices(table: str) -> dict[str, list[list[Adjective]]]:
 
 
 def nouns(table: str) -> dict[str, list[Noun]]:
-    """By kind, from entries of `english[/plural] spanish gender [preposition]`; the plural "-" stands for none."""
+    """Nouns by kind, from entries of `english[/plural] spanish gender [preposition]`; the plural "-" means none."""
     found: dict[str, list[Noun]] = {}
     for kind, row in _rows(table):
         for entry in row.split(","):
@@ -86,7 +86,7 @@ def _rows(table: str) -> list[list[str]]:
 
 
 def verb(english: str, infinitive: str, objects: str = "", *, participle: str = "", stative: bool = False) -> Verb:
-    """From `base third-person past`, and from the tables of the irregular Spanish forms."""
+    """A verb from its English `base third-person past` and the tables of irregular Spanish forms."""
     base, third, past = english.split()
     known = {"present": (base, base, third, base, base), "past": (past,) * 5}
     if base == "be":

@@ -1,6 +1,6 @@
-"""Phrases of the built-in corpus, both languages at once: subjects, objects, places, descriptions.
+"""Phrases of the built-in corpus, in both languages at once: subjects, objects, places, descriptions.
 
-Spanish words hold the English words that they came from: phrases are joined without counting positions.
+Spanish words hold the English words that they came from, so phrases are joined without counting positions.
 """
 
 import random
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Choices made from random() alone, the one sequence that Python keeps from version to version."""
+    """Choices made only with random(), the one sequence that stays the same in every version of Python."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed).random
@@ -29,7 +29,7 @@ class Draw:
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """A word of either language; of a Spanish one also the English word that it surely, or possibly, came from."""
+    """A word of either language; a Spanish one also has the English word that it surely, or possibly, came from."""
 
     text: str
     sure: "Word | None" = None
@@ -47,9 +47,9 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Nominal(Phrase):
-    """A subject or object, and what verbs and adjectives agree with."""
+    """A subject or object, with the features that verbs and adjectives agree with."""
 
-    person: int = 2  # of a verb: I, you, he, we, they
+    person: int = 2  # the verb's: I, you, he, we, they
     gender: int = 0
     heads: tuple[Word, ...] = ()  # the words that decide the gender
     kind: str = "person"
@@ -74,7 +74,7 @@ def phrase(english: str, spanish: str) -> Phrase:
 
 
 def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
-    """An article or adjective; where its form tells the gender, the noun's heads are possible links."""
+    """An article or adjective; if its form shows the gender, the noun's heads are possible links."""
     word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
     return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
@@ -96,7 +96,7 @@ def subject(draw: Draw, asked: bool = False) -> Nominal:
 
 
 def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, said: bool = True) -> Nominal:
-    """A name, or a pronoun, which is not said in Spanish."""
+    """A name, or a pronoun, which Spanish drops."""
     text, person, gender = draw.pick(options)
     word = Word(text)
     return Nominal((word,), (Word(text, word),) if said else (), person, gender, (word,))

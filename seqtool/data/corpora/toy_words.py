@@ -31,7 +31,7 @@ TRANSITIVE = [
     verb("help helps helped", "ayudar", "person kin"),
     verb("call calls called", "llamar", "person kin"),
 ]
-ANIMAL = (verb("sleep sleeps slept", "dormir"), verb("run runs ran", "correr"))  # what animals do, too
+ANIMAL = (verb("sleep sleeps slept", "dormir"), verb("run runs ran", "correr"))  # things that animals do, too
 STAYING = [  # in a place
     verb("live lives lived", "vivir", stative=True),
     verb("work works worked", "trabajar"),
@@ -44,7 +44,7 @@ MOVING = [  # to a place
     verb("travel travels traveled", "viajar"),
     verb("return returns returned", "regresar"),
 ]
-MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # and what "to" becomes
+MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # and the translation of "to"
 SAYING = [
     verb("think thinks thought", "creer", stative=True),
     verb("know knows knew", "saber", stative=True),
@@ -121,7 +121,7 @@ AFTER["kin"], STATE["kin"], STATE["furniture"] = AFTER["person"], STATE["person"
 # Not "very" black:
 ABSOLUTE = ("black", "white", "red", "blue", "green", "Spanish", "delicious", "broken", "open", "closed")
 
-# A Spanish word comes surely from the English word after ":" and possibly from that after "~", by position.
+# A Spanish word comes surely from the English word whose position follows ":", and possibly from that after "~".
 DAYS = (("on Monday", "el:0 lunes:1"), ("on Friday", "el:0 viernes:1"), ("on Sunday", "el:0 domingo:1"))
 TIMES = {
     "present": (

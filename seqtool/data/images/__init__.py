@@ -1,1 +1,1 @@
-"""From images to what a model reads."""
+"""From images to a model's input."""

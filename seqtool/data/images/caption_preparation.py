@@ -27,20 +27,20 @@ from seqtool.models.backbone import EncoderSettings
 from seqtool.runtime.files import one_line, write_lines
 from seqtool.settings import Config
 
-STOP = re.compile(r"[\s.]+$")  # corpora differ in whether captions end in a full stop; no metric counts it
+STOP = re.compile(r"[\s.]+$")  # captions end in a full stop in some corpora only; no metric counts it
 log = logging.getLogger("seqtool")
 
 
 def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.device, trusted: bool = True) -> Cache:
     """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
-    `encoder`; see `prepare`. The store is made on `device`, where it is not there.
+    `encoder`; see `prepare`. The store is made on `device` if it does not exist.
     """
     return prepare(config, ImageCorpus, partial(CaptionSteps, encoder=encoder, device=device), trusted=trusted)
 
 
 @final
 class CaptionSteps(Steps):
-    """The captions of images that are in a store; their references are kept as they came."""
+    """The captions of images that are in a store; the original captions are kept as references."""
 
     corpus: ImageCorpus
     store: ImageStore
@@ -50,7 +50,7 @@ class CaptionSteps(Steps):
     def __init__(
         self, corpus: ImageCorpus, settings: CacheSettings, *, encoder: EncoderSettings, device: torch.device
     ) -> None:
-        """Stores the images. Raises InputError where a split has none that can be used."""
+        """Stores the images. Raises InputError if a split has none that can be used."""
         splits = {split: corpus.images(split) for split in corpus.splits()}
         files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
         root = Path(settings.cache)
@@ -100,7 +100,7 @@ class CaptionSteps(Steps):
             log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", cache / REFUSED)
 
     def _content(self, digests: Mapping[Path, str | None]) -> str:
-        """A hash of the images' content, and of their names, which the cache holds too."""
+        """A hash of the images' content and of their names, which are in the cache too."""
         content = hashlib.sha256()
         for split, images in self._used.items():
             used = [[str(image.file), image.identifier, digests[image.file]] for image in images]

@@ -1,4 +1,4 @@
-"""Which images files, folders, globs, web addresses and lists of them name."""
+"""Finding the images that files, folders, globs, web addresses and lists of these name."""
 
 import glob
 import os
@@ -13,16 +13,16 @@ from seqtool.runtime.files import read_lines
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 LISTED = ", ".join(SUFFIXES)
-MOST_KINDS = 5  # of other files, that are named
+MOST_KINDS = 5  # of other files that a message names
 
 
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
     """The images that files, folders, globs, http(s) addresses and .txt lists of these name, in their order.
 
     Folders and globs give the files with an image's suffix, sorted. The folders inside a folder are searched only if
-    `recursive`, and links to folders never. What else a folder has is printed to standard error; names that begin with
-    a dot are ignored. The lines of a list are names like those given here, but not of lists. Raises InputError where a
-    folder, glob or list gives no image. A missing file is left for read_image to refuse, so that the others are read.
+    `recursive`, and links to folders never. Other files in a folder are reported on standard error; names that begin
+    with a dot are ignored. The lines of a list are names like those given here, but not of lists. Raises InputError if
+    a folder, glob or list gives no image. A missing file is left for read_image to refuse, so the others can be read.
     """
     return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
 
@@ -48,7 +48,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
 
 
 def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
-    """The images in a folder, and with `recursive` in those inside it; what else is there is said."""
+    """The images in a folder, and with `recursive` in those inside it; reports what else is there."""
     found: list[Path] = []
     others: Counter[str] = Counter()
     folders = 0

@@ -1,4 +1,4 @@
-"""Images of any kind and condition: read as RGB or refused, and made square."""
+"""Reading images: as RGB, or refused, and made square."""
 
 import math
 import stat
@@ -23,7 +23,7 @@ MAXIMUM_PIXELS = 100_000_000
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
 BAND = 1_000_000  # pixels that are converted at a time
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
-ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values but 1, which is upright
+ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values except 1 (upright)
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -60,7 +60,7 @@ class ImageError(InputError):
 
 
 class _Quiet:
-    """Without warnings while any thread is inside: catch_warnings itself, used by two at once, restores wrongly."""
+    """Suppresses warnings while any thread is inside: catch_warnings itself restores wrongly if two threads use it."""
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0
@@ -84,7 +84,7 @@ ALONE = threading.Lock()
 
 
 def read_image(name: str, *, seconds: float = urls.SECONDS) -> Image.Image:
-    """The image in a file or at an http(s) address, for which there are so many seconds. Raises ImageError."""
+    """The image in a file or at an http(s) address, fetched within so many seconds. Raises ImageError."""
     path = Path(name)
     if not urls.has_scheme(name) or path.is_file():
         return open_image(path, name=name)
@@ -100,7 +100,7 @@ def read_image(name: str, *, seconds: float = urls.SECONDS) -> Image.Image:
 def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
     """The image as 8-bit RGB, upright by its EXIF orientation, over white where it is transparent.
 
-    Of an animation the first frame. Colour profiles are ignored. `name` begins the sentence of the ImageError that
+    Of an animation, the first frame. Colour profiles are ignored. `name` begins the message of the ImageError that
     says what is wrong.
     """
     if isinstance(file, Path):
@@ -123,7 +123,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
-    """An image that Pillow opened, as `open_image` gives it. Raises ImageError."""
+    """An image opened by Pillow, converted as `open_image` does. Raises ImageError."""
     if image.width * image.height > MAXIMUM_PIXELS:
         raise _too_large(name)
     pixels = image.width * image.height
@@ -139,7 +139,7 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
-    """The RGB image as size×size×3: `crop` takes the square in its middle, `squash` all of it, out of shape."""
+    """The RGB image as size×size×3: `crop` takes the square in its middle, `squash` distorts the whole image."""
     width, height = image.size
     box = None
     if mode == "crop":  # cut out before it is scaled: a long, thin image would become a huge one
@@ -183,7 +183,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _in_bands(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """The image converted some rows at a time, so that what lies between takes little memory."""
+    """The image converted some rows at a time, so that intermediate results take little memory."""
     rgb = Image.new("RGB", image.size)
     rows = max(1, BAND // image.width)
     for top in range(0, image.height, rows):
@@ -203,7 +203,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:
-    """`rgb` turned as the EXIF data of the file it is from say; EXIF data that cannot be read are ignored."""
+    """`rgb` turned upright by the EXIF data of its file; EXIF data that cannot be read are ignored."""
     try:
         orientation = image.getexif().get(ORIENTATION)
     except DAMAGE:

@@ -2,7 +2,7 @@
 
     cache/images-vgg19-1f2e3d4c5b6a/
         values.bin      float16 annotation vectors N×S×D, or uint8 pixels N×3×size×size (cache/images-pixels-…)
-        digests.txt     SHA-256 of each row's image file, sorted: row i is whichever file has the i-th content
+        digests.txt     SHA-256 of each row's image file, sorted: row i belongs to the i-th of them
         summary.json    grid, dimension, backbone, a hash of its weights, which images were refused and why, versions
 
 It is named by the content of the images and by what the backbone computes from them, not by file names, splits or
@@ -23,20 +23,20 @@ from seqtool.data.images.image_decoding import ImageError, open_image
 from seqtool.errors import InputError
 from seqtool.models.inputs import Annotations, Pixels
 
-FORMAT = 2  # of the directory; part of what names it
+FORMAT = 2  # of the directory; it enters the directory's name
 VALUES, DIGESTS = "values.bin", "digests.txt"
 
 
 class ImageStore:
-    """What is stored of images, by row.
+    """Stored annotation vectors or pixels of images, by row.
 
-    Of the files that the store was prepared for: digests, of their content, None where there is none; rows, -1 where
-    the image is refused; refused, a sentence that says why, by the file's index. locations: rows and columns of the
+    For the files that the store was prepared for: digests of their content, None if there is none; rows, -1 if the
+    image is refused; refused, a sentence that says why, by the file's index. locations: rows and columns of the
     grid, and dimension of an annotation vector; None for pixels.
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
-        """Raises InputError unless the directory is a whole store."""
+        """Raises InputError unless the directory is a complete store."""
         self.directory = directory
         self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
@@ -64,16 +64,16 @@ class ImageStore:
         return len(self._values)
 
     def source(self, rows: Sequence[int] | NDArray[np.integer]) -> Annotations | Pixels:
-        """What a captioner's encoder reads of the images in these rows; one gather from the mapped file."""
+        """A captioner's input for the images in these rows; one gather from the mapped file."""
         values = torch.from_numpy(np.asarray(self._values[np.asarray(rows, np.int64)]))
         return Pixels(values) if self.locations is None else Annotations(values)
 
     def fits(self, backbone: nn.Module) -> bool:
-        """Whether what is stored is what this backbone reads or gives: annotation vectors are those of its weights."""
+        """Whether the stored pixels fit this backbone's input, or the stored annotation vectors are its output."""
         return self.locations is None or self.summary["weights"] == weights_digest(backbone)
 
     def describe(self) -> str:
-        """A line: what is stored, of which backbone, how much."""
+        """A line that says what is stored, of which backbone, and how much."""
         summary, shape = self.summary, self._values.shape
         size = f"{shape[0]:,} images, {size_text(self._values.nbytes)}"
         if self.locations is None:

@@ -15,15 +15,15 @@ from seqtool.errors import InputError
 from seqtool.runtime import workers
 from seqtool.runtime.unfinished import UnfinishedError
 
-CHUNK = 64  # images that are read together, and then go through the backbone together
-SMALL = 4 * CHUNK  # fewer images are read sooner than other processes start
-MOST_BYTES = 2**30  # of a file: it is read whole, by several processes at a time
+CHUNK = 64  # images that are read, and go through the backbone, together
+SMALL = 4 * CHUNK  # fewer images are read before other processes could start
+MOST_BYTES = 2**30  # of a file: files are read whole, in several processes at once
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """pixels: images×3×size×size of the images that can be read; refused: of the others why not, a clause without
-    the file's name, by place in the chunk.
+    """pixels: images×3×size×size of the images that can be read; refused: by place in the chunk, why the others
+    cannot, as a clause without the file's name.
     """
 
     pixels: NDArray[np.uint8]
@@ -34,7 +34,7 @@ def load(
     images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None
 ) -> Generator[Chunk, None, None]:
     """The images, each a file and the SHA-256 of its content, `CHUNK` at a time in their order, fitted to size×size
-    pixels (`mode` as for `images.fit`). Raises InputError where a file has another content, or is gone.
+    pixels (`mode` as for `images.fit`). Raises InputError if a file's content is different, or it is gone.
     """
     number = workers.number(processes) if len(images) >= SMALL else 1
     chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
@@ -54,7 +54,7 @@ def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
 
 
 def _content(file: Path, digest: str) -> bytes:
-    """What the file holds, so that what is made of it is of the content that it is stored by."""
+    """The file's content, checked, so that its row in the store is computed from the content that names it."""
     try:
         with file.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Preparing an image store: every image read, checked and, where it is frozen, put through the backbone once."""
+"""Preparing an image store: every image is read, checked and, if the backbone is frozen, put through it once."""
 
 import logging
 import shutil
@@ -38,20 +38,20 @@ log = logging.getLogger("seqtool")
 def prepare_store(
     files: Sequence[Path], encoder: EncoderSettings, *, root: Path, processes: int | None, device: torch.device
 ) -> ImageStore:
-    """The store of these images, made in the directory `root` if it is not there.
+    """The store of these images, made in the directory `root` if it does not exist.
 
-    A frozen encoder's annotation vectors are stored, rounded to float16; of an encoder that is trained too, the pixels
-    that it reads. An image that is named twice, or two files of equal content, share a row. Images that cannot be
+    For a frozen encoder, annotation vectors are stored, rounded to float16; for an encoder that is trained too, its
+    input pixels. An image that is named twice, or two files of equal content, share a row. Images that cannot be
     read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
-    where no image can be used, one changes meanwhile, or the disk has no room. Where anything but bad input ends it
-    early, the next call goes on from there.
+    if no image can be used, one changes meanwhile, or the disk has no room. If anything but bad input ends it
+    early, the next call resumes.
     """
     encoder.check()
     root.mkdir(parents=True, exist_ok=True)
     frozen = encoder.fine_tune_from is None
     name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
     if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
-        check_default_weights(encoder)  # which this needs, as no store is there that may have all images already
+        check_default_weights(encoder)  # needed, as no finished store exists
     memory = Digests(root / "digests.json")
     digests = memory.of(files)
     distinct = {one: file for one, file in zip(digests, files, strict=True) if one is not None}
@@ -74,7 +74,7 @@ def prepare_store(
 def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Everything in the store of these images but its summary, which is returned."""
+    """Write everything in the store of these images but its summary, which is returned."""
     backbone = make_backbone(encoder, pretrained=True).to(device).eval() if encoder.fine_tune_from is None else None
     weights = None if backbone is None else weights_digest(backbone)
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
@@ -114,9 +114,9 @@ def _write_values(
     processes: int | None,
     by: list[str | None],
 ) -> Mapping[str, str]:
-    """Write what is stored of the images, `row` bytes of each; returns by digest why some of them are refused.
+    """Write the images' rows, of `row` bytes each; returns by digest why some of them are refused.
 
-    It goes on with what a preparation that was ended early has left, if that was made `by` the same weights and
+    It resumes from what an earlier preparation has left, if that was made `by` the same weights and
     versions.
     """
     unfinished = Unfinished(directory)
@@ -161,7 +161,7 @@ def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: Enco
     with torch.inference_mode():
         annotations = backbone(torch.from_numpy(pixels).to(backbone.mean.device))
         largest = float(annotations.abs().max())
-        if not largest <= MOST:  # nor where it is NaN
+        if not largest <= MOST:  # catches NaN too
             layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"
             raise InputError(
                 f"The annotation vectors of {encoder.backbone}, {layer}, reach {largest:,.0f}, and float16 holds "
@@ -172,7 +172,7 @@ def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: Enco
 
 
 def _check_room(directory: Path, need: int, images: int, *, written: int) -> None:
-    """Raise UnfinishedError where the disk has no room for what is not `written` yet of the bytes that are needed."""
+    """Raise UnfinishedError if the disk has no room for the needed bytes that are not yet `written`."""
     free = shutil.disk_usage(directory).free
     log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), f"{images:,}")
     if need - written > free:

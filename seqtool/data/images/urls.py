@@ -1,4 +1,4 @@
-"""Fetching a file from the web within limits of size and time that no server can stretch."""
+"""Fetching a file from the web within firm limits of size and time."""
 
 import ipaddress
 import re
@@ -21,13 +21,13 @@ MAXIMUM_BYTES = 50_000_000
 SECONDS = 20.0  # for everything: looking the name up, connecting, redirects, the last byte
 REDIRECTS = 5
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
-RESERVED = "!#$%&'()*+,/:;=?@[]~"  # what may stand in an address as it is; % because it may be quoted already
+RESERVED = "!#$%&'()*+,/:;=?@[]~"  # left unquoted in an address; % because it may already be quoted
 
 Watch = Callable[[socket.socket], None]
 
 
 class DownloadError(InputError):
-    """Why an address gave no file: the rest of a sentence that begins with the address."""
+    """Why an address gave no file: the end of a sentence that begins with the address."""
 
 
 def has_scheme(name: str) -> bool:
@@ -40,10 +40,10 @@ def is_web_address(name: str) -> bool:
 
 
 def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SECONDS) -> bytes:
-    """What an http or https address holds. Raises DownloadError where it cannot be fetched within the limits.
+    """The content of an http or https address. Raises DownloadError if it cannot be fetched within the limits.
 
     The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
-    down, which ends it: their own timeouts begin anew with every byte.
+    down, which ends it: the sockets' own timeouts restart with every byte.
     """
     answer: Future[bytes] = Future()
     deadline = time.monotonic() + seconds
@@ -56,7 +56,7 @@ def download(address: str, *, maximum: int = MAXIMUM_BYTES, seconds: float = SEC
     def work() -> None:
         try:
             answer.set_result(_follow(address, maximum, deadline, watch))
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: a host name that is none
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
             answer.set_exception(error)
 
     threading.Thread(target=work, name="download", daemon=True).start()
@@ -96,7 +96,7 @@ def _follow(address: str, maximum: int, deadline: float, watch: Watch) -> bytes:
 def _content(response: HTTPResponse, maximum: int) -> bytes:
     if response.status != 200:
         raise DownloadError(f"answers with status {response.status} ({response.reason}).")
-    if response.length is None or response.length <= maximum:  # what the server says that it is, if it says so
+    if response.length is None or response.length <= maximum:  # by the server's own statement, if any
         content = response.read(maximum + 1)
         if len(content) <= maximum:
             return content
@@ -104,7 +104,7 @@ def _content(response: HTTPResponse, maximum: int) -> bytes:
 
 
 def _opener(address: str, watch: Watch) -> urllib.request.OpenerDirector:
-    """What opens an address, every status but 2xx an HTTPError; redirects are not followed here."""
+    """An opener of addresses: every status but 2xx is an HTTPError, and redirects are not followed."""
 
     class Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.request.HTTPRedirectHandler):
         def http_open(self, request: urllib.request.Request) -> HTTPResponse:
@@ -121,7 +121,7 @@ def _opener(address: str, watch: Watch) -> urllib.request.OpenerDirector:
 
 
 def _watched(kind: type[HTTPConnection], watch: Watch) -> Any:
-    """The kind of connection, whose sockets `watch` sees once they are connected."""
+    """A kind of connection that passes its sockets to `watch` once they are connected."""
 
     def connect(connection: HTTPConnection) -> None:
         kind.connect(connection)
@@ -145,7 +145,7 @@ def _quoted(address: str) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Whether the address is on this machine, which is asked without the proxy that the environment may name."""
+    """Whether the address is on this machine; such addresses bypass the environment's proxy."""
     host = urlsplit(address).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,7 +1,7 @@
-"""Words, and which of them are translations of which: from attention over pieces to Pharaoh's `i-j`.
+"""Words and the alignments between them: from attention over pieces to Pharaoh's `i-j`.
 
-A link is a pair (source word, target word), both counted from 0. Matrices have the target in their rows, as
-attention has: target words × source words.
+A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the target's, as in
+attention: target words × source words.
 """
 
 import re
@@ -22,9 +22,9 @@ SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
 
 
 def words(text: str) -> list[str]:
-    """The words of a sentence: split at white space, leading and trailing punctuation as words of their own.
+    """The words of a sentence: split at white space, leading and trailing punctuation as separate words.
 
-    Nothing inside a word is split, nor is a run of punctuation, so that text which is tokenised already keeps
+    Nothing inside a word is split, nor is a run of punctuation, so that text which is already tokenised keeps
     its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?
     """
     return WORD.findall(text)
@@ -33,8 +33,8 @@ def words(text: str) -> list[str]:
 def piece_words(pieces: Sequence[str]) -> list[int]:
     """For each piece the index of its word in `words("".join(pieces))`, each ▁ read as a space.
 
-    A piece that spans several words belongs to the first of them. A piece of nothing but spaces belongs to
-    the word that it begins, and is -1 where none follows.
+    A piece that spans several words belongs to the first of them. A piece of only spaces belongs to
+    the word that it begins, and is -1 if none follows.
     """
     text = "".join(pieces).replace(SPACE, " ")
     ends = [found.end() for found in WORD.finditer(text)]
@@ -51,8 +51,8 @@ def piece_words(pieces: Sequence[str]) -> list[int]:
 def word_attention(attention: Matrix, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Matrix:
     """Attention of pieces (T×S) as attention of words: summed on the source, averaged on the target.
 
-    The caller removes the row and the column of the end of sentence first; what was given to it is not shared
-    out, so rows sum to at most 1. A word without a piece of its own has zeros. Raises ValueError when the
+    The caller first removes the row and the column of EOS, whose attention is not redistributed,
+    so rows sum to at most 1. A word without a piece of its own has zeros. Raises ValueError if the
     shape is not (target pieces, source pieces).
     """
     expected = len(target_pieces), len(source_pieces)
@@ -66,7 +66,7 @@ def word_attention(attention: Matrix, source_pieces: Sequence[str], target_piece
 
 
 def hard_alignment(matrix: Matrix) -> set[Link]:
-    """Each target word linked to the source word it attends to most, the first of equals; none for zeros."""
+    """Each target word linked to the source word it attends to most, the first in a tie; none for a row of zeros."""
     if matrix.size == 0:
         return set()
     best = matrix.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""Pretrained word vectors from a text file, `word value value …` a line, as word2vec, GloVe and fastText write them."""
+"""Pretrained word vectors from a text file, lines of `word value value …` as word2vec, GloVe and fastText write."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from seqtool.runtime.files import read_lines
 
 
 def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Which ids have a vector in the file, and the vectors (ids × size).
+    """The ids that have a vector in the file, and the vectors (ids × size).
 
-    A word's vector goes to the piece that starts a word (▁cat); a piece inside a word takes one only where the file
-    has it under its own name. The first line may be word2vec's header of two numbers. InputError names the line that
-    has another number of values, or says that no word is in the vocabulary.
+    A word's vector goes to the piece that starts a word (▁cat); a piece inside a word gets one only if the file
+    lists the piece itself. The first line may be word2vec's header of two numbers. InputError names a line with
+    another number of values, or says that no word is in the vocabulary.
     """
     ids: dict[str, int] = {}
     for index in range(4, len(vocabulary)):
@@ -36,7 +36,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
             try:
                 found[ids[word]] = np.array(values, dtype=np.float32)
             except ValueError as error:
-                raise InputError(f"{path} line {number} has values that are no numbers.") from error
+                raise InputError(f"{path} line {number} has values that are not numbers.") from error
     if not found:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
     rows = sorted(found)
@@ -44,7 +44,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
 
 
 def _numbers(words: list[str]) -> bool:
-    """Whether what is left of a line beside its last values looks like more values."""
+    """Whether the part of a line before its last values looks like more values."""
     try:
         return bool([float(word) for word in words])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Text to token ids, in chunks, over several processes, with what was left out counted."""
+"""Text to token ids, in chunks, over several processes, counting the examples left out."""
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -16,16 +16,16 @@ from seqtool.models.tokens import UNK
 from seqtool.runtime import workers
 
 CHUNK = 10_000  # examples
-SMALL = 5 * CHUNK  # fewer are encoded sooner than other processes start
+SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
 
-Texts = tuple[str, ...]  # of an example: a pair's source and target, or a caption alone
+Texts = tuple[str, ...]  # an example's texts: a pair's source and target, or only a caption
 
 
 @dataclass
 class LimitSettings:
-    """Which training examples are kept: by the length of each side in tokens, at most `ratio` times the other's.
+    """Limits for training examples: the length of each side in tokens, at most `ratio` times the other's.
 
-    null is no limit, and so is what a kind of data has no setting for.
+    null is no limit, and so is a setting that a kind of data does not have.
     """
 
     minimum: int = 1
@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A chunk of examples: which are kept, the sides of those, and how many are not (`dropped`), by reason."""
+    """A chunk of examples: which are kept, their sides, and how many are not (`dropped`), by reason."""
 
     sides: tuple[Side, ...]
     kept: NDArray[np.bool_]
@@ -74,7 +74,7 @@ class Encoded:
 
 
 def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
-    """Two bytes a token where they suffice, otherwise four; little-endian on every machine."""
+    """Two bytes per token if they suffice, otherwise four; little-endian on every machine."""
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
 
 
@@ -87,10 +87,10 @@ def encode(
     count: int,
     processes: int | None,
 ) -> Generator[Encoded, None, None]:
-    """The examples in chunks, in their order, by the vocabularies of these sides that are saved in `directory`.
+    """The examples encoded in chunks, in order, by the vocabularies of these sides that are saved in `directory`.
 
-    Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one where the `count`
-    of the examples is small. A few chunks are in memory at a time, however many there are.
+    Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one if the `count`
+    of examples is small. Only a few chunks are in memory at a time.
     """
     processes = workers.number(processes) if count >= SMALL else 1
     iterator = iter(examples)
@@ -116,7 +116,7 @@ def encode_chunk(
     )
 
 
-_loaded = lru_cache(maxsize=1)(load_all)  # by each process
+_loaded = lru_cache(maxsize=1)(load_all)  # once per process
 
 
 def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:

@@ -1,4 +1,4 @@
-"""Preparing sentence pairs, encoded by one vocabulary or two, and plain text, a column of lines with their ends."""
+"""Preparing sentence pairs, with one vocabulary or two, and plain text, a column of lines with their line ends."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ def prepare_text(config: Config) -> Cache:
 
 @final
 class PairSteps(Steps):
-    """Sentence pairs; of those that are not trained on, the cache keeps the text and gold alignments."""
+    """Sentence pairs; for splits other than train, the cache keeps the text and gold alignments."""
 
     corpus: TextCorpus
     unit = "pairs"
@@ -53,7 +53,7 @@ class PairSteps(Steps):
 
 
 def _copied(texts: Iterator[Texts], *paths: Path) -> Iterator[Texts]:
-    """The texts again, each side written into its file as it passes."""
+    """Yields the same texts, writing each side to its file."""
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         for example in texts:
@@ -64,7 +64,7 @@ def _copied(texts: Iterator[Texts], *paths: Path) -> Iterator[Texts]:
 
 @final
 class TextSteps(Steps):
-    """Lines of text with their ends. Characters are counted: a loss by tokens says little across vocabularies."""
+    """Lines of text with their line ends. Characters are counted: vocabularies cannot be compared by loss per token."""
 
     corpus: PlainText
     unit = "lines"

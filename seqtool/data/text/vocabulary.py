@@ -3,8 +3,8 @@
 Pieces follow one convention: ▁ (U+2581) at the start of a piece is the space before it, so that
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
 
-A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text joined are the text, but
-for unknown ones and for ▁ itself, which is read as a space.
+A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text, joined, are the text
+except for unknown pieces and ▁ itself, which is read as a space.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-UNKNOWN = "⁇"  # what an unknown token reads as
+UNKNOWN = "⁇"  # the text of an unknown token
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -63,7 +63,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def body(self) -> bytes:
-        """What was learnt, as it is saved behind the header."""
+        """What was learnt, as it is saved after the header."""
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -79,11 +79,11 @@ class Vocabulary(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that differ for vocabularies that differ in anything."""
+        """16 hexadecimal digits that differ between any two different vocabularies."""
         return hashlib.sha256(self._bytes()).hexdigest()[:16]
 
     def save(self, path: Path) -> None:
-        """One file: a line of JSON (kind, size, form), then SentencePiece's model or a word a line."""
+        """One file: a line of JSON (kind, size, form), then SentencePiece's model or one word per line."""
         path.write_bytes(self._bytes())
 
     def _bytes(self) -> bytes:
@@ -156,7 +156,7 @@ class WordVocabulary(Vocabulary):
 
 
 def load(path: Path) -> Vocabulary:
-    """Read what `Vocabulary.save` wrote. Raises InputError on anything else."""
+    """Read what `Vocabulary.save` wrote. Raises InputError for anything else."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError("a directory, pipe or device")
@@ -190,8 +190,8 @@ def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> list[Pa
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
-    """The vocabularies that `save_all` wrote for these sides: source and target, where a joint one is one object, or
-    the target alone.
+    """The vocabularies that `save_all` wrote for these sides: source and target, with a joint one as one object, or
+    only the target.
     """
     is_pair = "source" in sides
     if is_pair and (directory / JOINT).exists():
@@ -210,20 +210,20 @@ def normalize(text: str, *, normalization: str, lowercase: bool, verbatim: bool 
     form = NORMALIZATIONS[normalization]
     text = form(text)
     if lowercase:
-        text = form(text.lower())  # a normal text's lower case need not be normal
+        text = form(text.lower())  # lowering the case of a normalised text may denormalise it
     text = text.replace(SPACE, " ")
     return text if verbatim else " ".join(text.split())
 
 
 def is_listed(kind: str, *, verbatim: bool) -> bool:
-    """Whether such a vocabulary is a list of the text's pieces by their counts; otherwise SentencePiece's model."""
+    """Whether such a vocabulary is a list of the text's pieces by count, not a SentencePiece model."""
     return kind == "word" or (verbatim and kind == "char")
 
 
 def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
     """The words of the text as `alignment.words` splits them, ▁ before each that follows a space or begins the text.
 
-    Verbatim its characters, or its words, other white space and marks; every space is written ▁.
+    If verbatim, its characters, or its words, other white space and marks; every space is written ▁.
     """
     if not verbatim:
         return [piece for token in text.split() for piece in _token_pieces(token)]

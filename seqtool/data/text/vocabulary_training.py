@@ -25,15 +25,15 @@ from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 MOST = 10_000_000  # entries
-PART = 2**14  # characters of a long line of verbatim text that are learnt from as one; at most four bytes each
+PART = 2**14  # characters: longer lines of verbatim text are learnt from in parts; at most four bytes each
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
 @dataclass
 class VocabularySettings:
     """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
-    bpe, at most for char and word; source_size and target_size, where not null, take its place on their side.
-    joint: one vocabulary for both languages. minimum_count: of a word, or of a text's character, to be known. sample:
+    bpe, a maximum for char and word; source_size and target_size, if not null, replace it on their side.
+    joint: one vocabulary for both languages. minimum_count: least count of a word, or a text's character. sample:
     SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
     normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
     taken as they are, the other settings then unused.
@@ -46,12 +46,12 @@ class VocabularySettings:
     normalization: str
     lowercase: bool
     reuse: str | None
-    source_size: int | None = None  # only where there are two sides, as joint is
+    source_size: int | None = None  # only for two sides, like joint
     target_size: int | None = None
     joint: bool = False
 
     def check(self) -> None:
-        """Raise InputError on a value that no vocabulary can have."""
+        """Raise InputError for a value that no vocabulary can have."""
         for name, known in (("kind", KINDS), ("normalization", NORMALIZATIONS)):
             value = getattr(self, name)
             if value not in known:
@@ -69,7 +69,7 @@ class VocabularySettings:
             )
 
     def size_of(self, side: str | None) -> tuple[int, str]:
-        """The size for `source`, `target` or None (joint), and the name of the setting that says so."""
+        """The size for `source`, `target` or None (joint), and the name of the setting that gives it."""
         own: int | None = getattr(self, f"{side}_size") if side else None
         return (self.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
 
@@ -77,11 +77,11 @@ class VocabularySettings:
 def train(
     lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None, verbatim: bool = False
 ) -> Vocabulary:
-    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together. Verbatim, the
-    lines have their ends.
+    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together. If verbatim,
+    the lines include their line ends.
 
-    The same lines and settings give the same vocabulary. Raises InputError when the text has nothing to learn
-    from, or when it cannot fill the size asked for or does not fit into it.
+    The same lines and settings give the same vocabulary. Raises InputError if the text has nothing to learn
+    from, cannot fill the size asked for, or does not fit into it.
     """
     settings.check()
     size, setting = settings.size_of(side)
@@ -106,7 +106,7 @@ def train(
 
 
 def _frequent(lines: Iterable[str], settings: VocabularySettings, size: int, *, verbatim: bool) -> list[str]:
-    """The pieces by falling count, equal ones in the order of the alphabet."""
+    """The pieces by decreasing count, then in alphabetical order."""
     pieces = (listed_pieces(line, settings.kind, verbatim=verbatim) for line in lines)
     counts = Counter(chain.from_iterable(pieces))
     frequent = [word for word, count in counts.items() if count >= settings.minimum_count]
@@ -128,9 +128,9 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
     model = io.BytesIO()
     form: dict[str, Any] = {}
     if verbatim:
-        whole = (line.removesuffix("\n") for line in lines)  # of which SentencePiece leaves out those that are too long
+        whole = (line.removesuffix("\n") for line in lines)  # SentencePiece leaves out those that are too long
         lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
-        ends = [end for end in "\n\r" if end == "\n" or end in characters]  # which SentencePiece takes off lines
+        ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
         form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -153,7 +153,7 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
 
 
 def _problem(message: str, size: str, text: str) -> str | None:
-    """What SentencePiece's message says, in the terms of the settings; None where it is about something else."""
+    """SentencePiece's message in terms of the settings; None for any other message."""
     if found := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return f"{size} is more than is possible with {text}: set it to {int(found[1]):,} or less."
     if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):

@@ -1,1 +1,1 @@
-"""The same parts, quicker: `quicken` puts them in, and no model knows of them."""
+"""Faster versions of the models' parts: `quicken` puts them in, and no model refers to them."""

@@ -1,7 +1,7 @@
 """Additive attention without tanh: tanh(q + k) = 1 − 2 / (1 + e^2q e^2k).
 
-A key is e^2k, k = U_a h_j, made once a sentence, and each of the B·K·S·A tanh of a step becomes a multiplication and a
-division. These products are computed again in the backward pass instead of being kept. With tanh an update of Show,
+A key is e^2k, k = U_a h_j, made once per sentence, and each of the B·K·S·A tanh of a step becomes a multiplication and
+a division. The backward pass recomputes these products instead of storing them. With tanh an update of Show,
 Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16 (one thread, 64 locations).
 """
 
@@ -15,12 +15,12 @@ from seqtool.models.attention import Additive
 from seqtool.models.fast.gathering import Ledger, in_this_pass
 from seqtool.models.number_types import at_least_single
 
-IN_CACHE = 2**20  # numbers that the cache which cores share has room for
+IN_CACHE = 2**20  # numbers that fit into the cache shared by the cores
 _through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 
 
 class ExponentialAdditive(Additive):
-    """The same score of keys e^2k."""
+    """The same score, computed from keys e^2k."""
 
     def keys(self, values: Tensor) -> Tensor:
         keys: Tensor = _Exponential.apply(self.U(values))
@@ -35,8 +35,8 @@ class ExponentialAdditive(Additive):
 
 
 def exponential(x: Tensor) -> Tensor:
-    """e^2x in single precision at least, |x| up to 43: neither 0 nor ∞, so that no product is 0 · ∞; a product of two
-    may be 0 or ∞, whose tanh is −1 or 1.
+    """e^2x in single precision at least, |x| clamped to 43: neither 0 nor ∞, so that no product is 0 · ∞; a product of
+    two may be 0 or ∞, which gives a tanh of −1 or 1.
     """
     return at_least_single(2 * x).clamp_(-86, 86).exp_()
 
@@ -48,7 +48,7 @@ def _share(keys: Tensor, v: Tensor) -> tuple[Tensor, Ledger]:
 
 
 class _Exponential(torch.autograd.Function):
-    """Keys e^2k. What uses them gives the gradient of k itself, which cannot overflow, in place of theirs."""
+    """Keys e^2k. Functions of them return the gradient of k itself, which cannot overflow, instead of e^2k's."""
 
     @staticmethod
     def forward(ctx: Any, k: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class _Score(torch.autograd.Function):
 def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     """−2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k): the score less Σ_a v_a. q is e^2q B×K×A, keys e^2k B×S×A → B×K×S.
 
-    On a CPU the rows are taken a few at a time, so that what is made of them stays in its cache.
+    On a CPU the rows are taken a few at a time, so that intermediate results stay in its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
@@ -118,8 +118,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, add those of k and v. Those of q and k are without their factor 4 v, and that of v is
-    without the sum of `gradient`, the share of Σ_a v_a.
+    """Write the gradient of q, and add to those of k and v. Those of q and k still lack their factor 4 v, and that of v
+    lacks the sum of `gradient`, which comes from Σ_a v_a.
     """
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]

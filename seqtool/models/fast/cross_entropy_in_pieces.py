@@ -1,6 +1,6 @@
 """Cross-entropy of a projection to the vocabulary, without ever holding the logits of a whole batch.
 
-A few rows are projected at a time, and their share of the gradient is made at once.
+A few rows are projected at a time, and their share of the gradient is computed straight away.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.number_types import product_dtype, single
 from seqtool.models.tokens import PAD
 
-ROWS, LOGITS = 512, 2**23  # at once, at most: with more rows CPUs' libraries are slower
+ROWS, LOGITS = 512, 2**23  # at most, at a time: with more rows, CPU libraries are slower
 
 
 def cross_entropy_in_pieces(features: Tensor, output: nn.Linear, labels: Tensor, smoothing: float) -> CrossEntropy:
@@ -37,20 +37,20 @@ class _Projected(torch.autograd.Function):
         nll = torch.empty(len(x), dtype=high, device=x.device)
         total = torch.zeros((), dtype=high, device=x.device)
         size = max(1, min(ROWS, LOGITS // vocabulary))
-        # Made once, since new memory is expensive: the logits, and what becomes of them, p and then the gradient.
+        # Allocated once, since new memory is expensive: the logits, and p, which later holds the gradient.
         logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
         probabilities = logits if dtype == high else torch.empty_like(logits, dtype=high)
-        for rows in (slice(start, start + size) for start in range(0, max(1, len(x)), size)):  # once for no rows
+        for rows in (slice(start, start + size) for start in range(0, max(1, len(x)), size)):  # once if there are none
             label, real = labels[rows, None], labels[rows, None] != PAD
             z, p = logits[: len(label)], probabilities[: len(label)]
             torch.mm(features[rows], matrix.t(), out=z).add_(offset)
             highest, of_label = z.amax(-1, keepdim=True), z.gather(1, label)
             mean = z.mean(-1, keepdim=True, dtype=high) if smoothing else None
             if dtype != high and x.device.type == "cpu":
-                torch.softmax(p.copy_(z), -1, out=p)  # with `dtype`, the copy would be new memory
+                torch.softmax(p.copy_(z), -1, out=p)  # softmax's own `dtype` would allocate the copy
             else:
                 torch.softmax(z, -1, dtype=high, out=p)
-            log_sum = highest - p.amax(-1, keepdim=True).log()  # of e^z
+            log_sum = highest - p.amax(-1, keepdim=True).log()  # log Σ e^z
             nll[rows] = (log_sum - of_label).where(real, 0).squeeze(1)
             total += (1 - smoothing) * nll[rows].sum()
             if mean is not None:
@@ -62,7 +62,7 @@ class _Projected(torch.autograd.Function):
             bias_gradient += (real.to(high).t() @ gradient).squeeze(0)
             inputs = features[rows] * real
             if dtype != high:
-                z.copy_(gradient)  # otherwise they are the same
+                z.copy_(gradient)  # otherwise both are the same tensor
             if weight_gradient is None:
                 weight_gradient = (z.t() @ inputs).to(high)
             elif dtype == high:

@@ -1,9 +1,9 @@
 """LSTM and GRU with hand-written gradients.
 
-Autograd puts the gradient of every gate into a matrix of its own, and those together, at every step. Here each is
-written to its place; of a whole sequence, the steps' tensors are written one below the other, and the gradient of the
-recurrent matrix is one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Of a
-whole sequence, gates and states are in the type of the parameters, and only products in that of autocast. Single steps
+At every step autograd puts the gradient of each gate into a matrix of its own and then joins these. Here each is
+written to its place; for a whole sequence, the steps' tensors are written one below the other, and the gradient of the
+recurrent matrix is one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Over a
+whole sequence, gates and states have the parameters' type, and only products have that of autocast. Single steps
 save 1 to 6 % of an update of Show, Attend and Tell and of Luong's model; whole sequences 12 % of one of Sutskever's.
 """
 
@@ -41,18 +41,18 @@ class QuickGRU(GRU):
 
 
 def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The input's share T×N×4H of all steps, the recurrent 4H×H and 4H, the first state N×H → h and c, T×N×H."""
+    """Input's share T×N×4H of all steps, recurrent weight 4H×H and bias 4H, first state N×H → h and c, T×N×H."""
     h, c = _LSTMOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype), c.to(bias.dtype))
     return h, c
 
 
 def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor]:
-    """The input's share T×N×3H of all steps, the recurrent 3H×H and 3H, the first state N×H → h, T×N×H."""
+    """Input's share T×N×3H of all steps, recurrent weight 3H×H and bias 3H, first state N×H → h, T×N×H."""
     return (_GRUOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype)),)
 
 
 def _tanh_(x: Tensor) -> Tensor:
-    """In place. On a CPU as 2σ(2x) − 1, since torch's sigmoid is five times as fast as its tanh."""
+    """tanh in place. On a CPU it is 2σ(2x) − 1, since torch's sigmoid is five times as fast as its tanh."""
     return x.tanh_() if x.is_cuda else torch.add(_MINUS_ONE, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 
@@ -85,7 +85,7 @@ def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -
 
 
 def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of both shares; return what reaches the state before the step, `h`, not through `u`."""
+    """Write the gradients of both shares; return that of the state before the step, `h`, bar its part through `u`."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
     kept = dh * z
     _through_tanh(dh - kept, n, grad_input=dn)
@@ -181,7 +181,7 @@ class _GRUOver(torch.autograd.Function):
 
 
 def room_after(first: Tensor, steps: int) -> Tensor:
-    """Room for a state after each step, below the first."""
+    """Memory that begins with the first state and has room for a state after each step."""
     states = first.new_empty(steps + 1, *first.shape)
     states[0] = first
     return states
@@ -195,6 +195,6 @@ def add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None 
 
 
 def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Of a linear map of x at every step, T×N×K; products in `dtype`."""
+    """Gradients of a linear map applied to x at every step, T×N×K; products in `dtype`."""
     flat = gradient.flatten(0, 1)
     return flat.to(dtype).t() @ x.flatten(0, 1).to(dtype), flat.sum(0)

@@ -1,4 +1,4 @@
-"""Models for decoding alone, with the quickest parts and matrices; on a CPU, linear maps in a layout of its own."""
+"""Models for decoding only, with the fastest parts and matrices; on a CPU, linear maps in oneDNN's own layout."""
 
 from typing import TypeVar
 
@@ -8,15 +8,14 @@ from torch import Tensor, nn
 from seqtool.models.fast.quicken import own_modules, quicken
 from seqtool.runtime.precision import PRECISIONS
 
-ROWS = 64  # that the layout is chosen for
+ROWS = 64  # the number of rows for which the layout is chosen
 M = TypeVar("M", bound=nn.Module)
 
 
 def laid_out(model: M, precision: str, device: torch.device) -> M:
-    """The model for decoding alone: quickened, each matrix of a linear map rounded to the precision's type once, as
-    autocast would round it at every step, and in the layout in which a CPU multiplies by it. What was tied to an
-    embedding is a copy then. A map to a single number, such as a score's v, is also read without autocast, and stays as
-    it is.
+    """The model for decoding only: quickened, with each matrix of a linear map rounded once to the precision's type, as
+    autocast would at every step, and stored in the layout that a CPU multiplies fastest. A matrix tied to an embedding
+    becomes a copy. A map to a single number, such as a score's v, is also used without autocast, so it stays as it is.
     """
     dtype = PRECISIONS[precision]
     for parent in own_modules(quicken(model, device)):
@@ -29,7 +28,7 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
 
 
 class Packed(nn.Module):
-    """x Wᵀ + b, …×K → …×J, with W in oneDNN's own layout, by blocks, which is read from memory as it is needed: a
+    """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, which follows the order in which it is read: a
     product with few rows takes half the time. No gradients. Products are in the type of W, single precision or bf16.
     """
 
@@ -41,7 +40,7 @@ class Packed(nn.Module):
 
     @staticmethod
     def takes(dtype: torch.dtype) -> bool:
-        """Whether torch has oneDNN here, and it multiplies in this type: bf16 needs AVX-512 or newer."""
+        """Whether torch has oneDNN on this machine and can multiply in this type: bf16 needs AVX-512 or newer."""
         available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             return False

@@ -1,5 +1,5 @@
-"""Which quicker part replaces which, for the device at hand: the one place that knows. Of the models it is those below,
-which have quicker ways over a whole target, and a quicker loss. Parameters and results are the same.
+"""Which faster part replaces which, by device; no other file decides this. Models are replaced by those below, which
+have faster teacher forcing and a faster loss. Parameters and results are the same.
 """
 
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=HasTop)
 
 
 class QuickDecoder(RecurrentDecoder[S]):
-    """Each matrix of the recurrence gets one gradient, and the loss is taken in pieces."""
+    """Each matrix of the recurrence gets one gradient, and the loss is computed in pieces."""
 
     def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Advanced[S]:
         with one_pass():
@@ -43,7 +43,7 @@ class QuickDecoder(RecurrentDecoder[S]):
 
 
 class LayerByLayer(QuickDecoder[Layers]):
-    """A stack that waits for nothing but its own states: each layer runs over the whole target at once."""
+    """A stack whose steps depend only on its own states: each layer runs over the whole target at once."""
 
     decoder: Stack
 
@@ -94,7 +94,7 @@ class QuickShowAttendTell(QuickDecoder[Gaze], ShowAttendTell):
 class QuickDropout(nn.Dropout):
     """Dropout from sixteen random bits a number: a CPU draws them four times as fast as torch's Bernoulli variables,
     which are a tenth of an update of a language model of 2×512 LSTMs. The probability is rounded to a multiple of
-    1/65,536, and what stays is scaled by what it then is.
+    1/65,536, and the numbers kept are scaled by the rounded one.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,8 +126,8 @@ FOR_DEVICE: dict[str, dict[type[nn.Module], type[nn.Module]]] = {
 
 
 def quicken(model: M, device: torch.device) -> M:
-    """Put in the quicker parts, in place: same parameters, same results to rounding. A part of another class, such as a
-    subclass, stays as it is; so does a captioner's backbone.
+    """Replace parts by faster ones, in place: same parameters, same results to rounding. A part of another class, such
+    as a subclass, stays as it is; so does a captioner's backbone.
     """
     table = PARTS | FOR_DEVICE.get(device.type, {Recurrence: GatheredRecurrence})
     for module in own_modules(model):
@@ -136,6 +136,6 @@ def quicken(model: M, device: torch.device) -> M:
 
 
 def own_modules(model: nn.Module) -> list[nn.Module]:
-    """All but a captioner's backbone's."""
+    """All modules except those of a captioner's backbone."""
     others = set(getattr(model, "backbone", nn.Identity()).modules())
     return [module for module in model.modules() if module not in others]

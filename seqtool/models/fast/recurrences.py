@@ -1,9 +1,9 @@
-"""Cells and layers with quicker steps: hand-written ones for a CPU, torch's own functions for a GPU.
+"""Cells and layers with faster steps: hand-written ones for a CPU, torch's own functions for a GPU.
 
 On a CPU torch's functions serve LSTMs in fp32 whose rows all end together, as those of a language model do: 64 rows of
 100 steps of 512 units take 361 ms forward and backward (two threads), the hand-written pass 478. They were slower in
-bf16 (95 ms and 68 for 24 steps on one thread) and as GRUs (33 and 29, 256 units); and of rows that end earlier, what is
-fused on a CPU gives no cell state but the one behind the padding.
+bf16 (95 ms against 68 for 24 steps on one thread) and for GRUs (33 against 29, 256 units); and for rows that end
+earlier, a CPU's fused functions give no cell state but the one after the padding.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from seqtool.models.number_types import product_dtype, single
 
 
 class GatheredRecurrence(Recurrence):
-    """The same steps, and one gradient for all of them, where there is no call for the whole sequence."""
+    """The same steps, with one gradient for all of them, unless one call can run the whole sequence."""
 
     def forward(
         self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
@@ -33,7 +33,7 @@ class GatheredRecurrence(Recurrence):
             return super().forward(x, state, lengths=lengths, stepwise=stepwise)
 
     def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
-        """All steps by one call, where there is one."""
+        """All steps in one call, or None if there is no such call."""
         return None
 
 
@@ -58,8 +58,8 @@ class HandWrittenRecurrence(GatheredRecurrence):
 
 
 class TorchRecurrence(GatheredRecurrence):
-    """For a GPU: one call for a whole sequence, by cuDNN, packed where rows end at different steps. In the parameters'
-    type also under autocast, so that states are. In fp32 cuDNN may round what it multiplies to TF32: torch's default.
+    """For a GPU: one call for a whole sequence, by cuDNN, packed where rows end at different steps. It runs in the
+    parameters' type, as states must, even under autocast. In fp32 cuDNN may round operands to TF32, torch's default.
     """
 
     def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
@@ -77,7 +77,7 @@ def by_torch(
     first = tuple(one.to(dtype)[None] for one in (layer.cell.start(x) if state is None else state))
     rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="RNN module weights")  # that do not lie side by side are copied
+        warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:
             h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
             return States(h, tuple(one[0] for one in last), ())
@@ -89,7 +89,7 @@ def by_torch(
 
 
 def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-    """The first state, 1×N×H, as torch's functions take it: of a cell with one tensor, the tensor."""
+    """The first state, 1×N×H, as torch's functions take it: just the tensor if the cell has only one."""
     return first if len(first) > 1 else first[0]
 
 
