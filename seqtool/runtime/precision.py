@@ -1,4 +1,4 @@
-"""The number type in which matrices are multiplied: mixed precision (AMP, `precision=`), and oneDNN for fp32 on a CPU."""
+"""The number type in which matrices are multiplied: AMP (`precision=`), and oneDNN for fp32 on a CPU."""
 
 import os
 from collections.abc import Iterator

@@ -17,8 +17,8 @@ def terms(
 ) -> Scalar:
     """−λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
 
-    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that of
-    y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
+    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that
+    of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
     """
     earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
     b = baseline(earned, sampled.samples, average, leave_one_out=penalties.baseline == "leave_one_out")

@@ -160,10 +160,10 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     for key in free:
         OmegaConf.update(stored, key, OmegaConf.select(changed, key))
     for key in FIXED:
-        differences = _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
-        if found := ", ".join(f"{name} ({old}, now {new})" for name, old, new in differences):
+        before, now = OmegaConf.select(stored, key), OmegaConf.select(changed, key)
+        if names := ", ".join(f"{name} ({old}, now {new})" for name, old, new in _differences(key, before, now)):
             raise InputError(
-                f"Run {run} was started with other settings of {found}: a run goes on as it began. "
+                f"Run {run} was started with other settings of {names}: a run goes on as it began. "
                 "Leave them out, or start a new run, perhaps with init_from=."
             )
     for key in ("optim", "schedule", "train", "validation"):
