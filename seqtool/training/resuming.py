@@ -186,7 +186,7 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
         if before != now:
             yield key, before, now
         return
-    for name in now:
+    for name in map(str, now):
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
 
 
