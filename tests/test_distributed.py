@@ -32,7 +32,7 @@ SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *TWENTY, "optim=sgd", "opt
 ADAM = ["train", "run=adam", *COMMON, *TEXT, *TWENTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
 STREAMS = [
     *("train", "run=streams", *COMMON, *TWENTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
-    *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=6", "train.accumulate=2"),
+    *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=3", "train.accumulate=2"),
     "validation.max_length=100",
 ]
 SOFT = [

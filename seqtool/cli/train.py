@@ -88,6 +88,7 @@ def train(config: DictConfig) -> bool:
 def _train(job: Job, where: resuming.Place) -> bool:
     validation = typed(ValidationSettings, job.config.validation)
     validation.check()
+    job.train.check_packages()
     machine = Machine(choose_device(job.run.device), job.run.precision)
     check_precision(machine.device, machine.precision)
     set_threads(job.run.threads)
@@ -121,7 +122,7 @@ def _train(job: Job, where: resuming.Place) -> bool:
         )
         if where.found is not None:
             trainer.resume(where.found)
-        finished = _run(trainer, stop, unit=job.task.unit)
+        finished = _run(trainer, stop, task=job.task)
         if finished:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
@@ -174,11 +175,10 @@ def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recor
     return recorder
 
 
-def _run(trainer: Trainer, stop: signals.Stop, *, unit: str) -> bool:
+def _run(trainer: Trainer, stop: signals.Stop, *, task: Task) -> bool:
     """Log what is trained, and train it."""
     device, size = trainer.updates.machine.device, sum(one.numel() for one in trainer.model.parameters())
     with onednn() as chosen:
         on = f"{distributed.described(device)}{' with oneDNN' if chosen and device.type == 'cpu' else ''}"
-        count = f"{len(trainer.updates.split):,} {unit}"
-        log.info("%s: %s parameters on %s, %s", trainer.run, f"{size:,}", on, count)
+        log.info("%s: %s parameters on %s, %s", trainer.run, f"{size:,}", on, task.counted(trainer.updates.split))
         return trainer.train(stop)

@@ -19,7 +19,6 @@ from seqtool.data.text.encoding import Encoded
 from seqtool.runtime.unfinished import keep
 
 OFFSET = np.dtype("<i8")
-TOKEN_TYPES = ("<u2", "<u4")
 GIVE_BACK = 2**4  # reads, each of which may load a megabyte
 NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 

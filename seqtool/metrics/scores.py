@@ -86,8 +86,8 @@ class Metric(Scorer):
         return "|".join(f"{key}:{value}" for key, value in parts.items())
 
 
-TRANSLATIONS = "seqtool.metrics.translation."
-CAPTIONS = "seqtool.metrics.captions.CaptionScorer"
+TRANSLATIONS = "seqtool.metrics.translation:"
+CAPTIONS = "seqtool.metrics.captions:CaptionScorer"
 
 SCORES = {
     score.name: score

@@ -84,6 +84,7 @@ class TranslationReport(SystemReport):
 
     @cached_property
     def by_length(self) -> tuple[LengthScore, ...]:
+        """BLEU of the system by source length."""
         return self.lengths_of(self.system)
 
     def lengths_of(self, system: System) -> tuple[LengthScore, ...]:

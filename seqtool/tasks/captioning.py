@@ -11,6 +11,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.batching import Sources
 from seqtool.errors import InputError
+from seqtool.metrics.captions import NAMES
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
@@ -31,7 +32,7 @@ class Captioning(Task):
     reads = "images"
     scores = ("bleu", "cider")
     unit = "captions"
-    predictor = "seqtool.predict.captioner.Captioner"
+    predictor = "seqtool.predict.captioner:Captioner"
     usage = "seqtool caption checkpoint={checkpoint} images=FILE"
 
     def prepare(self, config: DictConfig) -> Cache:
@@ -92,7 +93,7 @@ class Captioning(Task):
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             values = System(texts, found).values
-            own = {name: values[name] for name in settings.scores}
+            own = {name: value for name, value in values.items() if name not in NAMES}
             return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **own}
 
         sources = Sources(range(len(references)), split.pictures)

@@ -24,8 +24,11 @@ class LanguageModelling(Task):
     reads = "nothing"
     scores = ("bits",)
     unit = "tokens"
-    predictor = "seqtool.predict.generator.Generator"
+    predictor = "seqtool.predict.generator:Generator"
     usage = "seqtool generate checkpoint={checkpoint}"
+
+    def counted(self, examples: Streams) -> str:
+        return f"{examples.tokens:,} {self.unit}"
 
     def prepare(self, config: DictConfig) -> Cache:
         return prepare_text(with_vocabulary_found(config.data))

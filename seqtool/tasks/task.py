@@ -50,6 +50,10 @@ class Task(ABC):
     predictor: str
     usage: str
 
+    def counted(self, examples: Any) -> str:
+        """The size of a training split, in `unit`."""
+        return f"{len(examples):,} {self.unit}"
+
     @abstractmethod
     def prepare(self, config: DictConfig) -> "Cache":
         """The cache of `config.data`, made if it does not exist. InputError for data that cannot be used."""

@@ -32,7 +32,7 @@ class Translation(Task):
     reads = "text"
     scores = ("bleu",)
     unit = "pairs"
-    predictor = "seqtool.predict.translator.Translator"
+    predictor = "seqtool.predict.translator:Translator"
     usage = "seqtool translate checkpoint={checkpoint}"
 
     def prepare(self, config: DictConfig) -> Cache:

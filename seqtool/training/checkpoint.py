@@ -186,7 +186,7 @@ def _find(path: Path) -> Checkpoint:
         return read(path)
     run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
     if not run.exists():
-        runs = sorted(one.parent.name for one in path.parent.glob("*/checkpoints"))
+        runs = sorted(one.parent.name for one in path.parent.glob("*/checkpoints")) if path.parent.is_dir() else []
         nearby = f" {path.parent} holds {', '.join(runs[:12])}." if runs else ""
         raise InputError(f"There is no run or checkpoint at {path}.{nearby}")
     steps = list_checkpoints(run)

@@ -50,7 +50,10 @@ class TrainSettings:
         ]
         if self.label_smoothing >= 1:
             problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")
-        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
-            problems.append("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
         if problems:
             raise InputError(" ".join(problems))
+
+    def check_packages(self) -> None:
+        """Raise InputError if TensorBoard is asked for and not installed; a finished run does without it."""
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
