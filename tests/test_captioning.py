@@ -365,6 +365,11 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["caption", "checkpoint=runs/soft", "images=data/photos/000.png,other/000.png", "format=coco"],
             "data/photos/000.png and other/000.png would both have the image id 000.png: describe them in two calls",
         ),
+        (
+            ["train", *DATA, TRAIN, *SOFT, "data.vocabulary.joint=true"],
+            "Setting 'data.vocabulary.joint' of train is only there with data=multi30k, parallel or toy.",
+        ),
+        (["train", *DATA, TRAIN, *SOFT, "run=soft"], "Run 'soft' exists already in runs/soft: choose another name"),
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),
         (
             ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],

@@ -207,6 +207,14 @@ def test_it_learns_a_text(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(f"the {one.text}\n" in TEXT and one.ended for one in found) > 30
 
 
+def test_the_size_of_a_text_is_said_in_tokens(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(place)
+    assert run("train", *SETTINGS, "run=said", "train.steps=1") == 0
+    assert f", {int(0.9 * len(TEXT)):,} tokens\n" in caplog.text
+
+
 def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(place)
     common = ["checkpoint=runs/a", "device=cpu", "threads=1", "max_length=40"]

@@ -86,6 +86,8 @@ def place_of(config: DictConfig) -> Iterator[Place]:
 def _existing(config: DictConfig, resume: str) -> Path | None:
     """The directory of the run to resume, or with `auto` to start again; None if a new one is to be made."""
     if resume == "false":
+        if config.run is not None:
+            runs.check_new(config.run, root=runs.RUNS)  # before the data are prepared
         return None
     if config.run is None:
         raise InputError(f"train.resume={resume} needs run=NAME: the run to go on with.")

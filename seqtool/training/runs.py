@@ -26,12 +26,18 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
             return run
         except FileExistsError:
             if name is not None:
-                raise InputError(
-                    f"Run '{name}' exists already in {run}: choose another name with run=…, "
-                    "or go on with it with train.resume=true."
-                ) from None
+                check_new(name, root=root)
             number += 1
             run = path(f"{suggestion}-{number}", root=root)
+
+
+def check_new(name: str, *, root: Path) -> None:
+    """Raise InputError if a run has this name, or cannot have it."""
+    if os.path.lexists(run := path(name, root=root)):
+        raise InputError(
+            f"Run '{name}' exists already in {run}: choose another name with run=…, "
+            "or go on with it with train.resume=true."
+        )
 
 
 @contextmanager
