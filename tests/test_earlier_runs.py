@@ -82,12 +82,19 @@ def test_training_from_their_weights(place: Path, line: str) -> None:
     assert losses[-3:] == pytest.approx(FOUND["continued"][line], rel=1e-3)
 
 
-def test_going_on_by_the_command_line_that_began(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("words", "data=toy data.train=100 data.valid=20 data.test=20 data.vocabulary.kind=word"),
+        ("fixed", "data=scenes data.train=16 data.valid=4 data.test=6 data.vocabulary.minimum_count=2"),
+    ],
+)
+def test_going_on_by_the_command_line_that_began(place: Path, name: str, data: str) -> None:
     """Which names the data, as a line does that a cluster starts again and again."""
-    data = "data=toy data.train=100 data.valid=20 data.test=20 data.processes=1 data.vocabulary.kind=word"
-    (line,) = [one for one in FOUND["continued"] if one.startswith("train run=words train.resume=true")]
+    data += " data.processes=1"
+    (line,) = [one for one in FOUND["continued"] if one.startswith(f"train run={name} train.resume=true")]
     assert run(f"{line.replace('=true', '=AUTO')} {data}") == 0
-    records = map(json.loads, Path("runs/words/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    records = map(json.loads, Path("runs", name, "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-3:] == pytest.approx(FOUND["continued"][line], rel=1e-3)
 
