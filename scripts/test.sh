@@ -6,4 +6,4 @@ ruff check
 ruff format --check
 mypy
 lint-imports
-python -m pytest -n 2 --dist loadfile "$@"  # torch uses one thread in each of the two
+python -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@"  # torch uses one thread in each of the two

@@ -1,6 +1,7 @@
 """Fixtures that every test may ask for."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,30 @@ install_import_hook(CHECKED, "shapes.shapes")
 from small_models import MODELS, make_model  # noqa: E402
 
 from seqtool.models.contract import EncoderDecoder  # noqa: E402
+from seqtool.training.recording import Recorder  # noqa: E402
 
 torch.set_num_threads(1)
+DRAW = Recorder.draw
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
 def shapes_are_checked() -> None:
     shapes.begin()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def curves_are_not_drawn() -> Iterator[None]:
+    """Learning curves take a second at every validation: only tests that ask for `curves` have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "draw", lambda recorder: None)
+        yield
+
+
+@pytest.fixture
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have training draw learning curves."""
+    monkeypatch.setattr(Recorder, "draw", DRAW)
 
 
 @pytest.fixture(params=MODELS)

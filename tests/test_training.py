@@ -233,7 +233,7 @@ def test_accumulating_equals_a_larger_batch(place: Path) -> None:
         assert torch.allclose(tensor, weights("small")[name], atol=1e-5)
 
 
-def test_the_best_and_the_last_are_kept(place: Path) -> None:
+def test_the_best_and_the_last_are_kept(place: Path, curves: None) -> None:
     assert (
         train(
             *SUTSKEVER,
@@ -488,7 +488,7 @@ def test_bf16_learns_too(place: Path) -> None:
 
 @pytest.mark.parametrize(("steps", "measured"), [(4, [2, 4]), (5, [2, 4, 5]), (1, [1])])
 def test_gradient_flow_is_drawn_at_the_end_of_every_run(
-    place: Path, steps: int, measured: list[int], capsys: pytest.CaptureFixture[str]
+    place: Path, curves: None, steps: int, measured: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a short run too; the closing lines name the figures."""
     settings = [f"train.steps={steps}", "train.validate_every=2", "train.gradient_flow=true", "train.minutes=null"]
