@@ -6,7 +6,8 @@
 
 Trains RNNsearch, Sutskever's model and Show, Attend and Tell for some updates each, and decodes with these models,
 using only the command line and the Python API. Data and settings are the same for both. A pair is one run of each,
-every second pair in reverse order; it prints the median of the pairs' ratios and its 90 % bootstrap interval.
+right after each other, every second pair in reverse order; it prints the median of the pairs' ratios and its 90 %
+bootstrap interval.
 """
 
 import argparse
@@ -18,13 +19,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import benchmarking
 
-PAIRS, VOCABULARY, SENTENCES, IMAGES = 10_000, 8000, 160, 100
+PAIRS, VOCABULARY, SENTENCES, IMAGES = 10_000, 8000, 160, 200
 TEXT = (
     "data=parallel data.train=text/train.source,text/train.target data.valid=text/valid.source,text/valid.target "
     f"data.vocabulary.kind=word data.vocabulary.size={VOCABULARY} data.vocabulary.joint=false "
@@ -57,21 +60,14 @@ DECODE = """
 import json, sys, time
 import seqtool
 
-translator, captioner, threads, settings = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
-sentences = open("text/test.source").read().splitlines()
-images = open("images.txt").read().splitlines()
-for name, chosen in settings.items():
-    if name.startswith("translating"):
-        decode, items = seqtool.load(translator, threads=threads, device="cpu", **chosen).translate, sentences
-    else:
-        decode, items = seqtool.load(captioner, threads=threads, device="cpu", **chosen).caption, images
-    decode(items[: len(items) // 4])
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        decode(items)
-        seconds.append(time.perf_counter() - begin)
-    print(json.dumps([name, len(items) / sorted(seconds)[2]]))
+path, what, threads, settings = sys.argv[1:]
+model = seqtool.load(path, threads=int(threads), device="cpu", **json.loads(settings))
+decode, file = (model.translate, "text/test.source") if what == "translating" else (model.caption, "images.txt")
+items = open(file).read().splitlines()
+for _ in sys.stdin:
+    begin = time.perf_counter()
+    decode(items)
+    print(len(items) / (time.perf_counter() - begin), flush=True)
 """
 
 
@@ -91,13 +87,10 @@ def main() -> None:
     found: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         prepare(Path(place), checkouts["before"], arguments)
-        for number in range(arguments.pairs):
-            for which in ("before", "after") if number % 2 == 0 else ("after", "before"):
-                for name, rate in rates(Path(place), checkouts[which], arguments):
-                    found.setdefault(name, {"before": [], "after": []})[which].append(rate)
-            print(f"pair {number + 1} of {arguments.pairs}", file=sys.stderr, flush=True)
-            rows = {name: row(both["before"], both["after"]) for name, both in found.items()}
-            benchmarking.write({**record, "rows": rows}, arguments.output)
+        for name, which, rate in measured(Path(place), checkouts, arguments):
+            found.setdefault(name, {"before": [], "after": []})[which].append(rate)
+    rows = {name: row(both["before"], both["after"]) for name, both in found.items()}
+    benchmarking.write({**record, "rows": rows}, arguments.output)
     for name, one in rows.items():
         low, high = one["interval_90"]
         print(f"{name:<40}{one['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
@@ -116,18 +109,51 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
     (place / "images.txt").write_text("".join(f"{path}\n" for path in pictures))
 
 
-def rates(place: Path, checkout: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, float]]:
-    """Target tokens per second in every training; sentences or images per second in every decoding."""
-    for name, settings in TRAINING.items():
-        if re.search(arguments.only, name):
-            yield name, train(place, checkout, Path(tempfile.mkdtemp(dir=place)).name, settings, arguments)
-    wanted = {name: settings for name, settings in DECODING.items() if re.search(arguments.only, name)}
-    runs = [str(place / "runs" / run) for run in ("translator", "captioner")]
-    if wanted:
-        printed = run(
-            place, checkout, [sys.executable, "-c", DECODE, *runs, str(arguments.threads), json.dumps(wanted)]
-        )
-        yield from (json.loads(line) for line in printed.splitlines())
+def measured(
+    place: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
+) -> Iterator[tuple[str, str, float]]:
+    """What was measured, of which checkout, and its rate, pair by pair: target tokens per second of every training,
+    sentences or images per second of every decoding.
+    """
+    wanted = [name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)]
+    turns = [[*checkouts][:: 1 if number % 2 == 0 else -1] for number in range(arguments.pairs)]
+    for name in wanted:
+        print(name, file=sys.stderr, flush=True)
+        if name in TRAINING:
+            for which in chain(*turns):
+                run_name = Path(tempfile.mkdtemp(dir=place)).name
+                yield name, which, train(place, checkouts[which], run_name, TRAINING[name], arguments)
+            continue
+        with ExitStack() as stack:
+            workers = {
+                which: stack.enter_context(decoder(place, path, name, arguments)) for which, path in checkouts.items()
+            }
+            for worker in workers.values():
+                decoded(worker)  # which warms up
+            for which in chain(*turns):
+                yield name, which, decoded(workers[which])
+
+
+def decoder(place: Path, checkout: Path, name: str, arguments: argparse.Namespace) -> "subprocess.Popen[str]":
+    """A process that decodes once for each line that it reads, and prints the sentences or images per second."""
+    what = name.partition(",")[0]
+    model = str(place / "runs" / ("translator" if what == "translating" else "captioner"))
+    return subprocess.Popen(
+        [sys.executable, "-c", DECODE, model, what, str(arguments.threads), json.dumps(DECODING[name])],
+        cwd=place,
+        env=environment(checkout),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def decoded(worker: "subprocess.Popen[str]") -> float:
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    return float(worker.stdout.readline())
 
 
 def train(place: Path, checkout: Path, name: str, settings: str, arguments: argparse.Namespace) -> float:
@@ -145,7 +171,7 @@ def run(place: Path, checkout: Path, command: Sequence[str]) -> str:
     done = subprocess.run(
         command,
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        env=environment(checkout),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -153,6 +179,10 @@ def run(place: Path, checkout: Path, command: Sequence[str]) -> str:
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nfailed with {checkout}:\n{done.stderr[-2000:]}")
     return done.stdout
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(checkout)}
 
 
 def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
