@@ -85,12 +85,14 @@ def main() -> None:
     commits = {which: commit(place) for which, place in checkouts.items()}
     record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "steps": arguments.steps}
     found: dict[str, dict[str, list[float]]] = {}
+    rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         prepare(Path(place), checkouts["before"], arguments)
         for name, which, rate in measured(Path(place), checkouts, arguments):
             found.setdefault(name, {"before": [], "after": []})[which].append(rate)
-    rows = {name: row(both["before"], both["after"]) for name, both in found.items()}
-    benchmarking.write({**record, "rows": rows}, arguments.output)
+            if len(found[name]["before"]) == len(found[name]["after"]):
+                rows[name] = row(found[name]["before"], found[name]["after"])
+                benchmarking.write({**record, "rows": rows}, arguments.output)
     for name, one in rows.items():
         low, high = one["interval_90"]
         print(f"{name:<40}{one['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
