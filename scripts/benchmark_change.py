@@ -4,10 +4,10 @@
     git worktree add ../before COMMIT
     python scripts/benchmark_change.py ../before --output results/change.json
 
-Trains RNNsearch, Sutskever's model and Show, Attend and Tell for some updates each, and decodes with these models,
-using only the command line and the Python API. Data and settings are the same for both. A pair is one run of each,
-right after each other, every second pair in reverse order; it prints the median of the pairs' ratios and its 90 %
-bootstrap interval.
+Trains RNNsearch, Sutskever's model and Show, Attend and Tell, and decodes with the first and the last. Data and
+settings are the same for both. Each checkout has a process, in which a run is some updates, or the decoding of some
+sentences or images; only one of the two works at a time. A pair is a run of each, right after each other, every second
+pair in reverse order; it prints the median of the pairs' ratios and its 90 % bootstrap interval.
 """
 
 import argparse
@@ -38,6 +38,7 @@ RNNSEARCH = (
     "model.maxout=256 model.dropout=0"
 )
 SUTSKEVER = "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0"
+COMMON = ("train.minutes=null", "train.epochs=null", "train.best_by=loss", "device=cpu")
 CAPTIONS = (
     "data=scenes data.train=1500 data.valid=20 data.test=20 model=show_attend_tell model.dropout=0 "
     "model.encoder.fine_tune_from=null model.encoder.augment=false validation.max_length=2"
@@ -56,6 +57,33 @@ DECODING = {
     for name, beam in (("greedy", 1), ("beam 5", 5))
     for precision in ("fp32", "bf16")
 }
+TRAIN = """
+import os, runpy, sys, time
+from importlib import import_module
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+updates, begin, left = int(sys.argv.pop(1)), None, 0
+try:
+    trainer = import_module("seqtool.training.trainer").Trainer
+except ModuleNotFoundError:  # an earlier version
+    trainer = import_module("seqtool.training").Trainer
+update = trainer._update
+
+def timed(self, *arguments):
+    global begin, left
+    if left == 0:
+        if begin is not None:
+            print(updates / (time.perf_counter() - begin), file=answers, flush=True)
+        if not sys.stdin.readline():
+            os._exit(0)
+        begin, left = time.perf_counter(), updates
+    left -= 1
+    update(self, *arguments)
+
+trainer._update = timed
+runpy.run_module("seqtool", run_name="__main__")
+"""
 DECODE = """
 import json, sys, time
 import seqtool
@@ -69,6 +97,8 @@ for _ in sys.stdin:
     decode(items)
     print(len(items) / (time.perf_counter() - begin), flush=True)
 """
+WARM = 2  # further runs of each process that are not counted
+MODELS = 20  # updates of the models that decode
 
 
 def main() -> None:
@@ -76,14 +106,14 @@ def main() -> None:
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=40, help="updates of a run; the first fifth is not counted")
+    parser.add_argument("--updates", type=int, default=5, help="updates in a training run")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="measure only what matches this regular expression")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
     commits = {which: commit(place) for which, place in checkouts.items()}
-    record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "steps": arguments.steps}
+    record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "updates": arguments.updates}
     found: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
@@ -106,7 +136,7 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
         benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
     for run, name in (("translator", TRANSLATED), ("captioner", DESCRIBED)):
         if any(re.search(arguments.only, one) for one in (*DECODING, name)):
-            train(place, checkout, run, TRAINING[name], arguments)
+            train(place, checkout, run, TRAINING[name].split(), arguments)
     pictures = sorted((place / "data" / "scenes").rglob("*.png"))[:IMAGES]
     (place / "images.txt").write_text("".join(f"{path}\n" for path in pictures))
 
@@ -114,34 +144,37 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
 def measured(
     place: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
 ) -> Iterator[tuple[str, str, float]]:
-    """What was measured, of which checkout, and its rate, pair by pair: target tokens per second of every training,
-    sentences or images per second of every decoding.
-    """
-    wanted = [name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)]
+    """What was measured, of which checkout, and its rate, pair by pair: updates, sentences or images per second."""
     turns = [[*checkouts][:: 1 if number % 2 == 0 else -1] for number in range(arguments.pairs)]
-    for name in wanted:
+    for name in (name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)):
         print(name, file=sys.stderr, flush=True)
-        if name in TRAINING:
-            for which in chain(*turns):
-                run_name = Path(tempfile.mkdtemp(dir=place)).name
-                yield name, which, train(place, checkouts[which], run_name, TRAINING[name], arguments)
-            continue
+        command = training(place, name, arguments) if name in TRAINING else decoding(place, name, arguments)
         with ExitStack() as stack:
-            workers = {
-                which: stack.enter_context(decoder(place, path, name, arguments)) for which, path in checkouts.items()
-            }
-            for worker in workers.values():
-                decoded(worker)  # which warms up
+            workers = {}
+            for which, checkout in checkouts.items():
+                workers[which] = stack.enter_context(worker(place, checkout, command))
+                rate(workers[which])  # before the next one starts: data are prepared once
+            for which in [*checkouts] * WARM:
+                rate(workers[which])
             for which in chain(*turns):
-                yield name, which, decoded(workers[which])
+                yield name, which, rate(workers[which])
 
 
-def decoder(place: Path, checkout: Path, name: str, arguments: argparse.Namespace) -> "subprocess.Popen[str]":
-    """A process that decodes once for each line that it reads, and prints the sentences or images per second."""
+def training(place: Path, name: str, arguments: argparse.Namespace) -> list[str]:
+    settings = [*TRAINING[name].split(), f"threads={arguments.threads}", *COMMON, "train.steps=100000"]
+    return [sys.executable, "-c", TRAIN, str(arguments.updates), "train", *settings]
+
+
+def decoding(place: Path, name: str, arguments: argparse.Namespace) -> list[str]:
     what = name.partition(",")[0]
     model = str(place / "runs" / ("translator" if what == "translating" else "captioner"))
+    return [sys.executable, "-c", DECODE, model, what, str(arguments.threads), json.dumps(DECODING[name])]
+
+
+def worker(place: Path, checkout: Path, command: Sequence[str]) -> "subprocess.Popen[str]":
+    """A process that does its work once for each line that it reads, and prints the rate."""
     return subprocess.Popen(
-        [sys.executable, "-c", DECODE, model, what, str(arguments.threads), json.dumps(DECODING[name])],
+        command,
         cwd=place,
         env=environment(checkout),
         stdin=subprocess.PIPE,
@@ -151,22 +184,19 @@ def decoder(place: Path, checkout: Path, name: str, arguments: argparse.Namespac
     )
 
 
-def decoded(worker: "subprocess.Popen[str]") -> float:
-    assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write("\n")
-    worker.stdin.flush()
-    return float(worker.stdout.readline())
+def rate(process: "subprocess.Popen[str]") -> float:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    if not answer:
+        sys.exit(f"{process.args} failed.")
+    return float(answer)
 
 
-def train(place: Path, checkout: Path, name: str, settings: str, arguments: argparse.Namespace) -> float:
-    """Target tokens per second, the median of the records after the first fifth."""
-    command = [sys.executable, "-m", "seqtool", "train", f"run={name}", *settings.split()]
-    command += [f"train.steps={arguments.steps}", "train.minutes=null", "train.epochs=null", "train.log_every=2"]
-    command += ["train.best_by=loss", "device=cpu", f"threads={arguments.threads}"]
-    run(place, checkout, command)
-    lines = (place / "runs" / name / "metrics.jsonl").read_text().splitlines()
-    found = [record["tokens_per_second"] for record in map(json.loads, lines) if "tokens_per_second" in record]
-    return statistics.median(found[len(found) // 5 :])
+def train(place: Path, checkout: Path, name: str, settings: Sequence[str], arguments: argparse.Namespace) -> None:
+    command = [sys.executable, "-m", "seqtool", "train", f"run={name}", *settings, f"threads={arguments.threads}"]
+    run(place, checkout, [*command, *COMMON, f"train.steps={MODELS}"])
 
 
 def run(place: Path, checkout: Path, command: Sequence[str]) -> str:
