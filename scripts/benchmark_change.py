@@ -118,8 +118,8 @@ def main() -> None:
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         prepare(Path(place), checkouts["before"], arguments)
-        for name, which, rate in measured(Path(place), checkouts, arguments):
-            found.setdefault(name, {"before": [], "after": []})[which].append(rate)
+        for name, which, one in measured(Path(place), checkouts, arguments):
+            found.setdefault(name, {"before": [], "after": []})[which].append(one)
             if len(found[name]["before"]) == len(found[name]["after"]):
                 rows[name] = row(found[name]["before"], found[name]["after"])
                 benchmarking.write({**record, "rows": rows}, arguments.output)
@@ -224,8 +224,8 @@ def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
     return {
         "ratio": round(statistics.median(ratios), 3),
         "interval_90": [round(medians[500], 3), round(medians[9500], 3)],
-        "before": [round(one, 1) for one in before],
-        "after": [round(one, 1) for one in after],
+        "before": [round(one, 3) for one in before],
+        "after": [round(one, 3) for one in after],
     }
 
 

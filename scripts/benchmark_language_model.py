@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Characters per second in training a language model, compared with a plain loop over torch.nn.LSTM of the same sizes.
 
-    python scripts/benchmark_language_model.py --threads 2 --text PATH --output results/language_model_speed.json
+    python scripts/benchmark_language_model.py --threads 2 --updates 4 --output results/language_model.json
 
 Both train on the same streams, chunk by chunk with the state carried over, by Adam with clipping; they run in
 turn, --updates at a time, after a warm-up. The ratio is the median of the pairs, with the interval that contains 90 %

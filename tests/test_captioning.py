@@ -92,7 +92,7 @@ def test_resuming_equals_not_stopping(place: Path, monkeypatch: pytest.MonkeyPat
     assert bool(stored.isfinite())
 
 
-def test_the_backbone_is_trained_from_its_step_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backbone_is_trained_from_its_step_on(place: Path, curves: None, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     original = Trainer._update
 
@@ -103,6 +103,7 @@ def test_the_backbone_is_trained_from_its_step_on(place: Path, monkeypatch: pyte
     monkeypatch.setattr(Trainer, "_update", update)
     settings = [*DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=2", "train.epochs=null"]
     assert run("train", *settings, "run=from-two", "train.steps=4") == 0
+    assert Path("runs/from-two/learning_curves.png").stat().st_size > 5000
     moved = [any(not torch.equal(a[k], b[k]) for k in a) for a, b in pairwise(seen)]
     assert moved == [False, False, True]
 

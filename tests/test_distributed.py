@@ -27,12 +27,12 @@ TEXT = ["data.train=200", "data.valid=40", "data.test=40", "data.vocabulary.size
 BAHDANAU = ["model.encoder_hidden=8", "model.decoder_hidden=12", "model.alignment=8", "model.maxout=8"]
 PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.vocabulary.minimum_count=1"]
 ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
-TWENTY = ["train.steps=20", "train.validate_every=10", "model.dropout=0"]
-SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *TWENTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
-ADAM = ["train", "run=adam", *COMMON, *TEXT, *TWENTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
+FIFTY = ["train.steps=50", "train.validate_every=25", "model.dropout=0"]
+SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *FIFTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
+ADAM = ["train", "run=adam", *COMMON, *TEXT, *FIFTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
 STREAMS = [
-    *("train", "run=streams", *COMMON, *TWENTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
-    *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=3", "train.accumulate=2"),
+    *("train", "run=streams", *COMMON, *FIFTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
+    *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=6", "train.accumulate=2"),
     "validation.max_length=100",
 ]
 SOFT = [
@@ -42,8 +42,8 @@ SOFT = [
         *COMMON,
         *PHOTOS,
         *ATTEND,
-        *TWENTY,
-        "model.encoder.fine_tune_from=8",
+        *FIFTY,
+        "model.encoder.fine_tune_from=20",
         "train.batch_by=tokens",
     ),
     *("train.batch_size=40", "model.encoder.augment=false"),
@@ -140,7 +140,7 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize(("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("adam", 1e-4), ("soft", 1e-4)])
 def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
-    for step in (10, 20):
+    for step in (25, 50):
         alone, together = (weights(places[n], run, step) for n in (1, processes))
         for name, value in alone.items():
             torch.testing.assert_close(together[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
@@ -159,7 +159,7 @@ def test_fewer_streams_than_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [2, 4])
 def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
     """As they are carried on, in the order of the streams, of which there are seven."""
-    file = "runs/streams/checkpoints/step-0000020/training.safetensors"
+    file = "runs/streams/checkpoints/step-0000050/training.safetensors"
     alone, together = (load_file(places[n] / file) for n in (1, processes))
     carried = sorted(name for name in alone if name.startswith("carried."))
     assert len(carried) == 4 and all(alone[name].shape == (7, 12) for name in carried)
@@ -171,7 +171,7 @@ def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], pro
 @pytest.mark.parametrize("run", ["sgd", "streams", "adam", "soft"])
 def test_records_are_those_of_one_process(places: dict[int, Path], run: str, processes: int) -> None:
     alone, together = (records(places[n], run) for n in (1, processes))
-    assert len(alone) == len(together) == 6
+    assert len(alone) == len(together) == 12
     for ours, theirs in zip(together, alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
 

@@ -207,11 +207,12 @@ def test_it_learns_a_text(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(f"the {one.text}\n" in TEXT and one.ended for one in found) > 30
 
 
-def test_the_size_of_a_text_is_said_in_tokens(
-    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_the_size_of_a_text_is_said_in_tokens_and_its_curves_are_drawn(
+    place: Path, curves: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(place)
     assert run("train", *SETTINGS, "run=said", "train.steps=1") == 0
+    assert Path("runs/said/learning_curves.png").stat().st_size > 5000
     assert f", {int(0.9 * len(TEXT)):,} tokens\n" in caplog.text
 
 

@@ -19,7 +19,7 @@ Statistics = NDArray[Any]  # a row per segment: everything from which the score 
 @dataclass(frozen=True)
 class Score:
     """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
-    point; scorer: the full dotted name of what makes the `Scorer` that computes it, if that is one of ours.
+    point; scorer: `module:name` of what makes the `Scorer` that computes it, if that is one of ours.
     """
 
     name: str

@@ -79,7 +79,7 @@ class SavedFrequencies(Report):
 
 @dataclass
 class CaptionEvaluation(HypothesesEvaluation):
-    """That of captions."""
+    """An evaluation of captions."""
 
     java: bool
     document_frequencies: str | None

@@ -110,7 +110,7 @@ class TranslationReport(SystemReport):
 
 @dataclass
 class TranslationEvaluation(HypothesesEvaluation):
-    """That of translations."""
+    """An evaluation of translations."""
 
     testset: str | None
     langpair: str | None

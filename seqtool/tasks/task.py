@@ -39,8 +39,8 @@ class Task(ABC):
     """One task. name: in checkpoints' records and in `task=`; reads: what its models read.
 
     scores: of a validation, besides the loss (`metrics.scores`); the first decides which is best unless train.best_by
-    does. unit: what a training split is counted in. predictor: the name of the class that uses a trained model, since
-    its module imports torch; usage: the command line that uses one.
+    does. unit: what a training split is counted in. predictor: `module:Class` of what uses a trained model, since that
+    module imports torch; usage: the command line that uses one.
     """
 
     name: str

@@ -53,8 +53,9 @@ class HandWrittenRecurrence(GatheredRecurrence):
 
     def _is_fused(self, x: Tensor) -> bool:
         parts = self.input, self.cell.recurrent
-        single = all(isinstance(part, nn.Linear) and part.weight.dtype == torch.float32 for part in parts)
-        return single and product_dtype(x) == torch.float32 and isinstance(self.cell, QuickLSTM)
+        if not all(isinstance(part, nn.Linear) and part.weight.dtype == torch.float32 for part in parts):
+            return False
+        return product_dtype(x) == torch.float32 and type(self.cell) is QuickLSTM
 
 
 class TorchRecurrence(GatheredRecurrence):
