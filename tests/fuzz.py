@@ -41,8 +41,8 @@ from seqtool.runtime.files import config_directory
 SECONDS, MEMORY = 10, 1 << 30
 STARTUP = 30  # seconds that an installed command may take besides
 PATIENCE = 1800  # seconds in which a worker must answer, on a machine however busy
-TINY = ["device=cpu", "data.processes=1", "train.minutes=null", "train.epochs=1", "validation.sentences=4", "threads=1"]
-SIZES = ["model.embedding=8", "validation.max_length=8"]
+TINY = ["device=cpu", "data.processes=1", "train.minutes=null", "train.epochs=1", "threads=1"]
+SIZES = ["validation.sentences=4", "model.embedding=8", "validation.max_length=8"]  # of models that read something
 RUNS = {
     "attend": [
         *("data.train=300", "data.valid=8", "data.test=8", "data.vocabulary.size=120", "model.encoder_hidden=8"),
@@ -60,6 +60,10 @@ RUNS = {
         *("model=show_tell", "model.hidden=8", "model.encoder.size=32", "data=photos", "data.vocabulary.kind=bpe"),
         *("data.train=data/photos/captions.jsonl", "data.vocabulary.size=50", "model.encoder.fine_tune_from=null"),
         "model.encoder.augment=false",
+    ],
+    "writes": [
+        *("model=language_model", "model.embedding=8", "model.hidden=8", "data=text", "data.train=data/text.txt"),
+        *("train.bptt=10", "data.vocabulary.minimum_count=1"),
     ],
 }
 CAPTIONERS = ("soft", "tell")
@@ -80,7 +84,7 @@ class Hang(BaseException):
 
 
 def make_place(place: Path) -> None:
-    """Corpora of every kind, and four tiny models trained on them."""
+    """Corpora of every kind, and five tiny models trained on them."""
     random = Random(0)
     os.chdir(place)
     photos = place / "data" / "photos"
@@ -90,10 +94,16 @@ def make_place(place: Path) -> None:
         picture(random).resize((40, 40)).convert("RGB").save(photos / f"{number}.png")
         rows.append({"file": f"{number}.png", "captions": [f"A {word} thing." for word in ("red", "blue", "small")]})
     (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name, settings in RUNS.items():
-        sizes = SIZES if name not in CAPTIONERS else [*SIZES, "train.best_by=cider"]
-        if cli.run(["train", *TINY, *sizes, *settings, f"run={name}"], config_directory()) != 0:
+    (place / "data" / "text.txt").write_text("the cat sees the dog.\n  the dog sees the sun!\n\n" * 20)
+    for name in RUNS:
+        best = ["train.best_by=cider"] if name in CAPTIONERS else []
+        if cli.run(["train", *_run(name), *best, f"run={name}"], config_directory()) != 0:
             raise SystemExit(f"Cannot make the checkpoint '{name}'.")
+
+
+def _run(name: str) -> list[str]:
+    """The settings of a run."""
+    return [*TINY, *(SIZES if name != "writes" else []), *RUNS[name]]
 
 
 def checkpoint_of(place: Path, name: str) -> Path:
@@ -192,7 +202,7 @@ def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
 
 
 def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
-    """Mutated text for translate, eval and prepare."""
+    """Mutated text for translate, generate, eval and prepare."""
     sources = [b"the big cat sees a small house .", b"my friend eats", b"", b"a red car and two dogs"] * 2
     targets = ["el gato grande ve una casa pequeña .".encode(), b"mi amigo come", b"x", b"un coche y dos perros"] * 2
     for name, lines in (("a.en", sources), ("a.es", targets), ("b.en", sources), ("b.es", targets)):
@@ -216,7 +226,8 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
     plain = ["device=cpu", "max_length=20", "beam=2"]
     prepare = ["prepare", "data=parallel", "data.valid=b.en,b.es", "data.processes=1"]
     prepare.append(random.choice(("data.vocabulary.kind=word", "data.vocabulary.kind=char", "data.vocabulary.size=40")))
-    match random.randrange(8):
+    writes = f"checkpoint={place / 'runs' / 'writes'}"
+    match random.randrange(11):
         case 0:
             return Case(["translate", attend, *plain], content)
         case 1:
@@ -233,6 +244,14 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
             return Case(["caption", f"checkpoint={place / 'runs' / 'soft'}", f"images={victim.name}", *plain])
         case 6:
             return Case([*prepare, f"data.train={tsv}"])
+        case 7:
+            more = random.choice((["format=jsonl"], ["n=2"], ['stop=["."]'], ["top_k=3"]))
+            return Case(["generate", writes, f"input={victim.name}", "device=cpu", "max_length=8", *more])
+        case 8:
+            return Case(["eval", writes, f"text={victim.name}", "device=cpu"])
+        case 9:
+            text = [one for one in prepare if not one.startswith("data=") and not one.startswith("data.valid=")]
+            return Case([*text, "data=text", f"data.train={victim.name}", "data.valid_share=0.3"])
     return Case([*prepare, f"data.train={en},{es}"])
 
 
@@ -339,7 +358,7 @@ def repair(path: Path) -> None:
 
 def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
     """What is done with the checkpoint `model`, a copy of one of the run `name`."""
-    plain = ["device=cpu", "max_length=8", "beam=2"]
+    plain = ["device=cpu"] if name == "writes" else ["device=cpu", "max_length=8", "beam=2"]
     match random.randrange(10):
         case 0 | 1:
             return Case(["inspect", "model"])
@@ -348,7 +367,7 @@ def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
         case 3:
             shutil.copytree(place / "cache", directory / "cache")
             shutil.copytree(place / "data", directory / "data")
-            return Case(["train", *TINY, *SIZES, *RUNS[name], "init_from=model", "train.steps=1", "run=new"])
+            return Case(["train", *_run(name), "init_from=model", "train.steps=1", "run=new"])
         case 4:
             (directory / "runs" / name / "checkpoints").mkdir(parents=True)
             (directory / "model").rename(directory / "runs" / name / "checkpoints" / "step-0000900")
@@ -358,6 +377,8 @@ def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
             return Case(["train", f"run={name}", "train.resume=true", "train.steps=1", "device=cpu"])
         case 5 | 6:
             return Case(["eval", "checkpoint=model", "bootstrap=2", *plain])
+    if name == "writes":
+        return Case(["generate", "checkpoint=model", "prompt=the c", "max_length=8", *plain])
     if name in CAPTIONERS:
         return Case(["caption", "checkpoint=model", f"images={place / 'data' / 'photos' / '3.png'}", *plain])
     return Case(["translate", "checkpoint=model", *plain], b"a big cat\n\nthe house is small\n")
@@ -371,14 +392,16 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
     (directory / "lines").write_text("a cat\na dog\n")
     if name in CAPTIONERS:
         decode = ["caption", run, f"images={place / 'data' / 'photos' / '3.png'}", "max_length=8"]
+    elif name == "writes":
+        decode = ["generate", run, "prompt=the", "max_length=8"]
     else:
         decode = ["translate", run, "input=lines", "max_length=8"]
-    train = ["train", *TINY, *SIZES, *RUNS[name], "train.steps=1", "run=new"]
+    train = ["train", *_run(name), "train.steps=1", "run=new"]
     arguments = random.choice(
         (
             decode,
             decode,
-            [*decode, "sample=true"],
+            [*decode, "n=2" if name == "writes" else "sample=true"],
             ["eval", "hypotheses=lines", "references=lines", "bootstrap=2"],
             ["prepare", "data.train=20", "data.valid=2", "data.test=2", "data.vocabulary.size=60"],
             [*train, "--cfg=job"],
@@ -393,7 +416,8 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
         stored = OmegaConf.load(place / "runs" / name / "config.yaml")
         keys = [key for key in _keys(stored) if command == "train" or key.startswith("data.")]
     else:
-        configs = [OmegaConf.load(config_directory() / f"{one}.yaml") for one in (command, "decoding")]
+        files = (command,) if command == "generate" else (command, "decoding")
+        configs = [OmegaConf.load(config_directory() / f"{one}.yaml") for one in files]
         keys = [key for one in configs for key in _keys(one) if not key.startswith("defaults")]
     keys = [key for key in keys if not key.endswith("_target_") and key != "testset"]
     for _ in range(random.randint(1, 3)):
@@ -616,9 +640,13 @@ def warm_up() -> None:
         "matplotlib.pyplot",
         "timm",
         "torchvision.models.feature_extraction",
+        "seqtool.cli.train",
         "seqtool.predict.caption_evaluation",
+        "seqtool.predict.captioner",
+        "seqtool.predict.generator",
+        "seqtool.predict.translator",
     )
-    for module in (*modules, "seqtool.cli.train", "seqtool.predict.translator", "seqtool.predict.captioner"):
+    for module in modules:
         import_module(module)
     torch.set_num_threads(1)
 

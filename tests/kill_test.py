@@ -2,7 +2,7 @@
 
     python tests/kill_test.py --kills 30 --seed 1
 
-Trainings of three model families, with dropout and each kind of vocabulary, are killed with SIGKILL in their start,
+Trainings of four model families, with dropout and each kind of vocabulary, are killed with SIGKILL in their start,
 steps, validations and saves, and started again with train.resume=auto until they end. Every checkpoint that is kept
 (weights, optimiser, random generators, progress) and the metrics, but for times, must equal the undisturbed run's bit
 for bit. Learning curves are not drawn: nothing reads them, and they would take most of the time.
@@ -35,15 +35,16 @@ from seqtool.cli import main as cli
 from seqtool.training import checkpoint
 from seqtool.training.recording import Recorder
 from seqtool.training.trainer import Trainer
-from seqtool.training.validation import Validator
+from seqtool.training.validation import StreamValidator, Validator
 
 COMMON = [
     *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1"),
-    *("model.embedding=8", "model.dropout=0.3", "validation.max_length=8", "schedule=plateau", "schedule.patience=1"),
+    *("model.embedding=8", "model.dropout=0.3", "schedule=plateau", "schedule.patience=1"),
     *("train.minutes=null", "train.steps=24", "train.validate_every=2", "train.batch_size=8", "train.log_every=3"),
     *("optim.lr=0.01", "train.keep_last=2", "train.save_minutes=0.0005"),  # after nearly every step
 ]
-TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
+SEARCH = "validation.max_length=8"
+TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", SEARCH]
 FAMILIES = {
     "sutskever": [*TEXT, "model=sutskever", "model.hidden=16", "model.layers=2", "train.accumulate=2"],
     "bahdanau": [
@@ -52,7 +53,11 @@ FAMILIES = {
     ],
     "show_attend_tell": [
         *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
-        *("model.attention=hard", "model.hidden=16", "model.alignment=8", "model.encoder.fine_tune_from=4"),
+        *("model.attention=hard", "model.hidden=16", "model.alignment=8", "model.encoder.fine_tune_from=4", SEARCH),
+    ],
+    "language_model": [
+        *("data=text", "data.train=train.tsv", "data.valid=valid.tsv", "model=language_model", "model.hidden=16"),
+        "train.bptt=5",
     ],
 }
 VOCABULARIES = {
@@ -61,7 +66,7 @@ VOCABULARIES = {
     "separate": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"],
     "joint": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14", "data.vocabulary.joint=true"],
 }
-CAPTIONERS = ("show_attend_tell",)  # which have one vocabulary: none is joint
+ALONE = ("show_attend_tell", "language_model")  # which have one vocabulary: none is joint
 PHASES = ("start", "step", "validation", "save", "removal", "between")
 AIMS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # how often, in proportion
 TIMES = ("seconds", "tokens_per_second")
@@ -90,7 +95,7 @@ def main() -> None:
         os.chdir(place)
         make_data()
         pairs = list(product(arguments.families, arguments.vocabularies))
-        tested = [pair for pair in pairs if pair[0] not in CAPTIONERS or pair[1] != "joint"]
+        tested = [pair for pair in pairs if pair[0] not in ALONE or pair[1] != "joint"]
         for number, (family, vocabulary) in enumerate(tested):
             share = (arguments.kills + number) // len(tested)
             phases += Counter(test(family, vocabulary, share, generator))
@@ -181,7 +186,8 @@ def train(settings: list[str], run: str, writer: int) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         Trainer._update = telling(Trainer._update, "step")
-        Validator.__call__ = telling(Validator.__call__, "validation")
+        for validator in (Validator, StreamValidator):
+            validator.__call__ = telling(validator.__call__, "validation")
         checkpoint.save = telling(checkpoint.save, "save")
         checkpoint.remove = telling(checkpoint.remove, "removal")
         Recorder.draw = lambda self: None

@@ -235,6 +235,14 @@ def test_other_files_are_no_vocabularies(content: bytes, tmp_path: Path) -> None
     assert str(error.value) == f"{path} is not a vocabulary file of seqtool."
 
 
+def test_pieces_that_are_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "v"
+    learn("bpe").save(path)
+    path.write_bytes(path.read_bytes().replace("▁".encode(), b"\xe2(\x81"))
+    with pytest.raises(InputError, match="v is not a vocabulary file of seqtool"):
+        load(path)
+
+
 def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "v"
     learn("word").save(path)

@@ -107,9 +107,10 @@ class SentencePieceVocabulary(Vocabulary):
         self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError("other special pieces than ours")
+        self._pieces: list[str] = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
 
     def __len__(self) -> int:
-        return int(self._processor.get_piece_size())
+        return len(self._pieces)
 
     def pieces(self, text: str) -> list[str]:
         return list(self._processor.encode(self.normalize(text), out_type=str))
@@ -119,7 +120,7 @@ class SentencePieceVocabulary(Vocabulary):
         return list(self._processor.encode(normalized, out_type=int, num_threads=1))
 
     def piece(self, index: int) -> str:
-        return UNKNOWN if index == UNK else str(self._processor.id_to_piece(index))
+        return UNKNOWN if index == UNK else self._pieces[index]
 
     def body(self) -> bytes:
         return self._model
