@@ -4,19 +4,22 @@ Axis alphabet of the whole package: B batch, K beam, S source positions (or imag
 positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
 """
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from seqtool.runtime.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.generator import Generator
     from seqtool.predict.translator import Translator
 
 
 def load(
-    checkpoint: str | Sequence[str], *, trust: str | Sequence[str] = (), **settings: Any
+    checkpoint: "str | Path | Sequence[str | Path]", *, trust: str | Sequence[str] = (), **settings: Any
 ) -> "Translator | Captioner | Generator":
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
     `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
@@ -32,8 +35,7 @@ def load(
 
     if not checkpoint:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
-    found = find(checkpoint if isinstance(checkpoint, str) else checkpoint[0], trust=modules(trust))
-    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(
-        checkpoint, trust=found.trust, **settings
-    )
+    paths = [checkpoint] if isinstance(checkpoint, str | os.PathLike) else checkpoint
+    found = find(paths[0], trust=modules(trust))
+    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(paths, trust=found.trust, **settings)
     return model

@@ -231,6 +231,13 @@ def test_version(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
     assert capsys.readouterr().out == f"seqtool {seqtool.__version__}\n"
 
 
+def test_help_before_a_command(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
+    assert cli.run(["help", "train"], configs) == cli.run(["train", "--help"], configs) == 0
+    first, second = capsys.readouterr().out.split("seqtool train: ")[1:]
+    assert first == second
+    assert cli.run(["help"], configs) == 0 and "usage" in capsys.readouterr().out.lower()
+
+
 def test_a_command_gets_its_configuration(calls: list[Any], configs: Path) -> None:
     assert cli.run(["train", "model=large", "train.epochs=2", "+model.extra=[1,2]", "run=first"], configs) == 0
     assert calls[0]["model"] == {

@@ -229,13 +229,15 @@ def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run("generate", *common, "prompt=the cat", "n=2", "format=jsonl", "output=o.jsonl") == 0
     record = json.loads(Path("o.jsonl").read_text())
     assert record["prompt"] == "the cat"
-    assert sorted("the cat" + one["text"] for one in record["texts"]) == sorted(text[:47] for text in (first, second))
+    assert ["the cat" + one["text"] for one in record["texts"]] == [text[:47] for text in (first, second)]
     for one in record["texts"]:
         assert "".join(one["tokens"]).replace("▁", " ") == one["text"] and one["log_probability"] < 0
     Path("prompts.txt").write_text("the cat\nthe dog\n")
     assert run("generate", *common, "input=prompts.txt", "stop=.", "top_k=1") == 0
     lines = capsys.readouterr().out.split("-" * 20 + "\n")
     assert [line[:7] for line in lines] == ["the cat", "the dog"] and "." not in "".join(lines)
+    Path("prompts.txt").write_text("")
+    assert (run("generate", *common, "input=prompts.txt"), capsys.readouterr().out) == (0, "")
     assert run("generate", *common) == 0 and len(capsys.readouterr().out.rstrip("\n")) >= 39  # without a prompt
 
 

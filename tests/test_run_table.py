@@ -27,7 +27,7 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
     sweep = ["train", "-m", *DATA, *SIZES, "train.steps=1,2"]
     assert cli.run([*sweep, "run=a"], config_directory()) == 0
     lines = capsys.readouterr().out.splitlines()[-4:]
-    assert cells(lines[0]) == ["run", "model", "data", "loss", "BLEU", "steps", "time"]
+    assert cells(lines[0]) == ["run", "model", "data", "loss", "BLEU", "best at step", "after"]
     for line, name, steps in zip(lines[2:], ("a-0", "a-1"), ("1", "2"), strict=True):
         best = checkpoint.find(Path("runs") / name).progress["best"]
         expected = [name, "Sutskever", "Toy", f"{best['loss']:.3f}", f"{best['bleu']:.2f}", steps, "0.0 min"]

@@ -481,6 +481,9 @@ def test_api(place: Path, sentences: list[str]) -> None:
                 assert score == pytest.approx(one.log_probability, rel=1e-3)
     with pytest.raises(InputError, match=r"There are 2 sources but 1 targets: give one for each\."):
         translator.score(["a", "b"], ["c"])
+    with pytest.raises(InputError, match=r"lists of sentences: write \[sentence\]"):
+        translator.score("abc", "def")
+    assert seqtool.load(Path("runs/attend")).translate([]) == seqtool.load([Path("runs/attend")]).translate([]) == []
     with pytest.raises(InputError, match=r"Unknown setting 'baem'; did you mean 'beam'\?"):
         seqtool.load("runs/attend", baem=3)
 
@@ -490,6 +493,14 @@ def test_ensemble_of_two(place: Path, sentences: list[str]) -> None:
     twice = seqtool.load(["runs/attend", "runs/attend"], device="cpu")
     assert twice.translate(sentences) == seqtool.load("runs/attend", device="cpu").translate(sentences)
     assert len(both.translate(sentences)) == len(sentences)
+
+
+def test_samples_that_ended_come_first(place: Path, sentences: list[str]) -> None:
+    translator = seqtool.load("runs/attend", sample=True, n_best=20, max_length=6)
+    assert isinstance(translator, Translator)
+    for n_best in translator.hypotheses(sentences[:5]):
+        assert n_best == sorted(n_best, key=lambda one: (not one.ended, -one.log_probability))
+        assert len({one.ended for one in n_best}) == 2
 
 
 def test_another_vocabulary_is_no_ensemble(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -626,6 +637,35 @@ def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureF
     assert not Path("kept-too.txt").exists()
     assert Path("kept.txt").read_text() == "before"
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_bad_bytes_in_redirected_input_are_found_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("late.txt").write_bytes(b"Good.\n" * 2000 + b"K\xf6ln\n")
+    monkeypatch.setattr(Translator, "hypotheses", lambda *_, **__: pytest.fail("translated before all was read"))
+    with Path("late.txt").open(encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert run("translate", "checkpoint=runs/attend", "output=never.txt") == 2
+    assert not Path("never.txt").exists()
+
+
+def test_jobs_of_a_sweep_do_not_write_over_each_other(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.txt").write_text("I have a cat.\n")
+    sweep = ["translate", "-m", "checkpoint=runs/attend", "input=in.txt", "beam=1,2"]
+    assert run(*sweep, "output=same.txt") == 2
+    assert "seqtool: output=same.txt is what an earlier job of this sweep wrote: name a file" in capsys.readouterr().err
+    assert run(*sweep, "output=beam-${beam}.txt") == 0
+    assert Path("beam-1.txt").exists() and Path("beam-2.txt").exists()
+    assert run(*sweep, "output=/dev/null") == 0
+
+
+@pytest.mark.parametrize("closed", ["<&-", "input=in.txt >&-", "input=in.txt output=closed.txt >&- 2>&-"])
+def test_closed_streams(place: Path, closed: str) -> None:
+    Path("in.txt").write_text("I have a cat.\n")
+    line = " ".join(COMMAND + ATTEND) + f" {closed}"
+    ended = subprocess.run(line, shell=True, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "Traceback" not in ended.stderr
+    if "closed.txt" in closed:
+        assert Path("closed.txt").read_text() != ""
 
 
 def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ class GenerateOutput:
         if self.input is None:
             yield self.prompt or ""
         else:
-            yield from read_lines(Path(self.input))
+            yield from read_lines(Path(self.input), may_be_empty=True)
 
 
 def generate(config: DictConfig) -> None:

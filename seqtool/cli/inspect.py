@@ -55,7 +55,7 @@ def _table(runs: Sequence[Path]) -> str:
         values = [f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores]
         row = (name, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
         rows.append([printable(cell) for cell in row])
-    return "\n".join(table(("run", "model", "data", *(one.label for one in scores), "steps", "time"), rows))
+    return "\n".join(table(("run", "model", "data", *(one.label for one in scores), "best at step", "after"), rows))
 
 
 def _description(path: Path) -> str:

@@ -43,6 +43,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
         if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
             signal.signal(number, lambda received, _: sys.exit(128 + received))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by <&- and >&-
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):  # whatever the locale
             stream.reconfigure(encoding="utf-8", errors=errors)
@@ -94,7 +97,7 @@ def _say(error: InputError | OSError) -> None:
 def _dispatch(arguments: list[str], configs: Path) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
-        print(help_texts.overview())
+        print(help_texts.command(rest[0], configs, rest[1:]) if rest and rest[0] in COMMANDS else help_texts.overview())
     elif command == "--version":
         print(f"seqtool {__version__}")
     elif command == "--completion":

@@ -20,6 +20,7 @@ from seqtool.settings import escape, plain
 from seqtool.training.runs import RUNS
 
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs in this process
+OUTPUTS = ("output", "alignments", "save_document_frequencies")  # settings that name a file to be written
 
 
 class Sweep:
@@ -34,6 +35,7 @@ class Sweep:
         self._jobs: list[tuple[str, ...]] = []  # the settings of each
         self._failed: list[int] = []
         self._names: set[str] = set()
+        self._written: set[Path] = set()
         self.runs: list[Path] = []  # the directories of runs that were begun
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
@@ -42,6 +44,7 @@ class Sweep:
         self._jobs.append(tuple(overrides))
         try:
             self._name_run(config)
+            self._check_outputs(config)
             with self._noting(config):
                 finished = job()
         except BrokenPipeError:
@@ -91,6 +94,20 @@ class Sweep:
             name += number
             config.run = escape(name)
         self._names.add(name)
+
+    def _check_outputs(self, config: DictConfig) -> None:
+        """Raise InputError if the job would replace a file that an earlier one has written."""
+        for name in OUTPUTS:
+            path = plain(config).get(name)
+            if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
+                continue
+            place = Path(path).resolve()
+            if place in self._written:
+                raise InputError(
+                    f"{name}={path} is what an earlier job of this sweep wrote: name a file for each job, such as "
+                    f"{name}=out-${{beam}}.txt where beam is what differs."
+                )
+            self._written.add(place)
 
 
 def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:

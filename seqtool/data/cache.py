@@ -182,7 +182,7 @@ class Cache:
 
 def is_cache(path: Path) -> bool:
     """Whether the directory was made by `prepare`."""
-    return (path / SUMMARY).is_file()
+    return (path / SUMMARY).is_file() and any(path.glob("*.vocabulary"))
 
 
 def _lines(path: Path) -> list[str]:

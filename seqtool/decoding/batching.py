@@ -64,7 +64,7 @@ def decode(
             memory, state = model.encode(source)
             if settings.sample:
                 uniforms = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
-                found = sample(
+                drawn = sample(
                     model.step,
                     memory,
                     state,
@@ -76,6 +76,7 @@ def decode(
                     top_p=settings.top_p,
                     keep_attention=keep_attention,
                 )
+                found = [sorted(some, key=lambda one: (not one.ended, -one.log_probability)) for some in drawn]
             else:
                 found = beam_search(
                     model.step,

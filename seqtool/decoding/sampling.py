@@ -32,8 +32,8 @@ def sample(
     prefix: Prefix | None = None,
     each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Ancestral sampling, most probable samples first. The random numbers are passed in, so that a sentence's samples
-    depend on nothing else.
+    """Ancestral sampling, the samples of a sentence in the order in which they are drawn. The random numbers are passed
+    in, so that they depend on nothing else.
 
     `uniforms`, for K samples per sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
     distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). `each` is called with the tokens
@@ -69,8 +69,7 @@ def sample(
             break
     ids = torch.stack(tokens, 1)[:, 1:].tolist()
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
-    groups = [drawn[i * samples : (i + 1) * samples] for i in range(n)]
-    return [sorted(group, key=lambda h: -h.log_probability) for group in groups]
+    return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
 
 
 def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:

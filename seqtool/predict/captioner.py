@@ -136,7 +136,7 @@ class Captioner(Predictor):
 
     def describe(self, images: Sequence[str | Path | Image]) -> list[list[Caption]]:
         """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
-        if isinstance(images, str | Path):
+        if isinstance(images, str | Path | Image):
             raise InputError("caption takes a list of images: write [image] for a single one.")
         result = []
         for _, _, found in self.described(images):

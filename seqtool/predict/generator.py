@@ -126,7 +126,7 @@ class Generator(Predictor):
 
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
         """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""
-        parts, states = [], [None for _ in self.models]
+        parts, states = [np.zeros(0)], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
         with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
             for start in range(0, len(tokens), STEPS):

@@ -118,7 +118,9 @@ class Predictor(ABC):
         return cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
 
     @classmethod
-    def load(cls, checkpoints: str | Sequence[str], *, trust: str | Sequence[str] = (), **settings: Any) -> Self:
+    def load(
+        cls, checkpoints: str | Path | Sequence[str | Path], *, trust: str | Sequence[str] = (), **settings: Any
+    ) -> Self:
         """Load a run or checkpoint directory, or several as an ensemble. Settings: those of `decoding`;
         trust: the user's own modules whose classes a checkpoint may name.
 
@@ -132,7 +134,7 @@ class Predictor(ABC):
         keep_memory()
         device = choose_device(machine.device)
         check_precision(device, chosen.precision)
-        paths, trust = [checkpoints] if isinstance(checkpoints, str) else checkpoints, modules(trust)
+        paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
         found = [checkpoint.find(path, trust=trust) for path in paths]
         if not found:
             raise InputError("checkpoint=… names no run or checkpoint.")

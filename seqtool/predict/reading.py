@@ -36,7 +36,15 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
 
 def count_lines(path: str | None) -> int | None:
     """The number of lines, if they come from a file. Raises InputError if any part of the file is not text."""
-    return None if path is None else sum(1 for _ in read_lines(Path(path), may_be_empty=True))
+    if path is not None:
+        return sum(1 for _ in read_lines(Path(path), may_be_empty=True))
+    if not is_file(None):
+        return None
+    start = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
+    try:
+        return sum(1 for _ in _decoded())
+    finally:
+        os.lseek(sys.stdin.fileno(), start, os.SEEK_SET)
 
 
 def is_file(path: str | None) -> bool:

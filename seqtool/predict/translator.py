@@ -102,6 +102,8 @@ class Translator(Predictor):
 
     def forced(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
         """The given targets as if they had been decoded: their probabilities, and attention if there is any."""
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
         if len(sources) != len(targets):
             raise InputError(f"There are {len(sources):,} sources but {len(targets):,} targets: give one for each.")
         pairs = [
