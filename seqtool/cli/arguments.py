@@ -24,6 +24,8 @@ NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequenci
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
+# Those in which ${beam} stands for a setting's value, so that the jobs of a sweep can have names of their own.
+REFERRING = frozenset({"run", "output", "alignments", "plot", "save_document_frequencies"})
 DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several Python names
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
@@ -84,7 +86,7 @@ def folders(arguments: Sequence[str], configs: Path) -> Folders:
 
 
 def referable(command: str, configs: Folders) -> set[str]:
-    """The top-level settings and groups that a run's name may refer to, as in ${seed} and ${model.cell}."""
+    """The top-level settings and groups that a name may refer to, as in ${seed} and ${model.cell}."""
     files, taken = config_files.parts(command, configs)
     return {*taken, *(key for file in files for key in config_files.load(file))} - {"defaults", "run"}
 
@@ -93,8 +95,8 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     """`key=value` in Hydra's grammar: the name of a file or run is taken literally, whatever its characters.
 
     A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
-    A list of texts for `stop` needs its brackets. In the name of a run, ${model.cell} stands for the setting's value
-    if model is one of the `references`.
+    A list of texts for `stop` needs its brackets. In the name of a run or of a file to be written, ${model.cell} stands
+    for the setting's value if model is one of the `references`.
     """
     match = OVERRIDE.fullmatch(setting)
     if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
@@ -103,8 +105,8 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     exists = os.path.lexists(value)
     if value == "null" and not exists:
         return setting
-    if match["key"] == "run":
-        return start + quote(value, references)
+    if match["key"] in REFERRING:
+        return start + quote(value, set(references) - REFERRING)
     several = r"^\[.+\]$" if match["key"] == "stop" else r"^\[.*\]$|,"
     if match["key"] not in LISTS | DOTTED or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
