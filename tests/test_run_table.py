@@ -41,3 +41,6 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 5 and rows[2].startswith("| a-1 ")
     assert any("a-0" in message for message in caplog.messages)
+    assert cli.run(["inspect", "cache"], config_directory()) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("cache/toy-en-es-") and ": toy, en → es; vocabulary" in line

@@ -639,6 +639,17 @@ def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureF
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
+def test_unknown_words_are_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.txt").write_text("I have a cat.\n字 and 字\n字\n")
+    assert run("translate", "checkpoint=runs/attend", "input=odd.txt", "output=odd.es") == 0
+    assert "The model does not know 3 words or pieces of the input, in 2 of 3 lines." in capsys.readouterr().err
+    Path("even.txt").write_text("I have a cat.\n")
+    assert run("translate", "checkpoint=runs/attend", "input=even.txt", "output=even.es") == 0
+    assert "does not know" not in capsys.readouterr().err
+    with pytest.raises(InputError, match="translate takes a list of sentences"):
+        seqtool.load("runs/attend").translate([1])
+
+
 def test_bad_bytes_in_redirected_input_are_found_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("late.txt").write_bytes(b"Good.\n" * 2000 + b"K\xf6ln\n")
     monkeypatch.setattr(Translator, "hypotheses", lambda *_, **__: pytest.fail("translated before all was read"))

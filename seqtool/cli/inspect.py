@@ -23,8 +23,13 @@ log = logging.getLogger("seqtool")
 
 def inspect(path: str) -> None:
     place = Path(path)
-    runs = _trained(sorted(place.iterdir())) if place.is_dir() else []
-    print(_table(runs) if runs else _description(place))
+    inside = sorted(place.iterdir()) if place.is_dir() else []
+    if runs := _trained(inside):
+        print(_table(runs))
+    elif caches := [one for one in inside if is_cache(one)]:
+        print("\n".join(f"{printable(str(one))}: {_prepared(Cache, one).splitlines()[0]}" for one in caches))
+    else:
+        print(_description(place))
 
 
 def compare(runs: Iterable[Path]) -> None:

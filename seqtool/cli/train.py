@@ -76,8 +76,7 @@ def train(config: DictConfig) -> bool:
         if run is None or found is None:
             return _train(Job.of(config), where)
         job = Job.of(resuming.resumed(config, run))
-        finished = partial(resuming.is_finished, found, job.train)
-        if str(job.train.resume).lower() != "auto" or not distributed.from_first(finished):
+        if not distributed.from_first(partial(resuming.is_finished, found, job.train)):
             return _train(job, where)
         print(f"Run {run} is finished: to go on, raise what ended it (train.epochs, steps, minutes or patience).")
         best = checkpoint.find(run).progress["best"]
@@ -127,7 +126,7 @@ def _train(job: Job, where: resuming.Place) -> bool:
             progress = trainer.progress
             print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
         else:
-            command = f"{resuming.resume_command(run)}{resuming.trusting(job.config)}"
+            command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
             print(f"Stopped at step {trainer.progress.step:,}. Go on with: {command}")
     return finished
 

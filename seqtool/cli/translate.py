@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool.data.text.alignment import format_pharaoh
+from seqtool.models.tokens import UNK
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translation, Translator
 from seqtool.predict.writing import OutputSettings, Writer
@@ -55,6 +56,7 @@ class TranslationWriter(Writer[Translation]):
         self.settings = settings
         self.translator = translator
         self.links: TextIO | None = None
+        self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
 
     def open(self, stack: ExitStack) -> None:
         super().open(stack)
@@ -71,10 +73,21 @@ class TranslationWriter(Writer[Translation]):
         with self.progress(count_lines(file) if self.shows_progress() else None) as bar:
             for lines in distributed.each_from_first(windows(file, size)):
                 self.write_window(lines, bar)
+        if self.unknown and distributed.is_first():
+            print(
+                f"The model does not know {self.unknown:,} words or pieces of the input, "
+                f"in {self.lines_with_unknown:,} of {self.count:,} lines.",
+                file=sys.stderr,
+            )
 
     def write_window(self, lines: Sequence[str], bar: Any) -> None:
         if warnings := list(self._too_long(lines)):
             tqdm.write("\n".join(warnings), file=sys.stderr)
+        unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
+        self.unknown, self.lines_with_unknown = (
+            self.unknown + sum(unknown),
+            self.lines_with_unknown + sum(map(bool, unknown)),
+        )
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,

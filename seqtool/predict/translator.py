@@ -80,7 +80,7 @@ class Translator(Predictor):
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
-        if isinstance(sentences, str):
+        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
             raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
         ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]

@@ -54,4 +54,9 @@ def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache,
             f"{what} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={found.path}."
         )
-    found.load_weights(model)
+    try:
+        found.load_weights(model)
+    except InputError as error:
+        settings = {name: one for name, one in found.config["model"].items() if isinstance(one, int | str)}
+        written = " ".join(f"model.{name}={one}" for name, one in settings.items() if not name.startswith("_"))
+        raise InputError(f"{error} Its model has {written}.") from error

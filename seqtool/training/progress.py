@@ -1,7 +1,7 @@
 """A run's progress, and what follows from it: the best checkpoint, patience, plateaus, limits."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from seqtool.errors import InputError
@@ -49,18 +49,11 @@ class Progress:
             raise of_another_version(found)
         return cls(**{name: value for name, value in found.progress.items() if name not in ELSEWHERE})
 
-    def at_limit(self, settings: TrainSettings) -> bool:
-        """Whether there is nothing left to train."""
-        return (
-            (settings.steps is not None and self.step >= settings.steps)
-            or (settings.epochs is not None and self.epoch >= settings.epochs)
-            or (settings.minutes is not None and self.seconds >= 60 * settings.minutes)
-            or (settings.patience is not None and self.stale >= settings.patience)
-        )
-
-    def ended_by_time(self, settings: TrainSettings) -> bool:
-        """Whether train.minutes ended the run, and no other limit."""
-        return self.at_limit(settings) and not self.at_limit(replace(settings, minutes=None))
+    def limits(self, settings: TrainSettings) -> dict[str, float]:
+        """The limits that are reached, by name: if there are any, nothing is left to train."""
+        done = {"steps": self.step, "epochs": self.epoch, "minutes": self.seconds / 60, "patience": self.stale}
+        limits = {name: getattr(settings, name) for name in done}
+        return {name: most for name, most in limits.items() if most is not None and done[name] >= most}
 
     @property
     def is_validated(self) -> bool:

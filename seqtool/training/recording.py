@@ -153,14 +153,17 @@ def closing(
     run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], use: Callable[[str], str]
 ) -> Iterator[str]:
     """The lines at the end of a run. `best` is the best checkpoint's record, `use` gives the command line for one."""
-    settings, trust = typed(TrainSettings, config.train), trusting(config)
+    settings, trust = typed(TrainSettings, config.train), trusting(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # the limits that it has not reached
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
-    if missed and progress.ended_by_time(settings):
-        yield (
-            f"Ended by train.minutes={settings.minutes:g} at step {progress.step:,}, in epoch {progress.epoch + 1}, "
-            f"before {' and '.join(missed)}. Go on with: {resume_command(run)}{trust} train.minutes=null"
-        )
+    if reached := progress.limits(settings):
+        ended = f"Ended by {' and '.join(f'train.{name}={most:g}' for name, most in reached.items())}"
+        ended += f" at step {progress.step:,}"
+        if missed and list(reached) == ["minutes"]:
+            command = f"{resume_command(run)}{trusting(config, resuming=True)}"
+            ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Go on with: {command}"
+            ended += " train.minutes=null"
+        yield ended
     if best:  # a resumed run may have lost its best checkpoint, and found no better one
         yield f"Best: {', '.join(told(best))} at step {best['step']:,}"
     if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:

@@ -134,7 +134,7 @@ def _advice(run: Path | None) -> str:
 def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
     progress = Progress.of(found)
     averaged = settings.average_last <= 1 or bool(checkpoint.list_averages(found.path.parents[1]))
-    return progress.at_limit(settings) and progress.is_validated and averaged
+    return bool(progress.limits(settings)) and progress.is_validated and averaged
 
 
 def resumed(config: DictConfig, run: Path) -> DictConfig:
@@ -175,10 +175,12 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     return changed
 
 
-def trusting(config: DictConfig) -> str:
-    """The option that lets a command use the run's user-defined classes; empty if it has none."""
+def trusting(config: DictConfig, *, resuming: bool) -> str:
+    """The option that lets a command use the run's user-defined classes, or only those of its model if it does not
+    resume the run; empty if there are none.
+    """
     named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
-    own = own_modules(config.model, config.data, others=named)
+    own = own_modules(config.model, config.data, others=named) if resuming else own_modules(config.model)
     return f" trust={','.join(own)}" if own else ""
 
 

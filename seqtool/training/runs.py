@@ -34,10 +34,9 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
 def check_new(name: str, *, root: Path) -> None:
     """Raise InputError if a run has this name, or cannot have it."""
     if os.path.lexists(run := path(name, root=root)):
-        raise InputError(
-            f"Run '{name}' exists already in {run}: choose another name with run=…, "
-            "or go on with it with train.resume=true."
-        )
+        saved = any((run / "checkpoints").glob("*"))
+        other = "go on with it with train.resume=true" if saved else "start it again with train.resume=auto"
+        raise InputError(f"Run '{name}' exists already in {run}: choose another name with run=…, or {other}.")
 
 
 @contextmanager

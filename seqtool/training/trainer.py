@@ -63,7 +63,7 @@ class Trainer:
                 if progress.validation_is_due(settings.validate_every):
                     self._validate(scheduled=True)
                     continue
-                if progress.at_limit(settings):
+                if progress.limits(settings):
                     break
                 if self.checkpoints.is_due(progress, settings.save_minutes):
                     self._save("saved")

@@ -38,6 +38,12 @@ class Packed(nn.Module):
         self.matrix = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
         self.bias = None if linear.bias is None else linear.bias.detach().to(self.dtype)
 
+    @property
+    def weight(self) -> Tensor:
+        """W in its ordinary layout, for what multiplies by it in another way: a copy."""
+        weight: Tensor = self.matrix.to_dense()
+        return weight
+
     @staticmethod
     def takes(dtype: torch.dtype) -> bool:
         """Whether torch has oneDNN on this machine and can multiply in this type: bf16 needs AVX-512 or newer."""

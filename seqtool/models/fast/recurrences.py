@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqtool.models.cells import RNN, Cell, Recurrence, State, States
@@ -52,10 +52,9 @@ class HandWrittenRecurrence(GatheredRecurrence):
         return States.of(over(x, recurrent.weight, recurrent.bias, *first), lengths)
 
     def _is_fused(self, x: Tensor) -> bool:
-        parts = self.input, self.cell.recurrent
-        if not all(isinstance(part, nn.Linear) and part.weight.dtype == torch.float32 for part in parts):
+        if type(self.cell) is not QuickLSTM or product_dtype(x) != torch.float32:
             return False
-        return product_dtype(x) == torch.float32 and type(self.cell) is QuickLSTM
+        return self.input.weight.dtype == self.cell.recurrent.weight.dtype == torch.float32
 
 
 class TorchRecurrence(GatheredRecurrence):
