@@ -15,7 +15,10 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
+from seqtool.predict.captioner import Captioner
+from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
+from seqtool.view import plots
 
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
 TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
@@ -137,6 +140,80 @@ def test_what_made_the_hypotheses(place: Path, name: str, others: set[str], caps
     assert run("eval", f"checkpoint=runs/{name}", *machine, "sample=true", "seed=3") == 0
     drawn = capsys.readouterr().out.splitlines()[1]
     assert "sample=true" in drawn and "seed=3" in drawn and "beam=" not in drawn
+
+
+READ = {
+    "runs/text": ("sources", "references", "baseline", "gold"),
+    "runs/photos": ("baseline", "document_frequencies"),
+}
+
+
+@pytest.mark.parametrize(("run_name", "read"), [(name, one) for name, read in READ.items() for one in read])
+def test_what_is_read_is_not_overwritten(
+    place: Path, tmp_path: Path, run_name: str, read: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {setting: tmp_path / setting for setting in READ[run_name]}
+    for file in files.values():
+        file.write_text("before\n")
+    given = [f"{setting}={file}" for setting, file in files.items()]
+    assert run("eval", f"checkpoint={run_name}", *given, f"output={files[read]}") == 2
+    same = f"output={files[read]} is the same file as {read}={files[read]}, which is read"
+    assert capsys.readouterr().err == f"seqtool: {same}: name another file to write to.\n"
+    assert files[read].read_text() == "before\n"
+
+
+def test_references_are_not_overwritten_by_their_document_frequencies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    file.write_text('{"1": ["a dog"]}')
+    assert run("eval", "task=captioning", f"references={file}", f"save_document_frequencies={file}") == 2
+    assert f"is the same file as references={file}, which is read" in capsys.readouterr().err
+    assert file.read_text() == '{"1": ["a dog"]}'
+
+
+@pytest.mark.parametrize("name", ["text", "photos"])
+def test_what_cannot_be_written_is_found_before_decoding(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Translator, "translate", pytest.fail)
+    monkeypatch.setattr(Captioner, "described", pytest.fail)
+    arguments = ["eval", f"checkpoint=runs/{name}", "device=cpu", "threads=1"]
+    assert run(*arguments, f"output={tmp_path}/no/x") == 2
+    assert f"{tmp_path}/no/x cannot be written: there is no directory" in capsys.readouterr().err
+    if name == "text":
+        (tmp_path / "file").touch()
+        assert run(*arguments, f"plot={tmp_path}/file") == 2
+        assert f"'{tmp_path}/file' cannot be used: file exists." in capsys.readouterr().err
+
+
+def test_translations_that_are_finished_are_kept(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_text("a cat\n" * 50)
+    windows: list[list[str]] = []
+
+    def translate(self: Translator, lines: list[str]) -> list[str]:
+        windows.append(lines)
+        if len(windows) > 1:
+            raise KeyboardInterrupt
+        return ["un gato"] * len(lines)
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines", f"output={tmp_path}/out"]
+    assert run("eval", "checkpoint=runs/text", *files, "batch_size=1", "device=cpu", "threads=1") == 130
+    assert f"Stopped: {tmp_path}/out.partial has what is finished, 32 lines." in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "un gato\n" * 32 and not (tmp_path / "out").exists()
+
+
+def test_systems_with_files_of_one_name_are_both_drawn(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("other").mkdir()
+    Path("baseline.txt").rename("other/system.txt")
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.append(systems))
+    assert run("eval", *FILES, "baseline=other/system.txt", "plot=figures") == 0
+    assert run("eval", *FILES, "baseline=reference.txt", "plot=figures") == 0
+    assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system.txt", "reference.txt"]]
 
 
 @pytest.fixture

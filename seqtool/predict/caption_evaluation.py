@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,6 +88,7 @@ class CaptionEvaluation(HypothesesEvaluation):
 
     tokenizer: ClassVar[str] = "ptb"
     reads = ("hypotheses", "references", "baseline", "document_frequencies")
+    writes = ("output", "save_document_frequencies")
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
@@ -135,20 +137,16 @@ class CaptionEvaluation(HypothesesEvaluation):
         references = {image.identifier: image.captions for image in images.values()}
         baseline = self._baseline(references)
         captions = {}
-        with progress_bar(total=len(images), unit="image", description="caption") as bar:
+        output = nullcontext() if self.output is None else replacing(Path(self.output))
+        with output as out, progress_bar(total=len(images), unit="image", description="caption") as bar:
             for name, _, described in predictor.described(list(images)):
                 bar.update()
                 if isinstance(described, InputError):
                     tqdm.write(f"Left out: {described}", file=sys.stderr)
                 else:
                     captions[images[name].identifier] = described[0].text
-        if self.output is not None:
-            ids = {image: image_id(image) for image in captions}
-            if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
-                ids = {image: image for image in captions}
-            results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
-            with replacing(Path(self.output)) as stream:
-                stream.write(json.dumps(results, ensure_ascii=False) + "\n")
+            if out is not None:
+                out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
         return self._report(captions, baseline, references, frequencies, [])
@@ -202,3 +200,11 @@ class CaptionEvaluation(HypothesesEvaluation):
             java=java,
             warnings=warnings,
         )
+
+
+def _coco_results(captions: Mapping[str, str]) -> str:
+    ids = {image: image_id(image) for image in captions}
+    if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+        ids = {image: image for image in captions}
+    results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
+    return json.dumps(results, ensure_ascii=False) + "\n"

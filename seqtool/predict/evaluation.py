@@ -15,6 +15,7 @@ from seqtool.errors import InputError
 from seqtool.metrics.scores import metric
 from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file
+from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ class Evaluation(ABC):
         }
         if problems := [problem for problem, holds in rules.items() if not holds]:
             raise InputError(" ".join(problems))
-        for file in (file for setting in self.reads for file in names(getattr(self, setting))):
+        read = [(f"{setting}={file}", file) for setting in self.reads for file in names(getattr(self, setting))]
+        for _, file in read:
             check_file(Path(file))
+        check_outputs({setting: getattr(self, setting) for setting in self.writes}, read)
 
 
 def have_files(corpus: Corpus, data: DictConfig | None) -> None:

@@ -1,6 +1,7 @@
 """`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,10 @@ from seqtool.metrics.tables import table
 from seqtool.metrics.translation import NAMES, LengthScore
 from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
 from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
-from seqtool.runtime.files import read_lines, replacing
+from seqtool.runtime.files import read_lines
+from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
+from seqtool.settings import names
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -163,19 +166,27 @@ class TranslationEvaluation(HypothesesEvaluation):
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
-        hypotheses: list[str] = []
-        size = 32 * predictor.settings.at_once
-        with progress_bar(total=len(test.sources), unit="line", description="translate") as bar:
-            for start in range(0, len(test.sources), size):
-                hypotheses += predictor.translate(test.sources[start : start + size])
-                bar.update(len(hypotheses) - bar.n)
-        if self.output is not None:
-            with replacing(Path(self.output)) as stream:
-                stream.writelines(line + "\n" for line in hypotheses)
+        if self.plot is not None:  # a name that cannot be one is found before anything is decoded
+            Path(self.plot).mkdir(parents=True, exist_ok=True)
+        hypotheses = self._translated(predictor, test.sources)
         links = None
         if test.golds is not None and predictor.attends:
             links = [one.alignment or set() for one in predictor.forced(test.sources, test.references[0])]
         return self._report(hypotheses, baseline, links, test)
+
+    def _translated(self, predictor: "Translator", sources: Sequence[str]) -> list[str]:
+        """The translations, which are also written to `output`; if this is stopped, the finished part is kept."""
+        found: list[str] = []
+        size = 32 * predictor.settings.at_once
+        output = nullcontext() if self.output is None else keeping(Path(self.output), lambda: f"{len(found):,} lines")
+        with output as out, progress_bar(total=len(sources), unit="line", description="translate") as bar:
+            for start in range(0, len(sources), size):
+                lines = predictor.translate(sources[start : start + size])
+                if out is not None:
+                    out.writelines(line + "\n" for line in lines)
+                found += lines
+                bar.update(len(lines))
+        return found
 
     def _baseline(self, test: TestSet) -> list[str] | None:
         """The lines of another system, as many as there are references."""
@@ -193,8 +204,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         test: TestSet,
     ) -> TranslationReport:
         references = list(zip(*test.references, strict=True))
-        names = (*NAMES, *self.scores)
-        found = scorers(names, references, tokenize=self.tokenize, lowercase=self.lowercase)
+        found = scorers((*NAMES, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
         translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
@@ -211,9 +221,17 @@ class TranslationEvaluation(HypothesesEvaluation):
             alignment=alignment,
         )
         if self.plot is not None:
-            drawn = {Path(self.hypotheses or "checkpoint").name: report.by_length}
-            if report.baseline is not None:
-                drawn[Path(str(self.baseline)).name] = report.lengths_of(report.baseline)
-            Path(self.plot).mkdir(parents=True, exist_ok=True)
-            plots.bleu_by_length(drawn, Path(self.plot, "bleu_by_length.png"))
+            self._draw(report, Path(self.plot))
         return report
+
+    def _draw(self, report: TranslationReport, directory: Path) -> None:
+        """BLEU by source length, labelled with the names of the files, or with their paths if the names are equal."""
+        paths = [self.hypotheses or "checkpoint", *names(self.baseline)]
+        labels = [Path(path).name for path in paths]
+        if len(set(labels)) < len(labels):
+            labels = paths
+        drawn = {labels[0]: report.by_length}
+        if report.baseline is not None:
+            drawn[labels[1]] = report.lengths_of(report.baseline)
+        directory.mkdir(parents=True, exist_ok=True)
+        plots.bleu_by_length(drawn, directory / "bleu_by_length.png")
