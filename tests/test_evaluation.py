@@ -8,6 +8,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
+from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
@@ -31,7 +33,7 @@ def run(*arguments: str) -> int:
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert run("eval", *arguments, "format=json") == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -214,6 +216,91 @@ def test_systems_with_files_of_one_name_are_both_drawn(files: Path, monkeypatch:
     assert run("eval", *FILES, "baseline=other/system.txt", "plot=figures") == 0
     assert run("eval", *FILES, "baseline=reference.txt", "plot=figures") == 0
     assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system.txt", "reference.txt"]]
+
+
+def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NFKC splits don´t in two."""
+    names = ("source.txt", "system.txt", "reference.txt", "links", "gold")
+    for name, text in zip(names, ("I don´t", "no lo hago", "yo no", "0-0 2-2", ""), strict=True):
+        Path(name).write_text(text + "\n")
+    assert evaluated(capsys, *FILES, "alignments=links", "gold=gold")["alignment"]["aer"] == 1
+
+
+REFUSED = {
+    "checkpoint=runs/photos references={}": "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split "
+    "is scored.",
+    "checkpoint=runs/text testset=wmt14/full langpair=en-de sources={} references={}": "testset=NAME has its own "
+    "texts: leave sources= and references= out.",
+    "checkpoint=runs/text sources={} references={} split=valid": "sources= is scored instead of a split: leave split= "
+    "out.",
+    "checkpoint=runs/text testset=wmt14/full langpair=en-de data=toy split=valid": "testset= is scored instead of a "
+    "split: leave data= and split= out.",
+    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths that rise from 1, not [].",
+    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would be "
+    "'Words' in the report, which has one: rename the class.",
+    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would be 'BLEU' in the report, which "
+    "has one: rename the class.",
+    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would be 'cider' "
+    "in the report, which has one: rename the class.",
+}
+
+
+@pytest.fixture
+def own_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own_scores", "more_scores"):
+        (tmp_path / f"{name}.py").write_text(
+            "import numpy as np\nfrom seqtool.metrics.scores import Metric\n"
+            "class Words(Metric):\n"
+            "    statistics = lambda self, lines: np.array([[len(line.split())] for line in lines])\n"
+            "    score = lambda self, statistics: statistics.mean()\n"
+            "class Nothing(Words):\n    score = lambda self, statistics: np.nan\n"
+            "class BLEU(Words): pass\nclass cider(Words): pass\n"
+        )
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_refusals(
+    place: Path, tmp_path: Path, own_scores: None, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("a cat\n")
+    assert run("eval", *settings.format(*[tmp_path / "text"] * 2).split()) == 2
+    assert capsys.readouterr() == ("", f"seqtool: {REFUSED[settings]}\n")
+
+
+def test_own_scores_of_captions(tmp_path: Path, own_scores: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have signatures, and null stands for what is no number."""
+    file = tmp_path / "captions.json"
+    file.write_text('{"1": "a dog runs", "2": "two cats"}')
+    settings = ["task=captioning", f"hypotheses={file}", f"references={file}", "bootstrap=2"]
+    settings.append("scores=own_scores.Words,own_scores.Nothing,own_scores.Words")
+    report = evaluated(capsys, *settings)
+    assert report["signatures"] == {"Words": "metric:own_scores.Words", "Nothing": "metric:own_scores.Nothing"}
+    assert report["Words"] == 2.5 and report["Nothing"] is None and report["intervals"]["Nothing"]["low"] is None
+    assert run("eval", *settings) == 0
+    assert "\nWords: metric:own_scores.Words\n" in capsys.readouterr().out
+    assert run("eval", *settings, "format=jsonl") == 0
+    assert [json.loads(line)["scores"]["Nothing"] for line in capsys.readouterr().out.splitlines()] == [None, None]
+
+
+def test_long_lines_are_cut_with_a_warning(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines").write_text("a\n" + "cat " * 20 + "\n")
+    files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines"]
+    assert run("eval", "checkpoint=runs/text", *files, "max_length=5", "device=cpu", "threads=1") == 0
+    error = capsys.readouterr().err
+    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_length=5\)\.", error)
+    assert "Line 1 " not in error
+
+
+def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first ▁ is one, and NFKC makes 18 letters of the last line."""
+    vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
+    translator: Any = SimpleNamespace(settings=SimpleNamespace(max_length=8), source_vocabulary=vocabulary)
+    Translator.warn_of_long(translator, ["abcdef", "abcdefg", "\ufdfa"], first=3)
+    said = re.findall(r"Line (\d) has (\d+) tokens: only the first 7 are", capsys.readouterr().err)
+    assert said[0] == ("4", "8") and [line for line, _ in said] == ["4", "5"]
 
 
 @pytest.fixture

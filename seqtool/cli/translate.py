@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from omegaconf import DictConfig
-from tqdm import tqdm
 
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
@@ -73,8 +72,7 @@ class TranslationWriter(Writer[Translation]):
                 self.write_window(lines, bar)
 
     def write_window(self, lines: Sequence[str], bar: Any) -> None:
-        if warnings := list(self._too_long(lines)):
-            tqdm.write("\n".join(warnings), file=sys.stderr)
+        self.translator.warn_of_long(lines, first=self.count + 1)
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,
@@ -96,15 +94,3 @@ class TranslationWriter(Writer[Translation]):
         if self.plot is not None and (matrix := best.word_attention) is not None and best.words:
             file = self.plot / f"alignment-{self.count:04d}.png"
             plots.alignment(matrix, best.source_words, best.words, file)
-
-    def _too_long(self, lines: Sequence[str]) -> Iterator[str]:
-        limit = self.translator.settings.max_length
-        for number, line in enumerate(lines, self.count + 1):
-            if len(line) < limit:  # a token has at least one character
-                continue
-            tokens = len(self.translator.source_vocabulary.encode(line))
-            if tokens >= limit:
-                yield (
-                    f"Line {number} has {tokens:,} tokens: only the first {limit - 1:,} are translated "
-                    f"(max_length={limit})."
-                )

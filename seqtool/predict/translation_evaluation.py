@@ -125,6 +125,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     plot: str | None
 
     tokenizer: ClassVar[str] = "13a"
+    labels = tuple(score(name).label for name in NAMES)
     reads = ("hypotheses", "references", "sources", "baseline", "alignments", "gold")
     writes = ("output", "plot")
 
@@ -136,12 +137,16 @@ class TranslationEvaluation(HypothesesEvaluation):
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         edges = [0, *self.length_bins]
+        rising = len(edges) > 1 and edges == sorted(set(edges))
         useless = ("alignments",) if checkpoint else ("testset", "langpair", "output")
         kind = "checkpoint" if checkpoint else "hypotheses"
         return {
-            f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
+            f"length_bins must be one or more lengths that rise from 1, not {self.length_bins}.": rising,
             "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
             "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
+            "testset=NAME has its own texts: leave sources= and references= out.": not checkpoint
+            or self.testset is None
+            or not (self.sources or self.references),
             "sources=FILE and references=FILE[,FILE…] go together.": not checkpoint
             or (self.sources is None) == (not self.references),
             "alignments=FILE and gold=FILE go together.": checkpoint
@@ -156,7 +161,9 @@ class TranslationEvaluation(HypothesesEvaluation):
         name = str(self.hypotheses)
         hypotheses = list(read_lines(Path(name)))
         test = read_test_files(self, hypotheses, name=name)
-        aligned = None if self.alignments is None else read_alignments(self.alignments, hypotheses, name=name)
+        aligned = None
+        if self.alignments is not None:
+            aligned = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
         links = None if aligned is None else [sure for sure, _ in aligned]
         return self._report(hypotheses, self._baseline(test), links, test)
 
@@ -164,6 +171,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
+        if self.gold is not None and not predictor.attends:
+            raise InputError("gold=… needs a model with attention; this one has a fixed context.")
         test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
         if self.plot is not None:  # a name that cannot be one is found before anything is decoded
@@ -181,7 +190,9 @@ class TranslationEvaluation(HypothesesEvaluation):
         output = nullcontext() if self.output is None else keeping(Path(self.output), lambda: f"{len(found):,} lines")
         with output as out, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
-                lines = predictor.translate(sources[start : start + size])
+                window = sources[start : start + size]
+                predictor.warn_of_long(window, first=start + 1)
+                lines = predictor.translate(window)
                 if out is not None:
                     out.writelines(line + "\n" for line in lines)
                 found += lines
