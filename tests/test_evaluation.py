@@ -321,8 +321,9 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_captions_are_not_scored_as_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "captions.json"
+@pytest.mark.parametrize("name", ["captions.json", "captions.json.gz"])
+def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
     file.write_text('[{"image_id": 1, "caption": "a cat"}]')
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
     assert f"hypotheses={file} is JSON, as captions are: say task=captioning." in capsys.readouterr().err

@@ -92,7 +92,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
         values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
-    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith(".json"):
+    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith((".json", ".json.gz")):
         raise InputError(f"hypotheses={config.hypotheses} is JSON, as captions are: say task=captioning.")
     return evaluation
 
