@@ -1,4 +1,5 @@
 import contextlib
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,23 @@ def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
 def test_files_of_other_shapes(tmp_path: Path, data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_references(write(tmp_path / "f.json", data))
+
+
+def test_compressed_files_are_read_as_plain_ones(tmp_path: Path) -> None:
+    captions = {"1": ["A dog is running.", "A dog runs on grass."], "2": ["Two cats sleep"]}
+    for name, content in (("r.json.gz", json.dumps(ANNOTATIONS)), ("r.gz", json.dumps(captions))):
+        (tmp_path / name).write_bytes(gzip.compress(content.encode()))
+        assert read_references(tmp_path / name) == captions
+    (tmp_path / "r.json.gz").write_bytes((tmp_path / "r.gz").read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"r\.json\.gz is no intact gzip file: copy or download it again\.$"):
+        read_references(tmp_path / "r.json.gz")
+
+
+def test_a_compressed_file_may_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqtool.runtime.files.LARGEST", 1 << 10)
+    (tmp_path / "r.json.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    with pytest.raises(InputError, match=r"r\.json\.gz has 0 GB or more: decompress it\.$"):
+        read_references(tmp_path / "r.json.gz")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -346,7 +364,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     best = {name: captions[0] for name, captions in written.items()}
     lists = [{"image": name, "captions": [{"text": text} for text in found]} for name, found in written.items()]
     write(Path("out.txt"), "".join(f"{name}\t{text}\n" for name, text in best.items()))
-    ranked = (f"{name}\t{text}\t-{i}.5\n" for name, found in written.items() for i, text in enumerate(found))
+    marks = "", "\tnot ended"
+    ranked = (f"{name}\t{text}\t-{i}.5{marks[i]}\n" for name, found in written.items() for i, text in enumerate(found))
     write(Path("n-best"), "".join(ranked))
     write(Path("out.jsonl"), "".join(json.dumps(one) + "\n" for one in lists))
     write(Path("coco.json"), [{"image_id": Path(name).name, "caption": text} for name, text in best.items()])
@@ -379,7 +398,10 @@ def test_ones_own_captions(
         ("a.jpg\tone\nold/a.jpg\tother\n", "h has captions for a.jpg and old/a.jpg, which are both image a.jpg."),
         ("a.jpg\tone\nd.jpg\tother\n", "h has captions for image d.jpg that own.jsonl does not have: remove them, or"),
         ("d.jpg\tother\n", "h has no caption for 3 images, such as a.jpg, of own.jsonl: every image must have one."),
-        ("a.jpg one\n", "h line 1 must be an image, a tab and its caption, or the file JSON."),
+        *(
+            (line + "\n", "h line 1 must be an image, a tab and its caption (of n best, also its score), or the")
+            for line in ("a.jpg one", "a.jpg\tone\tx", "a.jpg\tone\t-1.5\tended", "a.jpg\tone\t-1.5\tnot ended\t2")
+        ),
     ],
 )
 def test_captions_that_are_not_those_of_the_images(

@@ -121,6 +121,9 @@ def test_formats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("caption", "checkpoint=runs/soft", images, "format=coco", "output=results.json", "device=cpu") == 0
     results = json.loads(Path("results.json").read_text())
     assert [result["image_id"] for result in results] == ["000.png", "001.png"]
+    again = [f"{images},data/photos/000.png", "format=coco", "output=again.json", "device=cpu"]
+    assert run("caption", "checkpoint=runs/soft", *again) == 0
+    assert json.loads(Path("again.json").read_text()) == results
     assert results[0]["caption"] == records[0]["captions"][0]["text"]
 
 

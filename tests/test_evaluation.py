@@ -8,6 +8,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,11 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
+from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.predict.captioner import Captioner
+from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
+from seqtool.view import plots
 
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
 TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
@@ -28,7 +33,7 @@ def run(*arguments: str) -> int:
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert run("eval", *arguments, "format=json") == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -139,6 +144,165 @@ def test_what_made_the_hypotheses(place: Path, name: str, others: set[str], caps
     assert "sample=true" in drawn and "seed=3" in drawn and "beam=" not in drawn
 
 
+READ = {
+    "runs/text": ("sources", "references", "baseline", "gold"),
+    "runs/photos": ("baseline", "document_frequencies"),
+}
+
+
+@pytest.mark.parametrize(("run_name", "read"), [(name, one) for name, read in READ.items() for one in read])
+def test_what_is_read_is_not_overwritten(
+    place: Path, tmp_path: Path, run_name: str, read: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {setting: tmp_path / setting for setting in READ[run_name]}
+    for file in files.values():
+        file.write_text("before\n")
+    given = [f"{setting}={file}" for setting, file in files.items()]
+    assert run("eval", f"checkpoint={run_name}", *given, f"output={files[read]}") == 2
+    same = f"output={files[read]} is the same file as {read}={files[read]}, which is read"
+    assert capsys.readouterr().err == f"seqtool: {same}: name another file to write to.\n"
+    assert files[read].read_text() == "before\n"
+
+
+def test_references_are_not_overwritten_by_their_document_frequencies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    file.write_text('{"1": ["a dog"]}')
+    assert run("eval", "task=captioning", f"references={file}", f"save_document_frequencies={file}") == 2
+    assert f"is the same file as references={file}, which is read" in capsys.readouterr().err
+    assert file.read_text() == '{"1": ["a dog"]}'
+
+
+@pytest.mark.parametrize("name", ["text", "photos"])
+def test_what_cannot_be_written_is_found_before_decoding(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Translator, "translate", pytest.fail)
+    monkeypatch.setattr(Captioner, "described", pytest.fail)
+    arguments = ["eval", f"checkpoint=runs/{name}", "device=cpu", "threads=1"]
+    assert run(*arguments, f"output={tmp_path}/no/x") == 2
+    assert f"{tmp_path}/no/x cannot be written: there is no directory" in capsys.readouterr().err
+    if name == "text":
+        (tmp_path / "file").touch()
+        assert run(*arguments, f"plot={tmp_path}/file") == 2
+        assert f"'{tmp_path}/file' cannot be used: file exists." in capsys.readouterr().err
+
+
+def test_translations_that_are_finished_are_kept(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_text("a cat\n" * 50)
+    windows: list[list[str]] = []
+
+    def translate(self: Translator, lines: list[str]) -> list[str]:
+        windows.append(lines)
+        if len(windows) > 1:
+            raise KeyboardInterrupt
+        return ["un gato"] * len(lines)
+
+    monkeypatch.setattr(Translator, "translate", translate)
+    files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines", f"output={tmp_path}/out"]
+    assert run("eval", "checkpoint=runs/text", *files, "batch_size=1", "device=cpu", "threads=1") == 130
+    assert f"Stopped: {tmp_path}/out.partial has what is finished, 32 lines." in capsys.readouterr().err
+    assert (tmp_path / "out.partial").read_text() == "un gato\n" * 32 and not (tmp_path / "out").exists()
+
+
+def test_systems_with_files_of_one_name_are_both_drawn(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("other").mkdir()
+    Path("baseline.txt").rename("other/system.txt")
+    drawn: list[dict[str, Any]] = []
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.append(systems))
+    assert run("eval", *FILES, "baseline=other/system.txt", "plot=figures") == 0
+    assert run("eval", *FILES, "baseline=reference.txt", "plot=figures") == 0
+    assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system.txt", "reference.txt"]]
+
+
+def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NFKC splits don´t in two."""
+    names = ("source.txt", "system.txt", "reference.txt", "links", "gold")
+    for name, text in zip(names, ("I don´t", "no lo hago", "yo no", "0-0 2-2", ""), strict=True):
+        Path(name).write_text(text + "\n")
+    assert evaluated(capsys, *FILES, "alignments=links", "gold=gold")["alignment"]["aer"] == 1
+
+
+REFUSED = {
+    "checkpoint=runs/photos references={}": "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split "
+    "is scored.",
+    "checkpoint=runs/text testset=wmt14/full langpair=en-de sources={} references={}": "testset=NAME has its own "
+    "texts: leave sources= and references= out.",
+    "checkpoint=runs/text sources={} references={} split=valid": "sources= is scored instead of a split: leave split= "
+    "out.",
+    "checkpoint=runs/text testset=wmt14/full langpair=en-de data=toy split=valid": "testset= is scored instead of a "
+    "split: leave data= and split= out.",
+    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths that rise from 1, not [].",
+    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would be "
+    "'Words' in the report, which has one: rename the class.",
+    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would be 'BLEU' in the report, which "
+    "has one: rename the class.",
+    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would be 'cider' "
+    "in the report, which has one: rename the class.",
+}
+
+
+@pytest.fixture
+def own_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own_scores", "more_scores"):
+        (tmp_path / f"{name}.py").write_text(
+            "import numpy as np\nfrom seqtool.metrics.scores import Metric\n"
+            "class Words(Metric):\n"
+            "    statistics = lambda self, lines: np.array([[len(line.split())] for line in lines])\n"
+            "    score = lambda self, statistics: statistics.mean()\n"
+            "class Nothing(Words):\n    score = lambda self, statistics: np.nan\n"
+            "class BLEU(Words): pass\nclass cider(Words): pass\n"
+        )
+
+
+@pytest.mark.parametrize("settings", REFUSED)
+def test_refusals(
+    place: Path, tmp_path: Path, own_scores: None, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("a cat\n")
+    assert run("eval", *settings.format(*[tmp_path / "text"] * 2).split()) == 2
+    assert capsys.readouterr() == ("", f"seqtool: {REFUSED[settings]}\n")
+
+
+def test_own_scores_of_captions(tmp_path: Path, own_scores: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have signatures, and null stands for what is no number."""
+    file = tmp_path / "captions.json"
+    file.write_text('{"1": "a dog runs", "2": "two cats"}')
+    settings = ["task=captioning", f"hypotheses={file}", f"references={file}", "bootstrap=2"]
+    settings.append("scores=own_scores.Words,own_scores.Nothing,own_scores.Words")
+    report = evaluated(capsys, *settings)
+    assert report["signatures"] == {"Words": "metric:own_scores.Words", "Nothing": "metric:own_scores.Nothing"}
+    assert report["Words"] == 2.5 and report["Nothing"] is None and report["intervals"]["Nothing"]["low"] is None
+    assert run("eval", *settings) == 0
+    assert "\nWords: metric:own_scores.Words\n" in capsys.readouterr().out
+    assert run("eval", *settings, "format=jsonl") == 0
+    assert [json.loads(line)["scores"]["Nothing"] for line in capsys.readouterr().out.splitlines()] == [None, None]
+
+
+def test_long_lines_are_cut_with_a_warning(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines").write_text("a\n" + "cat " * 20 + "\n")
+    files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines"]
+    assert run("eval", "checkpoint=runs/text", *files, "max_length=5", "device=cpu", "threads=1") == 0
+    error = capsys.readouterr().err
+    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_length=5\)\.", error)
+    assert "Line 1 " not in error
+
+
+def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first ▁ is one, and NFKC makes 18 letters of the last line."""
+    vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
+    translator: Any = SimpleNamespace(settings=SimpleNamespace(max_length=8), source_vocabulary=vocabulary)
+    Translator.warn_of_long(translator, ["abcdef", "abcdefg", "\ufdfa"], first=3)
+    said = re.findall(r"Line (\d) has (\d+) tokens: only the first 7 are", capsys.readouterr().err)
+    assert said[0] == ("4", "8") and [line for line, _ in said] == ["4", "5"]
+
+
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing is answered, and sacreBLEU's directory is an empty one."""
@@ -157,8 +321,9 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_captions_are_not_scored_as_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "captions.json"
+@pytest.mark.parametrize("name", ["captions.json", "captions.json.gz"])
+def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
     file.write_text('[{"image_id": 1, "caption": "a cat"}]')
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
     assert f"hypotheses={file} is JSON, as captions are: say task=captioning." in capsys.readouterr().err

@@ -298,6 +298,10 @@ BAD = {
     "own input": (["generate", "checkpoint=runs/a", "input=a.txt", "output=a.txt"], "output=a.txt is the same file"),
     "format": (["generate", "checkpoint=runs/a", "format=json"], "Unknown format 'json'; choose from text, jsonl."),
     "split": (["eval", "checkpoint=runs/a", "split=none"], "The text has no split 'none'; it has train, valid."),
+    "two texts": (
+        ["eval", "checkpoint=runs/a", "text=a.txt", "split=train", "data=text"],
+        "text= is scored instead of a split: leave data= and split= out.",
+    ),
     "no checkpoint": (["eval", "task=language_modelling"], "task=language_modelling needs checkpoint=PATH: a text by"),
     "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
     "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),

@@ -152,6 +152,15 @@ def test_learning_curves(tmp_path: Path) -> None:
     assert str(error.value) == f"{empty} holds no losses, scores or learning rates to draw."
 
 
+def test_negative_scores_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: limits.extend(a.get_ylim() for a in figure.axes))
+    records = ({"step": s, "loss": 1.0 + s, "valid_mine.Gain": -3.0 + s} for s in range(2))
+    plots.learning_curves(write_metrics(tmp_path / "metrics.jsonl", *records), tmp_path / "curves.png")
+    (loss, _), (gain, _) = limits
+    assert loss == 0 and gain < -3
+
+
 def test_gradient_flow(tmp_path: Path) -> None:
     norms = {
         "step 1": ([0.0, 1e-30, 1e-3, 1.0], [0.1, 1.0]),

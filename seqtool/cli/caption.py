@@ -78,6 +78,7 @@ class CaptionWriter(Writer[Caption]):
     def write_all(self, images: Sequence[str]) -> None:
         """Raises InputError if none of the images can be read."""
         if self.format == "coco":
+            images = list(dict.fromkeys(images))  # one caption an image
             _check_ids(images)
         with self.progress(len(images)) as bar:
             for name, seen, captions in self.captioner.described(images):

@@ -41,12 +41,18 @@ def evaluate(config: DictConfig) -> None:
         evaluation = _evaluation(config, task)
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
         if evaluation.format == "jsonl":
-            lines = (json.dumps(one, ensure_ascii=False) for one in report.segments())
+            lines = (_json(one) for one in report.segments())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
         elif evaluation.format == "json":
-            print(json.dumps({**made, **report.record()}, indent=1, ensure_ascii=False))
+            print(_json({**made, **report.record()}, indent=1))
         else:
             print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
+
+
+def _json(record: Mapping[str, Any], indent: int | None = None) -> str:
+    """As JSON, which has no NaN or infinity, such as a score of the user's own may be: null stands for them."""
+    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
+    return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 
 def _group(config: DictConfig) -> AbstractContextManager[None]:
@@ -86,7 +92,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
         values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
-    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith(".json"):
+    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith((".json", ".json.gz")):
         raise InputError(f"hypotheses={config.hypotheses} is JSON, as captions are: say task=captioning.")
     return evaluation
 
@@ -106,6 +112,11 @@ def _check_given(config: DictConfig, task: str) -> None:
                 advice = f": say task={kind}." if config.checkpoint is None else "."
                 is_for = f"is for {TITLES[kind]}{advice}"
                 raise InputError(f"{name}= {is_for if task == 'translation' else f'means nothing for {TITLES[task]}.'}")
+    given = [name for name in ("testset", "sources", "text") if _changed(config, name)]
+    useless = ["data="] if OmegaConf.select(config, "data") is not None else []
+    useless += ["split="] if _changed(config, "split") else []
+    if given and useless:
+        raise InputError(f"{given[0]}= is scored instead of a split: leave {' and '.join(useless)} out.")
 
 
 def _of_checkpoint(

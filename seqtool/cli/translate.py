@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from omegaconf import DictConfig
-from tqdm import tqdm
 
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.models.tokens import UNK
@@ -81,13 +80,10 @@ class TranslationWriter(Writer[Translation]):
             )
 
     def write_window(self, lines: Sequence[str], bar: Any) -> None:
-        if warnings := list(self._too_long(lines)):
-            tqdm.write("\n".join(warnings), file=sys.stderr)
+        self.translator.warn_of_long(lines, first=self.count + 1)
         unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
-        self.unknown, self.lines_with_unknown = (
-            self.unknown + sum(unknown),
-            self.lines_with_unknown + sum(map(bool, unknown)),
-        )
+        self.unknown += sum(unknown)
+        self.lines_with_unknown += sum(map(bool, unknown))
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,
@@ -109,15 +105,3 @@ class TranslationWriter(Writer[Translation]):
         if self.plot is not None and (matrix := best.word_attention) is not None and best.words:
             file = self.plot / f"alignment-{self.count:04d}.png"
             plots.alignment(matrix, best.source_words, best.words, file)
-
-    def _too_long(self, lines: Sequence[str]) -> Iterator[str]:
-        limit = self.translator.settings.max_length
-        for number, line in enumerate(lines, self.count + 1):
-            if len(line) < limit:  # a token has at least one character
-                continue
-            tokens = len(self.translator.source_vocabulary.encode(line))
-            if tokens >= limit:
-                yield (
-                    f"Line {number} has {tokens:,} tokens: only the first {limit - 1:,} are translated "
-                    f"(max_length={limit})."
-                )

@@ -86,8 +86,8 @@ class DocumentFrequencies:
             record = parse_json(content)
             counts = {str(ngram): int(images) for ngram, images in record["document_frequencies"].items()}
             images = int(record["images"])
-            if not all(0 < count <= images <= LARGEST for count in counts.values()):
-                raise ValueError("an n-gram in the references of no image, or of more than there are")
+            if not 0 < images <= LARGEST or not all(0 < count <= images for count in counts.values()):
+                raise ValueError("no image, or an n-gram in the references of none or of more than there are")
             return cls(images, counts, str(record["tokenize"]), path.stem)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(

@@ -69,6 +69,12 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed
         package = f"sacrebleu[{tokenize.split('-')[0]}]"
         raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
+    except OSError as error:  # SentencePiece's tokenisers are fetched
+        found = getattr(error, "reason", error)
+        reason = getattr(found, "strerror", None) or found
+        raise InputError(
+            f"The tokeniser '{tokenize}' could not be had ({reason}): it needs the network once."
+        ) from error
 
 
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:

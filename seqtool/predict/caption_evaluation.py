@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.training.checkpoint import Checkpoint
 
+OTHERS = ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison")  # in the report
 WIDTH = max(len(score(name).label) for name in NAMES)
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,13 @@ class CaptionReport(SystemReport):
         scores = {score(name).label: value for name, value in self.system.values.items()}
         intervals = {score(name).label: asdict(one) for name, one in self.system.estimates.items()}
         found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
+        if own := self.own_signatures():
+            found["signatures"] = own
         return {**found, "intervals": intervals, **self.compared()}
+
+    def own_signatures(self) -> dict[str, str]:
+        """Those of the user's own scores."""
+        return {score(name).label: self.system.signature(name) for name in self.system.values if name not in NAMES}
 
     def text(self) -> str:
         rows = {score(name).label: one.text(score(name).digits) for name, one in self.system.estimates.items()}
@@ -57,7 +65,9 @@ class CaptionReport(SystemReport):
         lines = [f"{'score':<{WIDTH}}  {len(self.names):,} images"]
         lines += [f"{name:<{WIDTH}}  {value}" for name, value in rows.items()]
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
-        lines += ["", self.system.signature(NAMES[0]), *(f"Warning: {warning}" for warning in self.warnings)]
+        lines += ["", self.system.signature(NAMES[0])]
+        lines += [f"{name}: {signature}" for name, signature in self.own_signatures().items()]
+        lines += [f"Warning: {warning}" for warning in self.warnings]
         return "\n".join([*lines, *([] if self.comparison is None else ["", self.comparison.text()])])
 
 
@@ -86,7 +96,9 @@ class CaptionEvaluation(HypothesesEvaluation):
     save_document_frequencies: str | None
 
     tokenizer: ClassVar[str] = "ptb"
+    labels = (*(score(name).label for name in NAMES), "meteor", "spice", *OTHERS)
     reads = ("hypotheses", "references", "baseline", "document_frequencies")
+    writes = ("output", "save_document_frequencies")
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
@@ -96,10 +108,13 @@ class CaptionEvaluation(HypothesesEvaluation):
             alone = len(self.references) == 1 and not (checkpoint or self.java or others)
             return {**rules, "save_document_frequencies=FILE goes with references=FILE alone.": alone}
         either = checkpoint == (self.hypotheses is None)
+        alone = not (checkpoint and self.references)
+        one = checkpoint or len(self.references) == 1
         return {
             **rules,
             "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE.": either,
-            "Captions are scored against one file: references=FILE.": len(self.references) == (0 if checkpoint else 1),
+            "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split is scored.": alone,
+            "Captions are scored against one file: references=FILE.": one,
             "output= means nothing with hypotheses=.": checkpoint or self.output is None,
         }
 
@@ -135,20 +150,16 @@ class CaptionEvaluation(HypothesesEvaluation):
         references = {image.identifier: image.captions for image in images.values()}
         baseline = self._baseline(references)
         captions = {}
-        with progress_bar(total=len(images), unit="image", description="caption") as bar:
+        output = nullcontext() if self.output is None else replacing(Path(self.output))
+        with output as out, progress_bar(total=len(images), unit="image", description="caption") as bar:
             for name, _, described in predictor.described(list(images)):
                 bar.update()
                 if isinstance(described, InputError):
                     tqdm.write(f"Left out: {described}", file=sys.stderr)
                 else:
                     captions[images[name].identifier] = described[0].text
-        if self.output is not None:
-            ids = {image: image_id(image) for image in captions}
-            if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
-                ids = {image: image for image in captions}
-            results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
-            with replacing(Path(self.output)) as stream:
-                stream.write(json.dumps(results, ensure_ascii=False) + "\n")
+            if out is not None:
+                out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
         return self._report(captions, baseline, references, frequencies, [])
@@ -202,3 +213,11 @@ class CaptionEvaluation(HypothesesEvaluation):
             java=java,
             warnings=warnings,
         )
+
+
+def _coco_results(captions: Mapping[str, str]) -> str:
+    ids = {image: image_id(image) for image in captions}
+    if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+        ids = {image: image for image in captions}
+    results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
+    return json.dumps(results, ensure_ascii=False) + "\n"

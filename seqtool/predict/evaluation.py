@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
-from seqtool.metrics.scores import metric
+from seqtool.metrics.scores import metric, score
 from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file
+from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names
 
 if TYPE_CHECKING:
@@ -74,8 +75,10 @@ class Evaluation(ABC):
         }
         if problems := [problem for problem, holds in rules.items() if not holds]:
             raise InputError(" ".join(problems))
-        for file in (file for setting in self.reads for file in names(getattr(self, setting))):
+        read = [(f"{setting}={file}", file) for setting in self.reads for file in names(getattr(self, setting))]
+        for _, file in read:
             check_file(Path(file))
+        check_outputs({setting: getattr(self, setting) for setting in self.writes}, read)
 
 
 def have_files(corpus: Corpus, data: DictConfig | None) -> None:
@@ -100,11 +103,17 @@ class HypothesesEvaluation(Evaluation):
     scores: list[str] = field(default_factory=list, kw_only=True)  # the user's own, besides the task's
 
     tokenizer: ClassVar[str]  # the default, for tokenize=null
+    labels: ClassVar[tuple[str, ...]]  # the names in the report that scores of the user's own cannot have
     writes: ClassVar[tuple[str, ...]] = ("output",)
 
     def check(self, *, checkpoint: bool) -> None:
-        for name in self.scores:
+        taken = set(self.labels)
+        for name in dict.fromkeys(self.scores):
             metric(name)
+            label = score(name).label
+            if label in taken:
+                raise InputError(f"scores={name} would be '{label}' in the report, which has one: rename the class.")
+            taken.add(label)
         super().check(checkpoint=checkpoint)
 
 

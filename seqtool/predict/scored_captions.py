@@ -1,6 +1,7 @@
 """Files of captions to score and of their references, and how the images of the two are matched."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -8,12 +9,17 @@ from typing import Any
 from seqtool.data.corpora.caption_files import captioned, field, read_captions
 from seqtool.data.corpora.coco import image_id
 from seqtool.errors import InputError
-from seqtool.runtime.files import BOM, check_file, parse_json, read_lines
+from seqtool.runtime.files import BOM, parse_json, read_lines, read_whole
+from seqtool.runtime.outputs import NOT_ENDED
 
 SHAPES = (
     'a list of {"image_id": …, "caption": …}, an object {"images": […], "annotations": […]}, '
     "or an object of image id to caption or list of captions"
 )
+
+# What `caption` writes.
+SCORE = rf"\t(?P<score>-?([0-9]+(\.[0-9]+)?|inf|nan))(\t{NOT_ENDED})?"
+LINE = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
 Captions = dict[str, list[str]]  # by image; ids are text: the number 42 and the text "42" are the same image
 
@@ -37,8 +43,9 @@ def read_references(path: Path) -> Captions:
     """
     if is_own(path):
         return _own(path)
-    begins = check_file(path).read_bytes().removeprefix(BOM).lstrip()[:1]
-    return _json(path) if path.suffix == ".json" or begins in (b"[", b"{", b"") else _lines(path)
+    content = read_whole(path)
+    begins = content.removeprefix(BOM).lstrip()[:1]
+    return _json(path, content) if _is(path, ".json") or begins in (b"[", b"{", b"") else _lines(path)
 
 
 def is_own(path: Path) -> bool:
@@ -117,11 +124,14 @@ def _lines(path: Path) -> Captions:
     """Lines of an image, a tab and its caption; with scores at the end, n lines per image, best first."""
     captions: Captions = {}
     for number, line in enumerate(read_lines(path), 1):
-        image, *fields = line.split("\t")
-        if not fields:
-            raise InputError(f"{path} line {number:,} must be an image, a tab and its caption, or the file JSON.")
-        if len(fields) == 1 or image not in captions:
-            captions.setdefault(image, []).append(fields[0])
+        found = LINE.fullmatch(line)
+        if found is None:
+            raise InputError(
+                f"{path} line {number:,} must be an image, a tab and its caption (of n best, also its score), or the "
+                "file JSON."
+            )
+        if found["score"] is None or found["image"] not in captions:
+            captions.setdefault(found["image"], []).append(found["caption"])
     return captions
 
 
@@ -143,8 +153,8 @@ def _json_lines(path: Path) -> Captions:
     return captions
 
 
-def _json(path: Path) -> Captions:
-    data, name = _read_json(path), "entry {}"
+def _json(path: Path, content: bytes) -> Captions:
+    data, name = _parsed(path, content), "entry {}"
     captions: Captions = {}
     if isinstance(data, dict) and "annotations" not in data:
         for image, value in data.items():
@@ -165,9 +175,7 @@ def _json(path: Path) -> Captions:
     return captions
 
 
-def _read_json(path: Path) -> Any:
-    content = check_file(path).read_bytes()
-
+def _parsed(path: Path, content: bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         """An object whose keys are all different: JSON readers silently keep the last of two equal ones."""
         found: dict[str, Any] = {}

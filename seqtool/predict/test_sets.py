@@ -1,6 +1,7 @@
 """The sentences that translations are scored on: a split of a corpus, one of sacreBLEU's test sets, or files."""
 
 import socket
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ import sacrebleu
 from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.text.alignment import parse_pharaoh
+from seqtool.data.text.alignment import parse_pharaoh, words
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
@@ -81,18 +82,36 @@ def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, 
     if settings.sources is not None:
         sources = list(lines if name == settings.sources else read_lines(Path(settings.sources)))
         check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
-    golds = None if settings.gold is None else read_alignments(settings.gold, lines, name=name)
+    golds = None
+    if settings.gold is not None:
+        targets = [references[0], *([] if settings.hypotheses is None else [lines])]
+        golds = read_alignments(settings.gold, sources, targets, name=name)
     return TestSet(sources, references, golds)
 
 
-def read_alignments(path: str, lines: Sequence[str], *, name: str) -> list[Gold]:
-    """A file of alignments, in Pharaoh format, for the lines of `name`."""
+def read_alignments(path: str, sources: Sequence[str], targets: Sequence[Sequence[str]], *, name: str) -> list[Gold]:
+    """A file of alignments, in Pharaoh format, for the lines of `name`; each link must be between words of the source
+    and of one of the targets (the hypothesis, its reference).
+    """
     found = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
-    if len(found) != len(lines):
+    if len(found) != len(sources):
         raise InputError(
-            f"{path} has {len(found):,} lines but {name} has {len(lines):,}: they must be of the same sentences."
+            f"{path} has {len(found):,} lines but {name} has {len(sources):,}: they must be of the same sentences."
         )
+    for number, ((sure, possible), source, *others) in enumerate(zip(found, sources, *targets, strict=True), 1):
+        known, written = _most_words(source), max(map(_most_words, others))
+        for i, j in sorted(sure | possible):
+            if i >= known or j >= written:
+                raise InputError(
+                    f"{path} line {number:,} has the link {i}-{j}, but its sentences have {known} and {written} words, "
+                    "counted from 0: give the text, tokenised if need be, that the alignments are of."
+                )
     return found
+
+
+def _most_words(text: str) -> int:
+    """The number of words, as written or as a model may have read them: in NFKC, ´ has a space."""
+    return max(len(words(text)), len(words(unicodedata.normalize("NFKC", text))))
 
 
 def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:

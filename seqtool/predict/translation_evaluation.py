@@ -1,6 +1,7 @@
 """`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,10 @@ from seqtool.metrics.tables import table
 from seqtool.metrics.translation import NAMES, LengthScore
 from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
 from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
-from seqtool.runtime.files import read_lines, replacing
+from seqtool.runtime.files import read_lines
+from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
+from seqtool.settings import names
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -122,6 +125,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     plot: str | None
 
     tokenizer: ClassVar[str] = "13a"
+    labels = tuple(score(name).label for name in NAMES)
     reads = ("hypotheses", "references", "sources", "baseline", "alignments", "gold")
     writes = ("output", "plot")
 
@@ -133,12 +137,16 @@ class TranslationEvaluation(HypothesesEvaluation):
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         edges = [0, *self.length_bins]
+        rising = len(edges) > 1 and edges == sorted(set(edges))
         useless = ("alignments",) if checkpoint else ("testset", "langpair", "output")
         kind = "checkpoint" if checkpoint else "hypotheses"
         return {
-            f"length_bins must rise from 1, not {self.length_bins}.": edges == sorted(set(edges)),
+            f"length_bins must be one or more lengths that rise from 1, not {self.length_bins}.": rising,
             "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
             "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
+            "testset=NAME has its own texts: leave sources= and references= out.": not checkpoint
+            or self.testset is None
+            or not (self.sources or self.references),
             "sources=FILE and references=FILE[,FILE…] go together.": not checkpoint
             or (self.sources is None) == (not self.references),
             "alignments=FILE and gold=FILE go together.": checkpoint
@@ -153,7 +161,9 @@ class TranslationEvaluation(HypothesesEvaluation):
         name = str(self.hypotheses)
         hypotheses = list(read_lines(Path(name)))
         test = read_test_files(self, hypotheses, name=name)
-        aligned = None if self.alignments is None else read_alignments(self.alignments, hypotheses, name=name)
+        aligned = None
+        if self.alignments is not None:
+            aligned = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
         links = None if aligned is None else [sure for sure, _ in aligned]
         return self._report(hypotheses, self._baseline(test), links, test)
 
@@ -161,21 +171,33 @@ class TranslationEvaluation(HypothesesEvaluation):
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> TranslationReport:
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
+        if self.gold is not None and not predictor.attends:
+            raise InputError("gold=… needs a model with attention; this one has a fixed context.")
         test = test_set(self, predictor, data, found)
         baseline = self._baseline(test)
-        hypotheses: list[str] = []
-        size = 32 * predictor.settings.at_once
-        with progress_bar(total=len(test.sources), unit="line", description="translate") as bar:
-            for start in range(0, len(test.sources), size):
-                hypotheses += predictor.translate(test.sources[start : start + size])
-                bar.update(len(hypotheses) - bar.n)
-        if self.output is not None:
-            with replacing(Path(self.output)) as stream:
-                stream.writelines(line + "\n" for line in hypotheses)
+        if self.plot is not None:  # a name that cannot be one is found before anything is decoded
+            Path(self.plot).mkdir(parents=True, exist_ok=True)
+        hypotheses = self._translated(predictor, test.sources)
         links = None
         if test.golds is not None and predictor.attends:
             links = [one.alignment or set() for one in predictor.forced(test.sources, test.references[0])]
         return self._report(hypotheses, baseline, links, test)
+
+    def _translated(self, predictor: "Translator", sources: Sequence[str]) -> list[str]:
+        """The translations, which are also written to `output`; if this is stopped, the finished part is kept."""
+        found: list[str] = []
+        size = 32 * predictor.settings.at_once
+        output = nullcontext() if self.output is None else keeping(Path(self.output), lambda: f"{len(found):,} lines")
+        with output as out, progress_bar(total=len(sources), unit="line", description="translate") as bar:
+            for start in range(0, len(sources), size):
+                window = sources[start : start + size]
+                predictor.warn_of_long(window, first=start + 1)
+                lines = predictor.translate(window)
+                if out is not None:
+                    out.writelines(line + "\n" for line in lines)
+                found += lines
+                bar.update(len(lines))
+        return found
 
     def _baseline(self, test: TestSet) -> list[str] | None:
         """The lines of another system, as many as there are references."""
@@ -193,8 +215,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         test: TestSet,
     ) -> TranslationReport:
         references = list(zip(*test.references, strict=True))
-        names = (*NAMES, *self.scores)
-        found = scorers(names, references, tokenize=self.tokenize, lowercase=self.lowercase)
+        found = scorers((*NAMES, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
         translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
@@ -211,9 +232,17 @@ class TranslationEvaluation(HypothesesEvaluation):
             alignment=alignment,
         )
         if self.plot is not None:
-            drawn = {Path(self.hypotheses or "checkpoint").name: report.by_length}
-            if report.baseline is not None:
-                drawn[Path(str(self.baseline)).name] = report.lengths_of(report.baseline)
-            Path(self.plot).mkdir(parents=True, exist_ok=True)
-            plots.bleu_by_length(drawn, Path(self.plot, "bleu_by_length.png"))
+            self._draw(report, Path(self.plot))
         return report
+
+    def _draw(self, report: TranslationReport, directory: Path) -> None:
+        """BLEU by source length, labelled with the names of the files, or with their paths if the names are equal."""
+        paths = [self.hypotheses or "checkpoint", *names(self.baseline)]
+        labels = [Path(path).name for path in paths]
+        if len(set(labels)) < len(labels):
+            labels = paths
+        drawn = {labels[0]: report.by_length}
+        if report.baseline is not None:
+            drawn[labels[1]] = report.lengths_of(report.baseline)
+        directory.mkdir(parents=True, exist_ok=True)
+        plots.bleu_by_length(drawn, directory / "bleu_by_length.png")

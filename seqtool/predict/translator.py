@@ -1,10 +1,12 @@
 """A trained translation model with its vocabularies: text in, text out. For `translate`, `eval` and notebooks."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
@@ -99,6 +101,17 @@ class Translator(Predictor):
             pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
             result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
         return result
+
+    def warn_of_long(self, lines: Sequence[str], *, first: int = 1) -> None:
+        """Say on standard error which lines are cut at `max_length`; `first` is the number of the first."""
+        limit, vocabulary = self.settings.max_length, self.source_vocabulary
+        for number, line in enumerate(lines, first):
+            if len(vocabulary.normalize(line)) + 1 < limit:  # a token has at least one character, but for the first ▁
+                continue
+            tokens = len(vocabulary.encode(line))
+            if tokens >= limit:
+                cut = f"only the first {limit - 1:,} are translated (max_length={limit})."
+                tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
 
     def forced(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
         """The given targets as if they had been decoded: their probabilities, and attention if there is any."""

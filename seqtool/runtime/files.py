@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, TextIO
 from seqtool.errors import InputError, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+LARGEST = 1 << 30  # bytes of a whole .gz
 LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
@@ -57,6 +58,20 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             ) from error
     if number == 0 and not may_be_empty:
         raise InputError(f"{path} is empty.")
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file, plain or .gz. Raises InputError if it is missing, or a damaged or too large .gz."""
+    if check_file(path).suffix != ".gz":
+        return path.read_bytes()
+    try:
+        with gzip.open(path) as file:
+            content = file.read(LARGEST)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is no intact gzip file: copy or download it again.") from error
+    if len(content) == LARGEST:
+        raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
+    return content
 
 
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:

@@ -127,7 +127,8 @@ def learning_curves(metrics: Path, path: Path) -> None:
             steps, values = series[name]
             few = len(steps) <= 40
             axes.plot(steps, values, color=COLOURS[index], marker="." if few else None, label=legend)
-        _clean(axes, ylabel=label, ylim=(0, None))
+        negative = any(value < 0 for name in names for value in series[name][1])
+        _clean(axes, ylabel=label, **({} if negative else {"ylim": (0, None)}))
         if len(names) > 1:
             axes.legend(frameon=False)
     plots[-1].set_xlabel("updates")

@@ -170,6 +170,7 @@ def test_document_frequencies_must_be_tokenised_alike() -> None:
     "content",
     [
         *("x", "[]", "{}", '{"images": 1, "tokenize": "ptb", "document_frequencies": []}'),
+        '{"images": 0, "tokenize": "ptb", "document_frequencies": {}}',
         *(
             f'{{"images": {images}, "tokenize": "ptb", "document_frequencies": {{"a": {count}}}}}'
             for images, count in ((2, 3), (2, 0), (2, -1), (2, 10**30), (10**30, 10**30))

@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 from pathlib import Path
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -282,6 +283,18 @@ def test_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError) as error:
         Bleu([["a"]], tokenize="ja-mecab", lowercase=False)
     assert str(error.value) == ("The tokeniser 'ja-mecab' needs more packages: pip install 'sacrebleu[ja]'.")
+
+
+def test_tokeniser_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(**settings: object) -> None:
+        raise URLError(ConnectionRefusedError(111, "Connection refused"))
+
+    unreachable.TOKENIZERS = ["flores200"]  # type: ignore[attr-defined]
+    monkeypatch.setattr("seqtool.metrics.translation.BLEU", unreachable)
+    with pytest.raises(InputError) as error:
+        Bleu([["a"]], tokenize="flores200", lowercase=False)
+    expected = "The tokeniser 'flores200' could not be had (Connection refused): it needs the network once."
+    assert str(error.value) == expected
 
 
 def test_evaluation_as_text_and_json() -> None:
