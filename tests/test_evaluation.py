@@ -326,7 +326,7 @@ def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, caps
     file = tmp_path / name
     file.write_text('[{"image_id": 1, "caption": "a cat"}]')
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
-    assert f"hypotheses={file} is JSON, as captions are: say task=captioning." in capsys.readouterr().err
+    assert f"hypotheses={file} is a file of captions by its ending: say task=captioning." in capsys.readouterr().err
 
 
 def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest.CaptureFixture[str]) -> None:

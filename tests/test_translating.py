@@ -565,6 +565,27 @@ def test_eval_of_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the difference of the two" in capsys.readouterr().out
 
 
+def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.txt").write_text("I have a cat.\nShe sees the house.\n")
+    for form in ("text", "jsonl"):
+        assert run("translate", "checkpoint=runs/attend", "input=in.txt", f"format={form}", f"output=out.{form}") == 0
+    reports = []
+    for form in ("text", "jsonl"):
+        capsys.readouterr()
+        line = [f"hypotheses=out.{form}", "references=in.txt", f"baseline=out.{form}", "format=json", "bootstrap=10"]
+        assert run("eval", *line) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0]["system"]["bleu"] == reports[1]["system"]["bleu"]
+    Path("out.jsonl").write_text('{"source": "a", "translations": []}\n' * 2)
+    assert run("eval", "hypotheses=out.jsonl", "references=in.txt") == 2
+    assert "out.jsonl line 1 is not what translate format=jsonl writes." in capsys.readouterr().err
+    Path("captions.csv").write_text("file,caption\n")
+    assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
+    assert "references=captions.csv is a file of captions by its ending" in capsys.readouterr().err
+    assert run("translate", "checkpoint=runs/attend", "input=in.txt", "plot=in.txt") == 2
+    assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
+
+
 def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same sentences as files give the same report as the corpus they are from."""
     cache = next((place / "cache").glob("toy-*/"))

@@ -28,6 +28,7 @@ TASKS: dict[str, type[Evaluation]] = {
     "language_modelling": TextEvaluation,
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
+CAPTIONS = {"hypotheses": (".json",), "references": (".json", ".jsonl", ".csv")}  # endings of files of captions
 READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
@@ -92,8 +93,11 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
         values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
-    if config.checkpoint is None and config.task is None and str(config.hypotheses).endswith((".json", ".json.gz")):
-        raise InputError(f"hypotheses={config.hypotheses} is JSON, as captions are: say task=captioning.")
+    if config.checkpoint is None and config.task is None:
+        for setting, endings in CAPTIONS.items():
+            for file in names(config[setting]):
+                if file.removesuffix(".gz").endswith(endings):
+                    raise InputError(f"{setting}={file} is a file of captions by its ending: say task=captioning.")
     return evaluation
 
 

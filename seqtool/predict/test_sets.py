@@ -18,7 +18,7 @@ from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
 from seqtool.predict.evaluation import have_files
-from seqtool.runtime.files import read_lines
+from seqtool.runtime.files import parse_json, read_lines
 
 if TYPE_CHECKING:
     from seqtool.predict.translation_evaluation import TranslationEvaluation
@@ -87,6 +87,20 @@ def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, 
         targets = [references[0], *([] if settings.hypotheses is None else [lines])]
         golds = read_alignments(settings.gold, sources, targets, name=name)
     return TestSet(sources, references, golds)
+
+
+def read_translations(path: str) -> list[str]:
+    """The lines of a file, or the best translation of each line of what `translate format=jsonl` wrote."""
+    lines = list(read_lines(Path(path)))
+    if not lines[0].startswith('{"source": '):
+        return lines
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(str(parse_json(line)["translations"][0]["text"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise InputError(f"{path} line {number:,} is not what translate format=jsonl writes.") from error
+    return found
 
 
 def read_alignments(path: str, sources: Sequence[str], targets: Sequence[Sequence[str]], *, name: str) -> list[Gold]:

@@ -18,8 +18,7 @@ from seqtool.metrics.systems import System
 from seqtool.metrics.tables import table
 from seqtool.metrics.translation import NAMES, LengthScore
 from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
-from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, test_set
-from seqtool.runtime.files import read_lines
+from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, read_translations, test_set
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import names
@@ -159,7 +158,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     def of_files(self) -> TranslationReport:
         """Hypotheses against references, and alignments against gold ones."""
         name = str(self.hypotheses)
-        hypotheses = list(read_lines(Path(name)))
+        hypotheses = read_translations(name)
         test = read_test_files(self, hypotheses, name=name)
         aligned = None
         if self.alignments is not None:
@@ -203,8 +202,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         """The lines of another system, as many as there are references."""
         if self.baseline is None:
             return None
-        lines = list(read_lines(Path(self.baseline)))
-        translation.check_lengths(lines, test.references[:1], name=self.baseline, reference_names=["the references"])
+        lines = read_translations(self.baseline)
+        translation.check_lengths(lines, test.references[:1], name=self.baseline, reference_names=["the reference"])
         return lines
 
     def _report(

@@ -76,6 +76,8 @@ class Writer(ABC, Generic[P]):
     def open(self, stack: ExitStack) -> None:
         """Open the outputs; the stack closes them."""
         if self.plot is not None:
+            if self.plot.is_file():
+                raise InputError(f"plot={self.plot} is a file: name a directory for the pictures.")
             self.plot.mkdir(parents=True, exist_ok=True)
         self.out = sys.stdout if self.output is None else self.file(self.output, stack)
 
