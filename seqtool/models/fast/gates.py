@@ -52,7 +52,9 @@ def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor
 
 
 def _tanh_(x: Tensor) -> Tensor:
-    """tanh in place. On a CPU it is 2σ(2x) − 1, since torch's sigmoid is five times as fast as its tanh."""
+    """tanh in place. On a CPU it is 2σ(2x) − 1: on AMD's processors torch's sigmoid is five times as fast as its tanh,
+    3 % of an update of Sutskever's model. On Intel's, where MKL computes tanh, it is the slower of the two.
+    """
     return x.tanh_() if x.is_cuda else torch.add(_MINUS_ONE, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 
