@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     for step in (1, 2, 3):
         with torch.no_grad():
             model.output.bias.fill_(step)
-        best = {"checkpoint": "step-0000001"}
+        best = {"checkpoint": "step-0000001", "step": 1, "loss": 2.0}
         write(tmp_path / "run" / "checkpoints" / f"step-000000{step}", model, step, best=best)
     return tmp_path / "run"
 
@@ -70,6 +70,21 @@ def test_paths(run: Path) -> None:
     assert checkpoint.find(run).path.name == "step-0000001"
     assert checkpoint.find(run / "best").path.name == "step-0000001"
     assert checkpoint.find(run / "last").path.name == "step-0000003"
+
+
+def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An average of an earlier last checkpoint is not looked at."""
+    for count, step in ((2, 2), (4, 3)):
+        write(run / f"checkpoints/average-{count}", make_model("bahdanau-gru"), step)
+    assert checkpoint.find(run).path.name == "average-4"
+    (run / "checkpoints/average-4/model.safetensors").write_bytes(b"")
+    assert checkpoint.find(run).path.name == "step-0000001"
+    (run / "checkpoints/step-0000001/model.safetensors").unlink()
+    caplog.clear()
+    assert checkpoint.find(run).path.name == "step-0000003"
+    average, best = (record.getMessage() for record in caplog.records)
+    assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
+    assert all(text.endswith(f"Going by {run}/checkpoints/step-0000003.") for text in (average, best))
 
 
 def test_missing(run: Path) -> None:
