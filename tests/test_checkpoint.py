@@ -122,6 +122,18 @@ def test_a_broken_manifest(run: Path, text: str) -> None:
         checkpoint.read(path)
 
 
+@pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "source.vocabulary", "training.safetensors"])
+def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest[name]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        InputError, match=rf"step-0000003 is damaged: manifest\.json leaves out {name}; use another one"
+    ):
+        checkpoint.read(path)
+
+
 def test_another_format(run: Path) -> None:
     path = run / "checkpoints" / "step-0000003"
     record = json.loads((path / "checkpoint.json").read_text())

@@ -156,7 +156,8 @@ def save(
 def read(path: Path) -> Checkpoint:
     """The checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
     try:
-        for name, expected in read_record(path / MANIFEST).items():
+        manifest = read_record(path / MANIFEST)
+        for name, expected in manifest.items():
             file = path / Path(name).name
             size = file.stat().st_size
             if not file.is_file() or size != expected["bytes"] or sha256(file) != expected["sha256"]:
@@ -164,6 +165,9 @@ def read(path: Path) -> Checkpoint:
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+        needed = {RECORD, WEIGHTS, *(one.name for kind in ("[!.]*.vocabulary", TRAINING) for one in path.glob(kind))}
+        if left_out := sorted(needed - manifest.keys()):
+            raise InputError(f"Checkpoint {path} is damaged: {MANIFEST} leaves out {left_out[0]}; use another one.")
         check_record(record)
         task, data = record.get("task"), record.get("data", {})
         return Checkpoint(path, task, record["config"], record["progress"], record["versions"], data)
