@@ -701,6 +701,10 @@ RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "scores that are text": lambda record: record["progress"]["last"].update(bleu="high"),
     "half of a surrogate pair": lambda record: record["versions"].update(torch="\ud800"),
     "a best checkpoint elsewhere": lambda record: record["progress"]["best"].update(checkpoint="../../../other"),
+    "a best checkpoint without its loss": lambda record: record["progress"]["best"].pop("loss"),
+    "a best checkpoint without its step": lambda record: record["progress"]["best"].pop("step"),
+    "a best checkpoint without its name": lambda record: record["progress"]["best"].pop("checkpoint"),
+    "a measure of patience without a loss": lambda record: record["progress"].update(yardstick={"bleu": 2.5}),
     "an absolute best checkpoint": lambda record: record["progress"]["best"].update(checkpoint="/etc"),
 }
 

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     for step in (1, 2, 3):
         with torch.no_grad():
             model.output.bias.fill_(step)
-        best = {"checkpoint": "step-0000001"}
+        best = {"checkpoint": "step-0000001", "step": 1, "loss": 2.0}
         write(tmp_path / "run" / "checkpoints" / f"step-000000{step}", model, step, best=best)
     return tmp_path / "run"
 
@@ -72,6 +72,21 @@ def test_paths(run: Path) -> None:
     assert checkpoint.find(run / "last").path.name == "step-0000003"
 
 
+def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An average of an earlier last checkpoint is not looked at."""
+    for count, step in ((2, 2), (4, 3)):
+        write(run / f"checkpoints/average-{count}", make_model("bahdanau-gru"), step)
+    assert checkpoint.find(run).path.name == "average-4"
+    (run / "checkpoints/average-4/model.safetensors").write_bytes(b"")
+    assert checkpoint.find(run).path.name == "step-0000001"
+    (run / "checkpoints/step-0000001/model.safetensors").unlink()
+    caplog.clear()
+    assert checkpoint.find(run).path.name == "step-0000003"
+    average, best = (record.getMessage() for record in caplog.records)
+    assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
+    assert all(text.endswith(f"Going by {run}/checkpoints/step-0000003.") for text in (average, best))
+
+
 def test_missing(run: Path) -> None:
     with pytest.raises(InputError, match=r"^There is no run or checkpoint at .*/rum\. .* holds run\.$"):
         checkpoint.find(run.with_name("rum"))
@@ -104,6 +119,18 @@ def test_a_broken_manifest(run: Path, text: str) -> None:
     path = run / "checkpoints" / "step-0000003"
     (path / "manifest.json").write_text(text)
     with pytest.raises(InputError, match=r"is damaged|is incomplete"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "source.vocabulary", "training.safetensors"])
+def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
+    path = run / "checkpoints" / "step-0000003"
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest[name]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(
+        InputError, match=rf"step-0000003 is damaged: manifest\.json leaves out {name}; use another one"
+    ):
         checkpoint.read(path)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from seqtool.runtime import devices
 from seqtool.runtime.precision import KEPT_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
@@ -68,6 +69,20 @@ with onednn():
 """
     made = [line for line in printed_by(program, ONEDNN_VERBOSE="profile_create").splitlines() if "cache_miss" in line]
     assert 400 <= len(made) < 500
+
+
+def test_a_job_without_a_number_of_threads_has_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the jobs before it in a sweep had."""
+    monkeypatch.setattr(devices, "_own_threads", [])
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (None, before + 1, before + 2, None, None):
+            devices.set_threads(threads)
+            found.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert found == [before, before + 1, before + 2, before, before]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")

@@ -24,6 +24,10 @@ TEXT = [
     *("data=parallel", "data.train=text/train.tsv", "data.valid=text/valid.tsv", "data.test=text/test.tsv"),
     *("model=sutskever", "model.hidden=8"),
 ]
+LETTERS = [
+    *("data=text", "data.train=text/train.tsv", "data.valid=text/valid.tsv", "data.test=text/test.tsv"),
+    *("model=language_model", "model.hidden=8", "train.bptt=5"),
+]
 PHOTOS = [
     *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
     *("model.hidden=8", "model.alignment=8", "model.encoder.size=32", "model.encoder.fine_tune_from=1"),
@@ -158,9 +162,12 @@ def test_a_run_goes_on_with_its_data_at_another_place(
         assert f"(data.train={place}/moved/other.tsv): a run goes on with the data it began" in capfd.readouterr().err
 
 
-def test_a_run_goes_on_with_its_cache_alone(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    trained(*TEXT, steps=5)
-    assert run("train", *TEXT, *COMMON, "run=y", "train.steps=3") == 0
+@pytest.mark.parametrize("settings", [TEXT, LETTERS], ids=["pairs", "letters"])
+def test_a_run_goes_on_with_its_cache_alone(
+    place: Path, settings: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained(*settings, steps=5)
+    assert run("train", *settings, *COMMON, "run=y", "train.steps=3") == 0
     shutil.rmtree(place / "here" / "text")
     assert run("train", "run=y", "train.resume=true", "train.steps=5") == 0
     pair = [load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors") for run in "xy"]

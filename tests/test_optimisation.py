@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from seqtool.errors import InputError
-from seqtool.training.optimisation import make_optimiser, make_schedule
+from seqtool.training.optimisation import check_optimisation, make_optimiser, make_schedule
 
 
 def test_constant_with_warm_up() -> None:
@@ -68,6 +69,21 @@ def test_every_optimiser_descends(settings: dict[str, object]) -> None:
 def test_adam_is_fused_unless_the_settings_say_otherwise(settings: dict[str, bool], fused: bool | None) -> None:
     optimiser = make_optimiser({"name": "adam", **settings}, [torch.nn.Parameter(torch.ones(1))])
     assert optimiser.defaults["fused"] is fused
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"name": "adam", "differentiable": True}, r"a leaf .* used in an in-place operation\."),
+        ({"name": "rmsprop", "capturable": True}, r"If capturable=True, .* must be on supported devices: \[.*\]\."),
+    ],
+)
+def test_what_torch_refuses_at_the_first_step(
+    settings: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=rf"^The settings optim\.\* do not suit {settings['name']}: {why}$"):
+        check_optimisation(OmegaConf.create(settings), OmegaConf.create({"name": "constant", "warmup": 0}))
 
 
 def test_bad_settings() -> None:

@@ -22,6 +22,7 @@ import seqtool
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
+from seqtool.training.progress import Progress
 from seqtool.training.trainer import Trainer
 from seqtool.training.updates import BASELINE
 
@@ -170,6 +171,16 @@ def test_a_run_of_an_older_version_goes_on(place: Path) -> None:
     file.write_text("".join(line for line in file.read_text().splitlines(True) if "save_minutes" not in line))
     assert train("run=r", "train.resume=true", "train.steps=3") == 0
     assert "save_minutes: 15" in file.read_text()
+
+
+def test_a_run_may_go_on_by_another_score() -> None:
+    """The best so far has no such score: the next validation is the best."""
+    before = {"step": 2, "loss": 0.5, "bleu": 30.0}
+    progress = Progress(step=4, best={"checkpoint": "step-0000002", **before}, yardstick=before, stale=3)
+    now = {"loss": 1.5, "bleu": 20.0, "chrf": 40.0}
+    assert progress.take(now, by="chrf") and progress.best == {"checkpoint": "step-0000004", "step": 4, **now}
+    progress.take_scheduled(now, by="chrf", plateau=None, kept=1)
+    assert progress.stale == 0 and progress.yardstick == now
 
 
 def started(place: Path, *settings: str, **options: Any) -> subprocess.Popen[bytes]:

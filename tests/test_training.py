@@ -298,6 +298,18 @@ def test_averaging_the_last(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert checkpoint.find("runs/r").path.name == "step-0000040"  # the average was not of the last ones any more
 
 
+def test_a_run_whose_average_was_not_kept_is_finished(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = iter([3.0, 2.0, 4.0, 1.5, 4.0])
+    monkeypatch.setattr(Validator, "__call__", lambda *_: {"loss": next(losses), "bleu": 0.0})
+    settings = [*BAHDANAU, "train.validate_every=2", "train.average_last=2", "train.minutes=null", "train.best_by=loss"]
+    for steps, finished in ((4, False), (4, True), (6, False), (6, True)):
+        assert train(*settings, "run=r", "train.resume=auto", f"train.steps={steps}") == 0
+        assert ("Run runs/r is finished" in capsys.readouterr().out) == finished
+    assert next(losses, None) is None and not checkpoint.list_averages(Path("runs/r"))
+
+
 @pytest.mark.parametrize("cut", [14, 19, 23])
 def test_cuts_change_neither_patience_nor_averages(place: Path, cut: int) -> None:
     common = [*SUTSKEVER, "train.validate_every=5", "train.minutes=null", "schedule=plateau", "schedule.patience=1"]

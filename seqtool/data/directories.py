@@ -58,6 +58,8 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
         files, version = dict(summary["files"]), summary["format"]
         if not all(isinstance(size, int) for size in files.values()):
             raise TypeError("sizes")
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+            raise ValueError("files elsewhere")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -65,7 +67,7 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
     if version != form:
         raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
     for name, size in files.items():
-        path = directory / Path(name).name
+        path = directory / name
         found = path.stat().st_size if path.is_file() else 0
         if found != size:
             raise InputError(f"{path} has {found:,} bytes instead of {size:,}: {again}.")
@@ -86,13 +88,13 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     try:
         with naming(directory):
             summary = fill(unfinished)
-            made = sorted(path for path in unfinished.iterdir() if path.name not in (SUMMARY, PROGRESS))
-            record = {**summary, "files": {path.name: path.stat().st_size for path in made}}
+            others = {unfinished / SUMMARY, unfinished / PROGRESS}
+            made = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in others)
+            record = {**summary, "files": {str(path.relative_to(unfinished)): path.stat().st_size for path in made}}
             (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
             for path in (*made, unfinished / SUMMARY):
-                if path.is_file():
-                    with path.open("rb") as file:
-                        sync(file)
+                with path.open("rb") as file:
+                    sync(file)
         unfinished.rename(directory)
         (directory / PROGRESS).unlink(missing_ok=True)
     except BaseException as error:

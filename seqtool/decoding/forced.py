@@ -11,6 +11,7 @@ from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD
 
+AT_ONCE = 1000  # tokens of a prefix that are read at once, however long it is
 StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
@@ -27,10 +28,11 @@ class Prefix(NamedTuple):
 def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"]) -> tuple[Any, Prefix]:
     """Have the model read known tokens, ids without BOS. Returns the state to decode from and the prefix."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
-    attention = None
-    if tokens.shape[1] > 1:
-        state, attention = model.prefill(memory, state, tokens[:, :-1])
-    return state, Prefix(tokens, attention)
+    alphas = []
+    for start in range(0, tokens.shape[1] - 1, AT_ONCE):
+        state, alpha = model.prefill(memory, state, tokens[:, start : min(start + AT_ONCE, tokens.shape[1] - 1)])
+        alphas += [] if alpha is None else [alpha]
+    return state, Prefix(tokens, torch.cat(alphas, 1) if alphas else None)
 
 
 @torch.no_grad()

@@ -48,18 +48,19 @@ def sample(
     uniforms = uniforms.to(device).flatten(0, 1)
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
-    tokens = list(prefix.tokens[sentence].to(device).unbind(1))
+    known = prefix.tokens[sentence].to(device)
+    token, drawn_ids = known[:, -1], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
     log_p = torch.zeros(n * samples, device=device)
     over = torch.zeros(n * samples, dtype=torch.bool, device=device)
     for length in range(1, max(maximum, default=0) + 1):
-        logits, state, alpha = step(memory, state, tokens[-1])
+        logits, state, alpha = step(memory, state, token)
         log_each = log_probabilities(logits, may_end=length >= minimum)
         p = _truncated(log_each / temperature, top_k, top_p)
         token = categorical(p, uniforms[:, length - 1]).masked_fill(over, PAD)
         log_p = log_p + log_each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
-        tokens.append(token)
+        drawn_ids.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
         over = over | (token == EOS) | (limit == length)
@@ -67,7 +68,7 @@ def sample(
             over = over | torch.tensor(each(token.tolist()), device=device)
         if bool(over.all()):
             break
-    ids = torch.stack(tokens, 1)[:, 1:].tolist()
+    ids = torch.cat([known, *(one[:, None] for one in drawn_ids)], 1)[:, 1:].tolist()
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
 

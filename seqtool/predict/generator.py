@@ -20,6 +20,7 @@ from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.runtime.precision import autocast, onednn
 
+MOST = 100_000  # tokens of a prompt
 STEPS = 1000  # tokens of a text that are scored at once
 
 
@@ -147,7 +148,10 @@ class Generator(Predictor):
         def each(tokens: list[int]) -> list[bool]:
             return [token != PAD and draft.add(known.piece(token)) for token, draft in zip(tokens, drafts, strict=True)]
 
-        read = torch.tensor([known.encode(prompt)], dtype=torch.int64, device=self.device)
+        given = known.encode(prompt)
+        if len(given) > MOST:
+            raise InputError(f"A prompt has {len(given):,} tokens, more than {MOST:,}: shorten it.")
+        read = torch.tensor([given], dtype=torch.int64, device=self.device)
         with torch.inference_mode(), autocast(self.device, settings.precision), onednn():
             memory, state = self.model.encode(None)
             state, prefix = read_prefix(self.model, memory, state, read)

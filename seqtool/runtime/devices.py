@@ -13,6 +13,7 @@ from seqtool.runtime import distributed
 
 MOST_THREADS = 1024
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
+_own_threads: list[int] = []  # torch's choice, while another number is set
 WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
@@ -66,13 +67,16 @@ def choose_device(name: str) -> torch.device:
 
 
 def set_threads(threads: int | None) -> None:
-    """Set torch's number of CPU threads; None leaves torch's choice."""
-    if threads is not None:
-        if threads < 1:
-            raise InputError(f"threads must be at least 1, not {threads}.")
-        if threads > MOST_THREADS:
-            raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
-        torch.set_num_threads(threads)
+    """Set torch's number of CPU threads; None leaves torch's choice, or returns to it after another number."""
+    if threads is None:
+        threads = _own_threads.pop() if _own_threads else torch.get_num_threads()
+    elif threads < 1:
+        raise InputError(f"threads must be at least 1, not {threads}.")
+    elif threads > MOST_THREADS:
+        raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
+    elif not _own_threads:
+        _own_threads.append(torch.get_num_threads())
+    torch.set_num_threads(threads)
 
 
 def keep_memory() -> None:

@@ -8,7 +8,6 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
@@ -19,6 +18,8 @@ from seqtool.errors import InputError, naming
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
 LARGEST = 1 << 30  # bytes of a whole .gz
 LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
+PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at once
+WORD = 256  # bytes in which a word should end
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
 
@@ -32,22 +33,29 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
     r"""The lines of a UTF-8 file, by default without line ends: only \n or \r\n ends a line.
 
     Raises InputError if the file is missing, not a file, empty (unless it `may_be_empty`), not UTF-8, or a damaged .gz,
-    or if a line is longer than in any real text.
+    or if a line is longer than in any real text. `with_ends`, such a line comes in pieces that end before white space.
     """
-    number = 0
+    number = before = 0  # the line, and its bytes before this piece
+    size = LONGEST
     check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
-            for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), start=1):
-                if len(line) == LONGEST:
+            while line := file.readline(size):
+                number += before == 0
+                is_cut = len(line) == size and not line.endswith(b"\n")
+                if len(line) == LONGEST and not with_ends:
                     raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
-                if number == 1 and not (line := line.removeprefix(BOM)):  # only the mark
+                if is_cut:
+                    line += _rest_of_word(file)
+                text = line.removeprefix(BOM) if number == 1 and before == 0 else line
+                if not text:  # only the mark
                     number = 0
                     break
-                yield line.decode() if with_ends else line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                yield text.decode() if with_ends else text.removesuffix(b"\n").removesuffix(b"\r").decode()
+                before, size = (before + len(line), PIECE) if is_cut else (0, LONGEST)
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path} line {number:,} is not valid UTF-8 (byte {error.start + 1} of the line): "
+                f"{path} line {number:,} is not valid UTF-8 (byte {before + error.start + 1:,} of the line): "
                 "convert the file to UTF-8."
             ) from error
         except EOFError as error:
@@ -72,6 +80,16 @@ def read_whole(path: Path) -> bytes:
     if len(content) == LARGEST:
         raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
     return content
+
+
+def _rest_of_word(file: Any) -> bytes:
+    """What follows up to white space, or, in text without any, to the end of a character."""
+    rest = b""
+    while len(rest) < WORD + 3 and (following := file.peek(1)[:1]) and not following.isspace():
+        if len(rest) >= WORD and not b"\x80" <= following < b"\xc0":
+            break
+        rest += file.read(1)
+    return rest
 
 
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """Language modelling: text, continued."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from seqtool.data.batches import Streams
 from seqtool.data.cache import Cache
+from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.text.text_preparation import prepare_text
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
@@ -13,6 +15,7 @@ from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
     from seqtool.runtime.devices import Machine
+    from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
 
@@ -32,6 +35,12 @@ class LanguageModelling(Task):
 
     def prepare(self, config: DictConfig) -> Cache:
         return prepare_text(with_vocabulary_found(config.data))
+
+    def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
+        """If the original files are gone, falls back on the cache from which the run was trained."""
+        from seqtool.training.moved_data import prepared_again  # imports torch
+
+        return prepared_again(found, config.data, PlainText, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """A text has no sentences to batch by length, or to decode and score."""

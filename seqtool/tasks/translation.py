@@ -1,13 +1,12 @@
 """Translation: sentences in, sentences out."""
 
-import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import ValidationSettings, Validator
-
-log = logging.getLogger("seqtool")
 
 
 class Translation(Task):
@@ -40,19 +37,9 @@ class Translation(Task):
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
         """If the original files are gone, falls back on the cache from which the run was trained."""
-        from seqtool.training import moved_data  # imports torch
+        from seqtool.training.moved_data import prepared_again  # imports torch
 
-        try:
-            return self.prepare(config)
-        except InputError as error:
-            gone = moved_data.missing(make_corpus(config.data, TextCorpus, trusted=True))
-            if not gone or moved_data.is_moved(found, config.data):
-                raise
-            cache = moved_data.trained_on(found, config.data)
-            if cache is None:
-                raise InputError(f"{error} {moved_data.how_to_find(found, config.data, gone)}") from error
-            log.info("%s Going on with what was prepared, %s.", error, cache.directory)
-            return cache
+        return prepared_again(found, config.data, TextCorpus, partial(self.prepare, config))
 
     def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
         if config.model.get("tie") == "all" and cache.source_vocabulary is not cache.target_vocabulary:

@@ -25,7 +25,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +156,8 @@ def save(
 def read(path: Path) -> Checkpoint:
     """The checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
     try:
-        for name, expected in read_record(path / MANIFEST).items():
+        manifest = read_record(path / MANIFEST)
+        for name, expected in manifest.items():
             file = path / Path(name).name
             size = file.stat().st_size
             if not file.is_file() or size != expected["bytes"] or sha256(file) != expected["sha256"]:
@@ -164,6 +165,9 @@ def read(path: Path) -> Checkpoint:
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+        needed = {RECORD, WEIGHTS, *(one.name for kind in ("[!.]*.vocabulary", TRAINING) for one in path.glob(kind))}
+        if left_out := sorted(needed - manifest.keys()):
+            raise InputError(f"Checkpoint {path} is damaged: {MANIFEST} leaves out {left_out[0]}; use another one.")
         check_record(record)
         task, data = record.get("task"), record.get("data", {})
         return Checkpoint(path, task, record["config"], record["progress"], record["versions"], data)
@@ -189,38 +193,36 @@ def _find(path: Path) -> Checkpoint:
         runs = sorted(one.parent.name for one in path.parent.glob("*/checkpoints")) if path.parent.is_dir() else []
         nearby = f" {path.parent} holds {', '.join(runs[:12])}." if runs else ""
         raise InputError(f"There is no run or checkpoint at {path}.{nearby}")
-    steps = list_checkpoints(run)
-    if not steps:
-        raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
     last = newest(run)
-    if which == "last":
-        return last
-    for average_of_last in map(read, list_averages(run)):  # made when the run ended, only if it scored better
-        if average_of_last.progress["step"] == last.progress["step"]:
-            return average_of_last
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
-    if best == last.path:
+    paths = [*list_averages(run), best]  # an average is made when the run ends, and kept only if it scores better
+    if which == "last" or paths == [last.path]:
         return last
-    try:
-        return read(best)
-    except InputError as damaged:
-        log.warning("%s Going by %s.", damaged, last.path)
-        return last
+    return _first_readable([*paths, last.path], step=last.progress["step"])
 
 
 def newest(run: Path) -> Checkpoint:
     """The newest checkpoint of a run that is not damaged; a warning says which were."""
+    paths = list_checkpoints(run)
+    if not paths:
+        raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
+    return _first_readable(reversed(paths))
+
+
+def _first_readable(paths: Iterable[Path], *, step: int | None = None) -> Checkpoint:
+    """The first that is not damaged, and no average but one of this step; a warning says which were damaged."""
     errors: list[InputError] = []
-    for path in reversed(list_checkpoints(run)):
+    for path in paths:
         try:
             found = read(path)
         except InputError as damaged:
             errors.append(damaged)
-        else:
+            continue
+        if not path.name.startswith(AVERAGE) or found.progress["step"] == step:
             for error in errors:
                 log.warning("%s Going by %s.", error, path)
             return found
-    raise errors[0] if errors else InputError(f"{run} holds no checkpoint yet.")
+    raise errors[0]
 
 
 def step_name(step: int) -> str:

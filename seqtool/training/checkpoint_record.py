@@ -8,6 +8,7 @@ FORMAT = 1
 AVERAGE = "average-"
 CHECKPOINT = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # a name; no path to another directory
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
+NEEDED = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # unless empty
 LARGEST = 2**53  # the largest number allowed
 
 
@@ -21,6 +22,9 @@ def check_record(record: Mapping[str, Any]) -> None:
         raise TypeError
     if not all(isinstance(group, dict) for group in groups):
         raise TypeError
+    for name, needed in NEEDED.items():
+        if progress.get(name) and not needed <= progress[name].keys():
+            raise KeyError(name)
     names = [one["checkpoint"] for one in scores if "checkpoint" in one] + progress.get("scheduled", [])
     names += [progress["good"]] if progress.get("good") is not None else []
     if not all(CHECKPOINT.fullmatch(name) for name in names):

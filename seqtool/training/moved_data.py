@@ -7,8 +7,9 @@ place is searched in the working directory, then where the run was started. Dige
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache, Split
 from seqtool.data.columns import OFFSET
-from seqtool.data.configuration import corpus_settings
+from seqtool.data.configuration import cache_settings, corpus_settings, make_corpus
 from seqtool.data.corpora.corpus import Corpus, FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
@@ -108,6 +109,21 @@ def _digest(path: Path) -> str:
     return sha256(check_file(path))
 
 
+def prepared_again(found: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
+    """What `prepare` makes of a text for a run that resumes; if the files are gone, the cache that it had."""
+    try:
+        return prepare()
+    except InputError as error:
+        gone = missing(make_corpus(data, kind, trusted=True))
+        if not gone or is_moved(found, data):
+            raise
+        cache = trained_on(found, data)
+        if cache is None:
+            raise InputError(f"{error} {how_to_find(found, data, gone)}") from error
+        log.info("%s Going on with what was prepared, %s.", error, cache.directory)
+        return cache
+
+
 def is_moved(found: Checkpoint, data: Config) -> bool:
     """Whether `data` name other files than the checkpoint was trained with."""
     before, now = found.config.get("data", {}), plain(data)
@@ -128,8 +144,8 @@ def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
 
 
 def trained_on(found: Checkpoint, data: Config) -> Cache | None:
-    """The cache of sentence pairs that the checkpoint was trained with, if it still exists."""
-    limits = plain(data).get("limits")
+    """The cache of sentence pairs or of a text that the checkpoint was trained with, if it still exists."""
+    limits = asdict(cache_settings(data).limits)
     for cache in _caches(found, data):
         same = all(
             (found.path / file.name).is_file() and (found.path / file.name).read_bytes() == file.read_bytes()

@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -69,17 +70,30 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     others = arguments.keys() & {"foreach", "differentiable"}  # incompatible with `fused`
     if name in FUSED and not others and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
         arguments = {"fused": True, **arguments}
-    try:
+    with _suiting(name):
         made: torch.optim.Optimizer = optimiser(parameters, **arguments)
-    except (TypeError, ValueError, LookupError, RuntimeError) as error:
-        raise InputError(f"The settings optim.* do not suit {name}: {error}.") from error
     return made
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
-    """Raise InputError for settings that `make_optimisation` would refuse for any parameters."""
+    """Raise InputError for settings that `make_optimisation`, or the first step, would refuse for any parameters."""
     make_schedule(plain(schedule))
-    make_optimiser(plain(optim), [torch.nn.Parameter(torch.zeros(1))])
+    settings = plain(optim)
+    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # some optimisers are so only there
+    parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
+    parameter.grad = torch.zeros_like(parameter)
+    optimiser = make_optimiser(settings, [parameter])
+    with _suiting(settings["name"]):
+        optimiser.step()
+
+
+@contextmanager
+def _suiting(name: str) -> Iterator[None]:
+    """Raise InputError, which says why, if the optimiser `name` cannot work with its settings."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
+        raise InputError(f"The settings optim.* do not suit {name}: {str(error).removesuffix('.')}.") from error
 
 
 def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from seqtool.runtime.classes import check_named, imported, modules, own_modules,
 from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.progress import Progress
+from seqtool.training.saving import AVERAGED
 from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
@@ -133,7 +134,9 @@ def _advice(run: Path | None) -> str:
 
 def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
     progress = Progress.of(found)
-    averaged = settings.average_last <= 1 or bool(checkpoint.list_averages(found.path.parents[1]))
+    run = found.path.parents[1]
+    noted = (run / AVERAGED).is_file() and (run / AVERAGED).read_bytes() == f"{progress.step}\n".encode()
+    averaged = settings.average_last <= 1 or noted or bool(checkpoint.list_averages(run))
     return bool(progress.limits(settings)) and progress.is_validated and averaged
 
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from seqtool.runtime import distributed
+from seqtool.runtime.files import write_whole
 from seqtool.training import checkpoint
 from seqtool.training.progress import Progress, of_another_version
 from seqtool.training.tensors import weights
 from seqtool.training.updates import BASELINE, Updates
 
+AVERAGED = "averaged.txt"  # in the run's directory: the step at which it was averaged
 CPU, CUDA = "random.cpu", "random.cuda"  # the states of torch's random generators
 
 
@@ -51,6 +53,11 @@ class Checkpoints:
     def save_average(self, name: str, mean: Mapping[str, Tensor], progress: Progress) -> None:
         """Keep a mean of weights that is the best of the run."""
         self._write(self.path(name), mean, {}, {**asdict(progress), "last": progress.best})
+
+    def note_averaged(self, progress: Progress) -> None:
+        """Note in the run that the last checkpoints have been averaged, even if their average was not kept."""
+        if distributed.is_first():
+            write_whole(self.run / AVERAGED, f"{progress.step}\n".encode())
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Restore the updates from a checkpoint of this run, whose weights the model already has, as if training had

@@ -80,6 +80,7 @@ class Trainer:
             self._measure_flow()  # even if no validation was due
             if settings.average_last > 1:
                 self._average()
+                self.checkpoints.note_averaged(progress)
         return not stopped
 
     def _epoch(self) -> Epochs:

@@ -66,8 +66,10 @@ untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalt
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Whether they are better than the best so far, if any; a loss that is not finite is worse than any finite one."""
-    if not best:
+    """Whether they are better than the best so far, if it has this score; a loss that is not finite is worse than any
+    finite one.
+    """
+    if by not in best:  # nothing so far, or nothing since the run goes by this score
         return True
     if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
         return math.isfinite(scores["loss"])

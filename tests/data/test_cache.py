@@ -336,10 +336,19 @@ def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
     assert str(error.value) == (
         f"{tokens} has {size - 2:,} bytes instead of {size:,}: remove {directory} and prepare again."
     )
-    (directory / SUMMARY).write_text('{"files": ')
-    with pytest.raises(InputError) as error:
+    summary = (directory / SUMMARY).read_text()
+    assert '"target.vocabulary"' in summary
+    for damaged in (
+        '{"files": ',
+        *(summary.replace("target.vocabulary", name) for name in ("../a", "/a", "a/../../a")),
+    ):
+        (directory / SUMMARY).write_text(damaged)
+        with pytest.raises(InputError) as error:
+            Cache(directory)
+        assert str(error.value) == f"{directory / SUMMARY} is damaged: remove {directory} and prepare again."
+    (directory / SUMMARY).write_text(summary.replace("target.vocabulary", "more/a"))
+    with pytest.raises(InputError, match=r"/more/a has 0 bytes instead of [0-9,]+: remove"):
         Cache(directory)
-    assert str(error.value) == f"{directory / SUMMARY} is damaged: remove {directory} and prepare again."
     with pytest.raises(InputError) as error:
         Cache(tmp_path)
     assert str(error.value) == f"{tmp_path} is not a cache: seqtool prepare makes them."

@@ -428,6 +428,21 @@ def test_pictures_are_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert content(place) == before
 
 
+def test_every_picture_is_recorded_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures whose record is of before, when it had the sizes of folders, are not drawn again."""
+    place, synced = tmp_path / "scenes", []
+    monkeypatch.setattr("seqtool.data.directories.sync", lambda file: synced.append(Path(file.name).name))
+    Scenes(directory=str(place), **SETTINGS).fetch()
+    summary = json.loads((place / "summary.json").read_text())
+    found = {str(path.relative_to(place)): path.stat().st_size for path in place.rglob("*") if path.is_file()}
+    assert summary["files"] == {name: size for name, size in found.items() if name != "summary.json"}
+    assert "train/00000.png" in found and len(synced) == len(found)
+    summary["files"] = {"captions.jsonl": found["captions.jsonl"], "train": 4096, "valid": 4096, "test": 4096}
+    (place / "summary.json").write_text(json.dumps(summary))
+    monkeypatch.setattr("seqtool.data.corpora.scenes.render", pytest.fail)
+    Scenes(directory=str(place), **SETTINGS).fetch()
+
+
 def test_other_settings_leave_what_is_there(tmp_path: Path) -> None:
     place = tmp_path / "scenes"
     Scenes(directory=str(place), **SETTINGS).fetch()

@@ -23,7 +23,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
         ids |= {piece: index, piece.removeprefix("▁"): index}
     found: dict[int, NDArray[np.float32]] = {}
     for number, line in enumerate(read_lines(path), 1):
-        word, *values = line.rstrip().rsplit(" ", size)  # a word may hold spaces
+        word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may hold spaces
         if number == 1 and len(line.split()) == 2:
             continue
         if len(values) != size or (number == 1 and _numbers(word.split(" ")[1:])):
@@ -33,14 +33,23 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
                 f"set model.embedding={count} or use other vectors."
             )
         if word in ids:
-            try:
-                found[ids[word]] = np.array(values, dtype=np.float32)
-            except ValueError as error:
-                raise InputError(f"{path} line {number} has values that are not numbers.") from error
+            vector = _vector(values)
+            if vector is None:
+                raise InputError(f"{path} line {number} has values that are not numbers.")
+            found[ids[word]] = vector
     if not found:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
     rows = sorted(found)
     return np.array(rows), np.stack([found[row] for row in rows])
+
+
+def _vector(values: list[str]) -> NDArray[np.float32] | None:
+    """The values; None unless all are finite numbers."""
+    try:
+        vector = np.array(values, dtype=np.float32)
+    except ValueError:
+        return None
+    return vector if np.isfinite(vector).all() else None
 
 
 def _numbers(words: list[str]) -> bool:
