@@ -1,6 +1,8 @@
 """What models read: sentences, annotation vectors of images, or images themselves."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -8,7 +10,21 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Source:
+class Tensors:
+    """A record of tensors, which move together."""
+
+    def pinned(self) -> Self:
+        return self._each(Tensor.pin_memory)
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{one.name: change(getattr(self, one.name)) for one in fields(self)})
+
+
+@dataclass(frozen=True)
+class Source(Tensors):
     """tokens: ids, each row a sentence, EOS and then padding; lengths: EOS included."""
 
     tokens: Int[Tensor, "B S"]
@@ -19,34 +35,16 @@ class Source:
         """True at real positions."""
         return torch.arange(self.tokens.shape[1], device=self.lengths.device) < self.lengths[:, None]
 
-    def pinned(self) -> "Source":
-        return Source(self.tokens.pin_memory(), self.lengths.pin_memory())
-
-    def to(self, device: torch.device | str) -> "Source":
-        return Source(self.tokens.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True))
-
 
 @dataclass(frozen=True)
-class Annotations:
+class Annotations(Tensors):
     """Annotation vectors of images in float16, as `data/images/image_store.py` keeps them."""
 
     values: Float[Tensor, "B S D"]
 
-    def pinned(self) -> "Annotations":
-        return Annotations(self.values.pin_memory())
-
-    def to(self, device: torch.device | str) -> "Annotations":
-        return Annotations(self.values.to(device, non_blocking=True))
-
 
 @dataclass(frozen=True)
-class Pixels:
+class Pixels(Tensors):
     """Images as a backbone reads them."""
 
     values: UInt8[Tensor, "B 3 height width"]
-
-    def pinned(self) -> "Pixels":
-        return Pixels(self.values.pin_memory())
-
-    def to(self, device: torch.device | str) -> "Pixels":
-        return Pixels(self.values.to(device, non_blocking=True))

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
 
 
-class LanguageModel(RecurrentDecoder[Layers]):
+class LanguageModel(StackDecoder):
     """`layers` × `hidden` cells over a text; there is no source, and so an empty memory."""
 
     reads = "nothing"
-    attends = False
 
     def __init__(
         self,
@@ -47,10 +46,6 @@ class LanguageModel(RecurrentDecoder[Layers]):
     def forward(self, source: Any, target: Tensor, state: Layers | None = None, *, stepwise: bool = False) -> Output:
         first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
         return self.follow((), first, target, stepwise=stepwise)
-
-    def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
-        x, layers = self.decoder.step(share, state.layers, self.dropout)
-        return Advanced(Layers(layers), (x,))
 
     def _start(self, rows: Tensor) -> Layers:
         """Zeros for as many rows as these."""

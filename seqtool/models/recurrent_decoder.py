@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
+from seqtool.models.cells import Layers, Stack
 from seqtool.models.contract import EncoderDecoder, Output, Step
 
 MOST_LAYERS, MOST_UNITS = 100, 1_000_000
@@ -139,6 +140,17 @@ class RecurrentDecoder(EncoderDecoder[S]):
                     "use data.vocabulary.joint=true or model.tie=output."
                 )
             source.weight = target.weight
+
+
+class StackDecoder(RecurrentDecoder[Layers]):
+    """A decoder that is a stack of cells over the words' shares, without attention."""
+
+    attends = False
+    decoder: Stack
+
+    def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
+        x, layers = self.decoder.step(share, state.layers, self.dropout)
+        return Advanced(Layers(layers), (x,))
 
 
 def check_sizes(*, dropout: float, **sizes: int) -> None:

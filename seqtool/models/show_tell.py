@@ -12,20 +12,18 @@ from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Advanced, Reading, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
 
 CONTEXTS = ("first_step", "initial_state", "every_step")
 
 
-class ShowTell(ImageCaptioner[Layers]):
+class ShowTell(StackDecoder, ImageCaptioner[Layers]):
     """`layers` × `hidden` cells that see the image, v = W ā, ā the mean annotation vector, in one of three ways.
 
     `first_step`: as the first word, before <bos> (their equations 10–12; the paper: LSTM, 1 × 512, embeddings 512);
     `initial_state`: as the first state, tanh(W v); `every_step`: as W_ih v in the lowest layer's pre-activations of
     every step.
     """
-
-    attends = False
 
     def __init__(
         self,
@@ -68,10 +66,6 @@ class ShowTell(ImageCaptioner[Layers]):
         """[y, v], whose product is W y + W_ih v; y alone where v is not seen at every step."""
         v = memory.values[:, 0].repeat_interleave(y.shape[-2] // len(memory.values), 0)
         return torch.cat([y, v.expand(*y.shape[:-1], -1)], -1)
-
-    def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
-        x, layers = self.decoder.step(share, state.layers, self.dropout)
-        return Advanced(Layers(layers), (x,))
 
     def _first_state(self, v: Tensor) -> Layers:
         if self.initial is None:

@@ -5,20 +5,19 @@ them. The source is read in reverse, its words and then <eos>, which brings its 
 (their section 3.3: 25.9 → 30.6 BLEU).
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.inputs import Source
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
 
 
-class Sutskever(RecurrentDecoder[Layers]):
+class Sutskever(StackDecoder):
     """`layers` × `hidden` cells on both sides. The paper: LSTM, 4 × 1000, embeddings 1000, reversed."""
 
     reads = "text"
-    attends = False
 
     def __init__(
         self,
@@ -52,7 +51,3 @@ class Sutskever(RecurrentDecoder[Layers]):
         encoding = self.encoder(x, source.lengths, stepwise=stepwise)
         nothing = encoding.annotations[:, :, :0]
         return Reading(Memory(nothing, nothing, source.mask), Layers(encoding.forward), encoding.states)
-
-    def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
-        x, layers = self.decoder.step(share, state.layers, self.dropout)
-        return Advanced(Layers(layers), (x,))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.cells import GRU, LSTM, Layers, Recurrence, Stack
+from seqtool.models.cells import GRU, LSTM, Layers, Recurrence
 from seqtool.models.contract import Memory
 from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.fast.additive import ExponentialAdditive
@@ -20,7 +20,7 @@ from seqtool.models.fast.gathering import GatheredLinear, GatheredSum, one_pass
 from seqtool.models.fast.recurrences import GatheredRecurrence, HandWrittenRecurrence, TorchRecurrence
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.luong import Fed, Luong
-from seqtool.models.recurrent_decoder import Advanced, HasTop, RecurrentDecoder
+from seqtool.models.recurrent_decoder import Advanced, HasTop, RecurrentDecoder, StackDecoder
 from seqtool.models.show_attend_tell import Gaze, ShowAttendTell
 from seqtool.models.show_tell import ShowTell
 from seqtool.models.sutskever import Sutskever
@@ -42,10 +42,8 @@ class QuickDecoder(RecurrentDecoder[S]):
         return cross_entropy_in_pieces(features, self.output, labels, smoothing)
 
 
-class LayerByLayer(QuickDecoder[Layers]):
+class LayerByLayer(QuickDecoder[Layers], StackDecoder):
     """A stack whose steps depend only on its own states: each layer runs over the whole target at once."""
-
-    decoder: Stack
 
     def unroll(self, memory: Any, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Advanced[Layers]:
         if stepwise or not len(shares):
