@@ -25,6 +25,14 @@ DRAW = Recorder.draw
 ROOT = Path(__file__).resolve().parent.parent
 
 
+SLOW = ("test_distributed", "test_translating", "test_captioning", "test_training", "test_resuming")  # files
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files come first, so that none is begun when the others have ended."""
+    items.sort(key=lambda item: item.path.stem not in SLOW)
+
+
 @pytest.fixture(autouse=True)
 def shapes_are_checked() -> None:
     shapes.begin()

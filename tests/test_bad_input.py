@@ -717,6 +717,9 @@ def test_records_of_checkpoints(
     assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
 
 
+LEFT_OUT = "Checkpoint translator is damaged: manifest.json leaves out"
+
+
 def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A pipe or a device that never ends is not waited for, and a manifest names nothing elsewhere."""
     path = place / "translator"
@@ -730,7 +733,7 @@ def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         make()
         repair(path)
         sentence = refusal(capsys, "inspect translator")
-        assert sentence == "Checkpoint translator is damaged: model.safetensors cannot be read; use another one."
+        assert sentence == f"{LEFT_OUT} model.safetensors; use another one."
         if (path / "model.safetensors").is_dir():
             (path / "model.safetensors").rmdir()
             (path / "model.safetensors").touch()
@@ -744,7 +747,7 @@ def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     (path / JOINT).unlink()
     os.mkfifo(path / JOINT)
     repair(path)
-    assert refusal(capsys, TRANSLATE) == f"translator/{JOINT} is not a vocabulary file of seqtool."
+    assert refusal(capsys, TRANSLATE) == f"{LEFT_OUT} {JOINT}; use another one."
 
 
 def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

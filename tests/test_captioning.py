@@ -281,7 +281,7 @@ def test_an_old_checkpoint_is_not_gone_on_with(place: Path, capsys: pytest.Captu
         data=found.data,
         vocabularies=list(found.path.glob("*.vocabulary")),
     )
-    assert run("train", "run=old", "train.resume=true") == 2
+    assert run("train", "run=old", "train.resume=true", "train.epochs=2") == 2
     assert "was made by another version of seqtool" in capsys.readouterr().err
 
 
