@@ -281,7 +281,7 @@ def changed(line: str, draw: random.Random) -> str:
 
 def unlike(before: Any, after: Any) -> int:
     """How many values of a record are missing or different afterwards, not counting additional ones, nor the ends of
-    intervals, which at first were drawn anew for a comparison with a baseline.
+    intervals: early versions drew other resamples for a comparison with a baseline.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         return sum(unlike(value, after.get(name)) for name, value in before.items() if name not in ("low", "high"))

@@ -12,6 +12,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
+from seqtool.decoding import forced
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force, read_prefix
@@ -148,6 +149,22 @@ def test_attention_is_that_of_forced_decoding(any_model: Any) -> None:
             width = len(sentence) + 1
             assert torch.allclose(h.attention[:, :width], forced.attention[: len(h.attention), :width], atol=1e-5)
     assert len(lengths) > 2
+
+
+def test_a_long_prefix_is_read_in_pieces(any_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.tensor([[4 + (i + j) % 7 for j in range(5)] for i in range(len(SENTENCES))])
+    found = []
+    for size in (1000, 2):
+        monkeypatch.setattr(forced, "AT_ONCE", size)
+        with torch.inference_mode():
+            memory, state = any_model.encode(make_source(SENTENCES))
+            state, prefix = read_prefix(any_model, memory, state, tokens)
+            logits = any_model.step(memory, state, prefix.tokens[:, -1]).logits
+            found.append((logits, prefix.attention))
+    (whole, attention), (pieces, in_pieces) = found
+    assert torch.allclose(pieces, whole, rtol=1e-5, atol=1e-5)
+    assert (attention is None) == (in_pieces is None)
+    assert attention is None or torch.allclose(in_pieces, attention, atol=1e-6)
 
 
 def test_sampling_goes_on_from_a_prefix(any_model: Any) -> None:

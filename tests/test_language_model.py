@@ -236,6 +236,9 @@ def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run("generate", *common, "input=prompts.txt", "stop=.", "top_k=1") == 0
     lines = capsys.readouterr().out.split("-" * 20 + "\n")
     assert [line[:7] for line in lines] == ["the cat", "the dog"] and "." not in "".join(lines)
+    Path("prompts.txt").write_text("x" * 100_001)
+    assert run("generate", *common, "input=prompts.txt") == 2
+    assert "A prompt has 100,001 tokens, more than 100,000: shorten it." in capsys.readouterr().err
     Path("prompts.txt").write_text("")
     assert (run("generate", *common, "input=prompts.txt"), capsys.readouterr().out) == (0, "")
     assert run("generate", *common) == 0 and len(capsys.readouterr().out.rstrip("\n")) >= 39  # without a prompt

@@ -512,7 +512,7 @@ def test_gradient_flow_is_drawn_at_the_end_of_every_run(
     assert (place / "runs/r/gradient_flow.png").stat().st_size > 5000
 
 
-def test_fine_tuning_starts_from_the_other_run(place: Path) -> None:
+def test_fine_tuning_starts_from_the_other_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(*BAHDANAU, "run=first", "train.steps=20", "train.minutes=null") == 0
     assert (
         train(
@@ -527,6 +527,9 @@ def test_fine_tuning_starts_from_the_other_run(place: Path) -> None:
         == 0
     )
     assert all(torch.equal(tensor, weights("second")[name]) for name, tensor in weights("first").items())
+    assert train(*BAHDANAU, "run=third", "init_from=runs/first", "model.embedding=7") == 2
+    sizes = checkpoint.find(Path("runs/first")).config["model"]
+    assert f" Its model has model.embedding={sizes['embedding']} model.cell=" in capsys.readouterr().err
 
 
 def test_pretrained_vectors(place: Path) -> None:

@@ -97,8 +97,8 @@ class Sweep:
 
     def _check_outputs(self, config: DictConfig) -> None:
         """Raise InputError if the job would replace a file that an earlier one has written."""
-        for name in OUTPUTS:
-            path = plain(config).get(name)
+        settings = plain(config)
+        for name, path in ((name, settings.get(name)) for name in OUTPUTS):
             if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
                 continue
             place = Path(path).resolve()

@@ -49,7 +49,7 @@ def sample(
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)
-    token, drawn_ids = known[:, -1], []
+    token, new = known[:, -1], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
     log_p = torch.zeros(n * samples, device=device)
@@ -60,7 +60,7 @@ def sample(
         p = _truncated(log_each / temperature, top_k, top_p)
         token = categorical(p, uniforms[:, length - 1]).masked_fill(over, PAD)
         log_p = log_p + log_each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
-        drawn_ids.append(token)
+        new.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
         over = over | (token == EOS) | (limit == length)
@@ -68,7 +68,7 @@ def sample(
             over = over | torch.tensor(each(token.tolist()), device=device)
         if bool(over.all()):
             break
-    ids = torch.cat([known, *(one[:, None] for one in drawn_ids)], 1)[:, 1:].tolist()
+    ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
 

@@ -79,7 +79,7 @@ def check_optimisation(optim: Config, schedule: Config) -> None:
     """Raise InputError for settings that `make_optimisation`, or the first step, would refuse for any parameters."""
     make_schedule(plain(schedule))
     settings = plain(optim)
-    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # some optimisers are so only there
+    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # `capturable` needs parameters on a GPU
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
     parameter.grad = torch.zeros_like(parameter)
     optimiser = make_optimiser(settings, [parameter])

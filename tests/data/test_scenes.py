@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from PIL import Image, ImageChops
 from scene_captions import Kind, is_true, named, object_words, parse, read_scenes, recall
 
+from seqtool.data.cache import is_cache
 from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
 from seqtool.data.corpora.scenes import SPLITS, Scenes, generate
 from seqtool.data.digests import Digests
@@ -437,6 +438,7 @@ def test_every_picture_is_recorded_and_synced(tmp_path: Path, monkeypatch: pytes
     found = {str(path.relative_to(place)): path.stat().st_size for path in place.rglob("*") if path.is_file()}
     assert summary["files"] == {name: size for name, size in found.items() if name != "summary.json"}
     assert "train/00000.png" in found and len(synced) == len(found)
+    assert not is_cache(place)
     summary["files"] = {"captions.jsonl": found["captions.jsonl"], "train": 4096, "valid": 4096, "test": 4096}
     (place / "summary.json").write_text(json.dumps(summary))
     monkeypatch.setattr("seqtool.data.corpora.scenes.render", pytest.fail)
