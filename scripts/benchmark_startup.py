@@ -1,0 +1,56 @@
+#!/usr/bin/env python
+"""How long a command takes before it works: `--help` and the translation of one sentence, as whole processes.
+
+    bash scripts/quickstart.sh
+    python scripts/benchmark_startup.py runs/quickstart --output results/startup.json
+
+The limit of a translation is `python -c "import torch"`, in turn with it.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import benchmarking
+
+SENTENCE = "I have a big cat but a small house."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a translator's run")
+    parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    seqtool = [sys.executable, "-m", "seqtool"]
+    commands = {
+        "import torch": [sys.executable, "-c", "import torch"],
+        "one translation": [*seqtool, "translate", f"checkpoint={arguments.checkpoint}"],
+        "--help": [*seqtool, "--help"],
+    }
+    systems = {name: partial(seconds, command) for name, command in commands.items()}
+    benchmarking.in_turn(systems, 1)  # from a cold disk
+    found = benchmarking.in_turn(systems, arguments.repeats)
+    medians = {name: round(median, 3) for name, median in benchmarking.medians(found).items()}
+    record = {
+        "machine": benchmarking.machine(1),
+        "seconds, medians": medians,
+        "one translation / import torch": round(medians["one translation"] / medians["import torch"], 3),
+        "all turns": {name: [round(one, 3) for one in values] for name, values in found.items()},
+    }
+    for name in ("seconds, medians", "one translation / import torch"):
+        print(f"{name}: {record[name]}")
+    benchmarking.write(record, arguments.output)
+
+
+def seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, input=SENTENCE, text=True, check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
