@@ -65,7 +65,7 @@ class CaptionWriter(Writer[Caption]):
 
     def __init__(self, settings: CaptionSettings, captioner: Captioner) -> None:
         super().__init__(settings, captioner)
-        if self.format == "coco" and not self.single:
+        if self.format == "coco" and not self.single():
             raise InputError("format=coco has one caption an image: leave n_best out, or choose format=jsonl.")
         self.captioner = captioner
         self.results: list[dict[str, Any]] = []  # COCO's format is one JSON list

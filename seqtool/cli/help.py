@@ -17,6 +17,7 @@ SUMMARIES = {
     "translate": "translate lines of text, from a file or standard input",
     "caption": "describe images",
     "generate": "write text with a language model",
+    "score": "how likely given translations or texts are to a model",
     "eval": "score a checkpoint on a test set, or hypotheses against references",
     "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
 }
@@ -46,6 +47,10 @@ seqtool caption checkpoint=runs/captions images=list.txt format=coco output=resu
 seqtool generate checkpoint=runs/text prompt="Once upon a time"
 seqtool generate checkpoint=runs/text n=3 temperature=0.7 max_length=1000 stop=[".","?"]
 seqtool generate checkpoint=runs/text input=prompts.txt output=texts.jsonl format=jsonl""",
+    "score": """
+seqtool score checkpoint=runs/first sources=input.txt references=output.txt
+seqtool score checkpoint=runs/first sources=input.txt references=output.txt format=jsonl plot=alignments
+seqtool score checkpoint=runs/text references=texts.txt   # of a language model""",
     "eval": """
 seqtool eval checkpoint=runs/first split=test
 seqtool eval hypotheses=output.txt references=first.txt,second.txt

@@ -4,12 +4,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.models.tokens import UNK
+from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translation, Translator
 from seqtool.predict.writing import OutputSettings, Writer
@@ -19,11 +20,19 @@ from seqtool.view import plots
 
 
 @dataclass
-class TranslateSettings(OutputSettings):
+class AlignedSettings(OutputSettings):
+    """Those of commands that write alignments."""
+
+    alignments: str | None
+
+    need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot")
+
+
+@dataclass
+class TranslateSettings(AlignedSettings):
     """The settings of configs/translate.yaml for input and output."""
 
     input: str | None
-    alignments: str | None
     replace_unknown: bool
 
     need_attention = ("alignments", "plot", "replace_unknown")
@@ -41,8 +50,8 @@ def translate(config: DictConfig) -> None:
         writer.write_all()
 
 
-class TranslationWriter(Writer[Translation]):
-    """Translates lines and writes them, with alignments and plots on request."""
+class AlignedWriter(Writer[Translation]):
+    """Writes translations, with alignments and plots on request."""
 
     unit = "line"
     keys = "source", "translations"
@@ -50,17 +59,34 @@ class TranslationWriter(Writer[Translation]):
     ranked = "{number} ||| {text} ||| {score:.6f}"  # Moses' n-best lists, with sentences numbered from 0
     separator = " ||| "
 
+    def __init__(self, settings: AlignedSettings, predictor: Predictor) -> None:
+        super().__init__(settings, predictor)
+        self.alignments = settings.alignments
+        self.links: TextIO | None = None
+
+    def open(self, stack: ExitStack) -> None:
+        super().open(stack)
+        if self.alignments is not None:
+            self.links = self.file(self.alignments, stack)
+
+    def write(self, source: str, n_best: Sequence[Translation]) -> None:
+        super().write(source, n_best)
+        best = n_best[0]
+        if self.links is not None:
+            self.links.write(format_pharaoh(best.alignment or set()) + "\n")
+        if self.plot is not None and (matrix := best.word_attention) is not None and matrix.size:
+            file = self.plot / f"alignment-{self.count:04d}.png"
+            plots.alignment(matrix, best.source_words, best.words, file)
+
+
+class TranslationWriter(AlignedWriter):
+    """Translates lines and writes them."""
+
     def __init__(self, settings: TranslateSettings, translator: Translator) -> None:
         super().__init__(settings, translator)
         self.settings = settings
         self.translator = translator
-        self.links: TextIO | None = None
         self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
-
-    def open(self, stack: ExitStack) -> None:
-        super().open(stack)
-        if self.settings.alignments is not None:
-            self.links = self.file(self.settings.alignments, stack)
 
     def shows_progress(self) -> bool:
         """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
@@ -96,12 +122,3 @@ class TranslationWriter(Writer[Translation]):
         for stream in filter(None, (self.out, self.links)):
             stream.flush()
         bar.update(last - bar.n)
-
-    def write(self, source: str, n_best: Sequence[Translation]) -> None:
-        super().write(source, n_best)
-        best = n_best[0]
-        if self.links is not None:
-            self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None and (matrix := best.word_attention) is not None and best.words:
-            file = self.plot / f"alignment-{self.count:04d}.png"
-            plots.alignment(matrix, best.source_words, best.words, file)

@@ -37,13 +37,16 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"])
 
 @torch.no_grad()
 def force(step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"]) -> list[Hypothesis]:
-    """Forced decoding: the probability of given targets (ids: BOS … EOS, then padding), and the attention."""
-    log_p = torch.zeros(len(targets), device=targets.device)
-    alphas = []
+    """Forced decoding: the probability of given targets (ids: BOS … EOS, then padding), token by token, and the
+    attention.
+    """
+    gains, alphas = [], []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
         logits, state, alpha = step(memory, state, token)
         gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
-        log_p = log_p + gain.masked_fill(following == PAD, 0.0)
+        gains.append(gain.masked_fill(following == PAD, 0.0))
         if alpha is not None:
             alphas.append(alpha)
-    return hypotheses(targets[:, 1:].tolist(), torch.stack(alphas, 1) if alphas else None, log_p)
+    log_p = torch.stack(gains, 1).cpu()
+    found = hypotheses(targets[:, 1:].tolist(), torch.stack(alphas, 1) if alphas else None, log_p.sum(1))
+    return [one._replace(log_p=row[: len(one.tokens) + one.ended]) for one, row in zip(found, log_p, strict=True)]

@@ -19,7 +19,7 @@ class Hypothesis(NamedTuple):
 
     tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
     was ranked by; attention: a row for each token and, if it ended, one for EOS, or None; ended: whether with EOS,
-    not by reaching the maximum length.
+    not by reaching the maximum length; log_p: that of each token, EOS included, of given texts (`forced.force`).
 
     If it was decoded from a prefix, tokens and attention include the prefix's; log_probability and score count only
     what follows.
@@ -30,6 +30,7 @@ class Hypothesis(NamedTuple):
     score: float
     attention: Float[Tensor, "T S"] | None
     ended: bool
+    log_p: Float[Tensor, "T"] | None = None
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:

@@ -141,6 +141,18 @@ class Generator(Predictor):
                 progress(chunk.shape[1] - 1)
         return np.concatenate(parts)
 
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Continuation]:
+        """Each text begins anew; none has an end of its own."""
+        if sources is not None:
+            raise InputError("A language model has no sources: leave sources= out.")
+        found = []
+        for text in texts:
+            tokens = self.target_vocabulary.encode(text)
+            log_p = (-self.nats(tokens, lambda _: None)).tolist()
+            pieces, total = [self.target_vocabulary.piece(token) for token in tokens], math.fsum(log_p)
+            found.append(Continuation(text, total, total, pieces, None, ended=False, log_probabilities=log_p))
+        return found
+
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
         settings, known = self.settings, self.target_vocabulary
         drafts = [Draft(settings.stop or [], told) for _ in uniforms]

@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -48,6 +48,7 @@ class Prediction:
     pieces: list[str]
     attention: NDArray[np.float32] | None
     ended: bool
+    log_probabilities: list[float] | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
@@ -60,6 +61,7 @@ class Prediction:
             pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
             attention=None if attention is None else attention[:length, :positions].float().cpu().numpy(),
             ended=hypothesis.ended,
+            log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             **others,
         )
 
@@ -109,7 +111,7 @@ class Predictor(ABC):
     def decoding(cls) -> dict[str, Any]:
         """The default settings for decoding and for the machine."""
         written = defaults(cls.command)
-        return {field.name: written[field.name] for field in (*fields(cls.schema), *fields(MachineSettings))}
+        return {one.name: written[one.name] for one in (*fields(cls.schema), *fields(MachineSettings))}
 
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
@@ -128,7 +130,7 @@ class Predictor(ABC):
         ensemble do not go together.
         """
         merged = {**cls.decoding(), **settings}
-        machine = typed(MachineSettings, {field.name: merged.pop(field.name) for field in fields(MachineSettings)})
+        machine = typed(MachineSettings, {one.name: merged.pop(one.name) for one in fields(MachineSettings)})
         chosen = typed(cls.schema, merged)
         set_threads(machine.threads)
         keep_memory()
@@ -155,6 +157,10 @@ class Predictor(ABC):
             trust=trust,
             **members[0].vocabularies,
         )
+
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> Sequence[Prediction]:
+        """The given texts as if they had been written for the sources, or for nothing where None."""
+        raise InputError(f"{self.checkpoints[0]} describes images: score takes translation and language models.")
 
     @classmethod
     def read(cls, found: Checkpoint) -> Member:

@@ -137,6 +137,11 @@ class Translator(Predictor):
             for one, source in zip(found, sources, strict=True)
         ]
 
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Translation]:
+        if sources is None:
+            raise InputError("A translation model scores pairs: name the file of their sources, sources=FILE.")
+        return self.forced(sources, texts)
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]

@@ -35,12 +35,13 @@ class OutputSettings:
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
-        """A command's settings apart from those of decoding; InputError for an unknown format."""
+        """A command's settings apart from those of decoding."""
         others = {"checkpoint", "trust", *predictor.decoding()}
-        settings = typed(cls, {str(name): value for name, value in config.items() if name not in others})
-        if settings.format not in cls.formats:
-            raise InputError(f"Unknown format '{settings.format}'; choose from {', '.join(cls.formats)}.")
-        return settings
+        return typed(cls, {str(name): value for name, value in config.items() if name not in others})
+
+    def __post_init__(self) -> None:
+        if self.format not in self.formats:
+            raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(self.formats)}.")
 
 
 class Writer(ABC, Generic[P]):
@@ -61,7 +62,7 @@ class Writer(ABC, Generic[P]):
         if asked and not predictor.attends:
             raise InputError(f"{asked[0]}=… needs a model with attention; this one has a fixed context.")
         self.output, self.format = settings.output, settings.format
-        self.single = predictor.settings.n_best == 1
+        self.predictor = predictor
         self.command = predictor.command
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
@@ -92,7 +93,13 @@ class Writer(ABC, Generic[P]):
         return distributed.is_first() and not (self.output is None and sys.stdout.isatty())
 
     def progress(self, total: int | None) -> tqdm:
-        return progress_bar(total=total, unit=self.unit, description=self.command, shown=self.shows_progress())
+        return progress_bar(
+            total=total, unit=self.unit, description=self.predictor.command, shown=self.shows_progress()
+        )
+
+    def single(self) -> bool:
+        """Whether each source has one hypothesis."""
+        return bool(self.predictor.settings.n_best == 1)
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
         self.out.write(self.text(source, n_best))
@@ -103,7 +110,7 @@ class Writer(ABC, Generic[P]):
         if self.format == "jsonl":
             record = dict(zip(self.keys, (source, [one.record() for one in n_best]), strict=True))
             return json.dumps(record, ensure_ascii=False) + "\n"
-        if self.single:
+        if self.single():
             return self.best.format(source=source, text=n_best[0].text) + "\n"
         lines = []
         for one in n_best:

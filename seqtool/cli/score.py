@@ -1,0 +1,111 @@
+"""`seqtool score`: how likely given texts are to a model."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from omegaconf import DictConfig
+
+import seqtool
+from seqtool.cli.translate import AlignedSettings, AlignedWriter
+from seqtool.errors import InputError
+from seqtool.models.tokens import UNK
+from seqtool.predict.predictor import Predictor
+from seqtool.predict.reading import count_lines, windows
+from seqtool.runtime import distributed
+from seqtool.runtime.classes import modules
+from seqtool.runtime.devices import MachineSettings
+from seqtool.runtime.outputs import check_outputs
+from seqtool.settings import names, typed
+
+AT_ONCE = 1000  # lines
+END = "<end>"
+
+
+@dataclass
+class ScoreSettings(AlignedSettings):
+    """The settings of configs/score.yaml for input and output."""
+
+    sources: str | None
+    references: str
+
+    def inputs(self) -> dict[str, str]:
+        """The files that are read, by setting."""
+        given = {"sources": self.sources, "references": self.references}
+        return {name: path for name, path in given.items() if path is not None}
+
+    def count(self) -> int:
+        """The lines of each input. Raises InputError for files of different lengths, or if there are no lines."""
+        (name, count), *others = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
+        for other, lines in others:
+            if lines != count:
+                raise InputError(f"{name} has {count:,} lines but {other} has {lines:,}: they must go together.")
+        if not count:
+            raise InputError(f"{name} is empty: it must have one text a line.")
+        return count
+
+
+def score(config: DictConfig) -> None:
+    """Score lines; only their scores go to standard output."""
+    of_the_model = {"precision": config.precision} | {one.name: config[one.name] for one in fields(MachineSettings)}
+    settings = typed(ScoreSettings, {one.name: config[one.name] for one in fields(ScoreSettings)})
+    check_outputs(
+        {"output": settings.output, "alignments": settings.alignments},
+        ((f"{name}={path}", path) for name, path in settings.inputs().items()),
+    )
+    with distributed.group():
+        if distributed.is_first():
+            total = settings.count()
+            model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+            with ScoreWriter(settings, model).opened() as writer:
+                writer.write_all(total)
+
+
+class ScoreWriter(AlignedWriter):
+    """Scores pairs, or texts, and writes the log-probability of each."""
+
+    def __init__(self, settings: ScoreSettings, predictor: Predictor) -> None:
+        super().__init__(settings, predictor)
+        self.settings, self.command = settings, "score"
+        self.nats, self.tokens = 0.0, 0
+        self.unknown = 0  # words or pieces of the references that the model does not know
+
+    def write_all(self, total: int) -> None:
+        with self.progress(total) as bar:
+            for sources, texts in self._windows():
+                known = self.predictor.target_vocabulary.encode_batch(texts)
+                self.unknown += sum(ids.count(UNK) for ids in known)
+                found: Sequence[Any] = self.predictor.given(sources, texts)
+                for source, one in zip(sources or [""] * len(texts), found, strict=True):
+                    self.write(source, [one])
+                bar.update(len(texts))
+        if not self.tokens:
+            raise InputError(f"references={self.settings.references} has only empty lines: there is nothing to score.")
+        print(
+            f"{self.count:,} lines, {self.tokens:,} tokens: {-self.nats / self.tokens:.4f} nats a token, "
+            f"perplexity {math.exp(-self.nats / self.tokens):.2f}",
+            file=sys.stderr,
+        )
+        if self.unknown:
+            print(f"The model does not know {self.unknown:,} words or pieces of the references.", file=sys.stderr)
+
+    def text(self, source: str, n_best: Sequence[Any]) -> str:
+        (found,) = n_best
+        self.nats, self.tokens = self.nats + found.log_probability, self.tokens + len(found.log_probabilities or ())
+        if self.format == "text":
+            return f"{found.log_probability:.4f}\n"
+        record: dict[str, Any] = {} if self.settings.sources is None else {"source": source}
+        record |= {name: value for name, value in found.record().items() if name not in ("score", "ended")}
+        record["tokens"] = [*found.pieces, END] if found.ended else found.pieces
+        record["log_probabilities"] = [round(one, 6) for one in found.log_probabilities or ()]
+        return json.dumps(record, ensure_ascii=False) + "\n"
+
+    def _windows(self) -> Iterator[tuple[list[str] | None, list[str]]]:
+        texts = windows(self.settings.references, AT_ONCE)
+        if self.settings.sources is None:
+            yield from ((None, window) for window in texts)
+        else:
+            yield from zip(windows(self.settings.sources, AT_ONCE), texts, strict=True)

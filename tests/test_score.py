@@ -1,0 +1,124 @@
+"""`score`: the probabilities of given pairs and texts."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.predict.generator import Generator
+from seqtool.predict.translator import Translator
+from seqtool.runtime.files import config_directory
+
+SOURCES = ["I have a big cat.", "", "She sees the house, but not the dogs."]
+TARGETS = ["Tengo un gato grande.", "No.", ""]
+COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.steps=2"]
+PAIRS = ["sources=sources.txt", "references=targets.txt", "device=cpu", "threads=1"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with two translators, one of them without attention, a language model and a captioner."""
+    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+        pairs = [
+            *COMMON,
+            "data.train=200",
+            "data.valid=5",
+            "data.test=5",
+            "data.vocabulary.size=200",
+            "model.embedding=8",
+        ]
+        sizes = [f"model.{one}=8" for one in ("encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        assert run("train", *pairs, *sizes, "run=attend") == 0
+        assert run("train", *pairs, "model=sutskever", "model.hidden=8", "model.layers=1", "run=fixed") == 0
+        Path("text.txt").write_text("the cat sees the dog\n" * 50)
+        text = ["data=text", "data.train=text.txt", "model=language_model", "model.embedding=8", "model.hidden=8"]
+        assert run("train", *COMMON, *text, "run=text") == 0
+        for name, lines in (("sources", SOURCES), ("targets", TARGETS)):
+            Path(f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+        yield Path.cwd()
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
+
+
+@pytest.mark.parametrize("checkpoint", ["runs/attend", "runs/fixed", "runs/attend,runs/fixed"])
+def test_pairs_are_scored_as_forced_decoding_scores_them(
+    place: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line by line and token by token, for one model and for an ensemble."""
+    translator = seqtool.load(checkpoint.split(","), device="cpu")
+    assert isinstance(translator, Translator)
+    expected = translator.score(SOURCES, TARGETS)
+    assert run("score", f"checkpoint={checkpoint}", *PAIRS) == 0
+    captured = capsys.readouterr()
+    assert [float(line) for line in captured.out.splitlines()] == pytest.approx(expected, abs=1e-4)
+    assert run("score", f"checkpoint={checkpoint}", *PAIRS, "format=jsonl") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["source"] for one in records] == SOURCES
+    for record, target, log_p in zip(records, TARGETS, expected, strict=True):
+        assert record["tokens"] == [*translator.target_vocabulary.pieces(target), "<end>"]
+        assert len(record["log_probabilities"]) == len(record["tokens"])
+        assert sum(record["log_probabilities"]) == pytest.approx(log_p, abs=1e-4)
+        assert record["log_probability"] == pytest.approx(log_p, abs=1e-6)
+    tokens = sum(len(one["tokens"]) for one in records)
+    nats = -sum(expected) / tokens
+    assert f"3 lines, {tokens} tokens: {nats:.4f} nats a token, perplexity {math.exp(nats):.2f}" in captured.err
+
+
+def test_alignments_of_given_pairs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["alignments=links.txt", "plot=pictures", "output=scores.jsonl", "format=jsonl"]
+    assert run("score", "checkpoint=runs/attend", *PAIRS, *files) == 0
+    assert capsys.readouterr().out == ""
+    records = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
+    links = Path("links.txt").read_text().splitlines()
+    assert [one["alignment"] for one in records] == links and links[0].count("-") == 5 and links[2] == ""
+    assert [one.name for one in Path("pictures").iterdir()] == ["alignment-0001.png"]
+
+
+def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each begins anew, and has no end; what the model does not know is said."""
+    texts = ["the cat", "", "x dog"]
+    Path("texts.txt").write_text("\n".join(texts) + "\n")
+    generator = seqtool.load("runs/text", device="cpu")
+    assert isinstance(generator, Generator)
+    expected = [-generator.nats(generator.target_vocabulary.encode(one), lambda _: None) for one in texts]
+    assert run("score", "checkpoint=runs/text", "references=texts.txt", "format=jsonl", "device=cpu") == 0
+    captured = capsys.readouterr()
+    records = [json.loads(line) for line in captured.out.splitlines()]
+    assert [one["text"] for one in records] == texts and "source" not in records[0]
+    for record, log_p in zip(records, expected, strict=True):
+        assert np.allclose(record["log_probabilities"], log_p, atol=1e-5)
+        assert record["log_probability"] == pytest.approx(log_p.sum(), abs=1e-5)
+    assert "3 lines, 12 tokens" in captured.err and "does not know 1 " in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("checkpoint=runs/attend references=targets.txt", "name the file of their sources, sources=FILE."),
+        ("checkpoint=runs/text references=targets.txt sources=sources.txt", "leave sources= out."),
+        ("checkpoint=runs/attend references=text.txt sources=sources.txt", "sources.txt has 3 lines but references="),
+        ("checkpoint=runs/attend references=empty.txt sources=empty.txt", "is empty: it must have one text a line."),
+        ("checkpoint=runs/text references=blank.txt", "has only empty lines: there is nothing to score."),
+        ("checkpoint=runs/attend references=none.txt sources=sources.txt", "none.txt"),
+        ("checkpoint=runs/fixed references=targets.txt sources=sources.txt plot=x", "needs a model with attention"),
+        ("checkpoint=runs/text references=text.txt format=json", "Unknown format 'json'; choose from text, jsonl."),
+        ("checkpoint=runs/text references=text.txt output=text.txt", "is the same file as references=text.txt"),
+        ("checkpoint=runs/text references=text.txt beam=2", "beam"),
+        ("references=text.txt", "score needs checkpoint=…"),
+    ],
+)
+def test_what_cannot_be_scored(place: Path, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.txt").write_text("")
+    Path("blank.txt").write_text("\n\n")
+    before = sorted(place.iterdir())
+    assert run("score", *arguments.split()) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(place.iterdir()) == before
