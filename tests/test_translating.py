@@ -103,6 +103,56 @@ def test_the_least_length_holds_for_a_short_source_too(place: Path) -> None:
     assert all(len(best.pieces) >= 49 for (best,) in translator.hypotheses(["I see.", "I have a big cat."]))
 
 
+@pytest.mark.parametrize("checkpoint", ["runs/attend", "runs/attend,runs/fixed"])
+@pytest.mark.parametrize("settings", [{"beam": 4}, {"sample": True, "top_k": 5}], ids=["beam", "sample"])
+def test_a_translation_begins_as_it_is_asked_to(
+    place: Path, sentences: list[str], checkpoint: str, settings: dict[str, Any]
+) -> None:
+    """It has the probability that forced decoding gives to what follows, however the others of its batch begin."""
+    translator = seqtool.load(checkpoint.split(","), device="cpu", max_length=30, **settings)
+    assert isinstance(translator, Translator)
+    prefixes = ["", "El", "La casa", "Tengo un gato grande y", "No"] * 4
+    found = [one for (one,) in translator.hypotheses(sentences[:20], prefixes=prefixes)]
+    assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes, strict=True))
+    encode, compared = translator.target_vocabulary.pieces, 0
+    for sentence, prefix, one in zip(sentences, prefixes, found, strict=False):
+        assert one.pieces[: len(encode(prefix))] == encode(prefix) and len(one.pieces) < 31
+        if one.ended and encode(one.text) == one.pieces:
+            (forced,) = translator.forced([sentence], [one.text])
+            assert forced.log_probabilities is not None
+            rest = sum(forced.log_probabilities[len(encode(prefix)) :])
+            assert rest == pytest.approx(one.log_probability, abs=1e-3)
+            compared += 1
+    assert compared >= 10
+    if not settings.get("sample"):
+        for i in (1, 3):
+            assert translator.hypotheses([sentences[i]], prefixes=[prefixes[i]])[0][0].text == found[i].text
+
+
+def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, lines in (("three", "El\n\nNo\n"), ("two", "El\nNo\n"), ("input", "I see.\nShe sees.\n\n")):
+        (place / f"{name}.txt").write_text(lines)
+    command = ["translate", "checkpoint=runs/attend", "device=cpu"]
+    assert run(*command, "input=input.txt", "prefix=three.txt") == 0
+    written = capsys.readouterr().out
+    first, second, third = written.splitlines()
+    assert first.startswith("El") and second and third == ""
+    stdin(b"I see.\nShe sees.\n\n")
+    assert run(*command, "prefix=three.txt") == 0
+    assert capsys.readouterr().out == written
+    for arguments, message in (
+        (["input=input.txt", "prefix=two.txt"], "prefix=two.txt has 2 lines but the input has 3: give each one."),
+        (["input=input.txt", "prefix=none.txt"], "none.txt does not exist."),
+        (["input=input.txt", "prefix=three.txt", "output=three.txt"], "is the same file as prefix=three.txt"),
+        (["input=input.txt", "prefix=three.txt", "max_length=2"], "but a translation has at most max_length=2"),
+    ):
+        assert run(*command, *arguments) == 2
+        assert message in capsys.readouterr().err
+    stdin(b"I see.\nShe sees.\n\n")
+    assert run(*command, "prefix=two.txt") == 2
+    assert "prefix=two.txt has only 2 lines: the input has 3 or more." in capsys.readouterr().err
+
+
 def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """From a pipe and from a file alike."""
     stdin(b"")

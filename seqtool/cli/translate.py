@@ -4,17 +4,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import format_pharaoh
+from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translation, Translator
 from seqtool.predict.writing import OutputSettings, Writer
 from seqtool.runtime import distributed
+from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs
 from seqtool.view import plots
 
@@ -33,6 +37,7 @@ class TranslateSettings(AlignedSettings):
     """The settings of configs/translate.yaml for input and output."""
 
     input: str | None
+    prefix: str | None
     replace_unknown: bool
 
     need_attention = ("alignments", "plot", "replace_unknown")
@@ -40,6 +45,28 @@ class TranslateSettings(AlignedSettings):
     def read(self) -> Iterator[tuple[str, str | int]]:
         """The name, for messages, of the file that lines come from, and its path or descriptor."""
         yield ("standard input", sys.stdin.fileno()) if self.input is None else (f"input={self.input}", self.input)
+        if self.prefix is not None:
+            yield f"prefix={self.prefix}", self.prefix
+
+    def lines(self, size: int) -> Iterator[tuple[list[str], list[str] | None]]:
+        """The lines to translate, at most `size` at once, and how their translations begin.
+
+        Raises InputError if there are not as many prefixes as lines; those left over where the input is a pipe or a
+        terminal are not used.
+        """
+        if self.prefix is None:
+            yield from ((lines, None) for lines in windows(self.input, size))
+            return
+        prefixes, before = count_lines(self.prefix), 0
+        if is_file(self.input) and prefixes != (count := count_lines(self.input)):
+            raise InputError(f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give each one.")
+        beginnings = read_lines(Path(self.prefix), may_be_empty=True)
+        for lines in windows(self.input, size):
+            before += len(lines)
+            given = list(islice(beginnings, len(lines)))
+            if len(given) < len(lines):
+                raise InputError(f"prefix={self.prefix} has only {prefixes:,} lines: the input has {before:,} or more.")
+            yield lines, given
 
 
 def translate(config: DictConfig) -> None:
@@ -96,8 +123,8 @@ class TranslationWriter(AlignedWriter):
     def write_all(self) -> None:
         file, size = self.settings.input, 32 * self.translator.settings.at_once
         with self.progress(count_lines(file) if self.shows_progress() else None) as bar:
-            for lines in distributed.each_from_first(windows(file, size)):
-                self.write_window(lines, bar)
+            for lines, prefixes in distributed.each_from_first(self.settings.lines(size)):
+                self.write_window(lines, prefixes, bar)
         if self.unknown and distributed.is_first():
             print(
                 f"The model does not know {self.unknown:,} words or pieces of the input, "
@@ -105,7 +132,7 @@ class TranslationWriter(AlignedWriter):
                 file=sys.stderr,
             )
 
-    def write_window(self, lines: Sequence[str], bar: Any) -> None:
+    def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
         self.translator.warn_of_long(lines, first=self.count + 1)
         unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
         self.unknown += sum(unknown)
@@ -113,6 +140,7 @@ class TranslationWriter(AlignedWriter):
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,
+            prefixes=prefixes,
             attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
             replace_unknown=settings.replace_unknown,
             progress=lambda done: bar.update(min(size * done, last - bar.n)),

@@ -9,6 +9,7 @@ import torch
 
 from seqtool.data.batches import make_source
 from seqtool.decoding.beam_search import beam_search
+from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
@@ -45,15 +46,19 @@ def decode(
     *,
     device: torch.device,
     numbers: Sequence[int] | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
     keep_attention: bool,
     progress: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses for each source, in the order given; several processes share out the batches.
 
-    `numbers`, one per source (by default its row), seed the sampling. After each batch `progress` is called with the
-    number of sources that this process has just finished.
+    `numbers`, one per source (by default its row), seed the sampling. `prefixes`: with what ids each output begins, all
+    of one length, which counts as part of the output's. After each batch `progress` is called with the number of
+    sources that this process has just finished.
     """
     penalty = length_penalty(settings.length_penalty, settings.length_alpha)
+    known = len(prefixes[0]) if prefixes else 0
+    minimum = max(1, settings.min_length - known)
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
         maximum = [settings.max_length] * len(rows)
@@ -62,6 +67,10 @@ def decode(
         with torch.inference_mode(), autocast(device, settings.precision), onednn():
             source = sources.batch(rows).to(device)
             memory, state = model.encode(source)
+            maximum, prefix = [max(1, most - known) for most in maximum], None
+            if prefixes:
+                tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
+                state, prefix = read_prefix(model, memory, state, tokens)
             if settings.sample:
                 uniforms = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
                 drawn = sample(
@@ -70,11 +79,12 @@ def decode(
                     state,
                     uniforms=torch.from_numpy(uniforms).float(),
                     maximum=maximum,
-                    minimum=settings.min_length,
+                    minimum=minimum,
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
                     keep_attention=keep_attention,
+                    prefix=prefix,
                 )
                 found = [sorted(some, key=lambda one: (not one.ended, -one.log_probability)) for some in drawn]
             else:
@@ -84,12 +94,13 @@ def decode(
                     state,
                     beam=settings.beam,
                     maximum=maximum,
-                    minimum=settings.min_length,
+                    minimum=minimum,
                     n_best=settings.n_best,
                     penalty=penalty,
                     coverage=settings.coverage_penalty,
                     mask=source.mask if isinstance(source, Source) else None,
                     keep_attention=keep_attention,
+                    prefix=prefix,
                 )
         if progress is not None:
             progress(len(rows))

@@ -73,12 +73,14 @@ class Translator(Predictor):
         self,
         sentences: Sequence[str],
         *,
+        prefixes: Sequence[str] | None = None,
         attention: bool = False,
         replace_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
-        """The n best of each sentence, best first; one empty translation for an empty sentence. After each batch
-        `progress` is called with the number of sentences that this process has just finished.
+        """The n best of each sentence, best first; one empty translation for an empty sentence. `prefixes`: how each
+        translation begins; its log-probability is that of what follows. After each batch `progress` is called with the
+        number of sentences that this process has just finished.
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
@@ -87,20 +89,39 @@ class Translator(Predictor):
         ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
         before, self._done = self._done, self._done + len(sentences)
-        decoded = decode(
-            self.model,
-            encoded_sentences([ids[i] for i in full]),
-            self.settings,
-            device=self.device,
-            numbers=[before + i for i in full],
-            keep_attention=attention or replace_unknown,
-            progress=progress,
-        )
+        known = self._known(prefixes, len(sentences))
         result = [[EMPTY] for _ in sentences]
-        for i, n_best in zip(full, decoded, strict=True):
-            pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
-            result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
+        for length in sorted({len(known[i]) for i in full}):
+            rows = [i for i in full if len(known[i]) == length]
+            decoded = decode(
+                self.model,
+                encoded_sentences([ids[i] for i in rows]),
+                self.settings,
+                device=self.device,
+                numbers=[before + i for i in rows],
+                prefixes=[known[i] for i in rows],
+                keep_attention=attention or replace_unknown,
+                progress=progress,
+            )
+            for i, n_best in zip(rows, decoded, strict=True):
+                pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
+                result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
         return result
+
+    def _known(self, prefixes: Sequence[str] | None, count: int) -> list[list[int]]:
+        """The ids of prefixes, all empty if None. InputError unless there is one a sentence, each short enough."""
+        if prefixes is None:
+            return [[]] * count
+        if isinstance(prefixes, str) or len(prefixes) != count:
+            raise InputError(f"There must be a prefix for each of the {count:,} sentences; it may be empty.")
+        limit = self.settings.max_length
+        for prefix, ids in zip(prefixes, known := self.target_vocabulary.encode_batch(prefixes), strict=True):
+            if len(ids) >= limit:
+                raise InputError(
+                    f"The prefix '{prefix[:40]}' has {len(ids):,} tokens, but a translation has at most "
+                    f"max_length={limit}: shorten it, or allow more."
+                )
+        return known
 
     def warn_of_long(self, lines: Sequence[str], *, first: int = 1) -> None:
         """Say on standard error which lines are cut at `max_length`; `first` is the number of the first."""
