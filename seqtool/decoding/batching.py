@@ -58,7 +58,6 @@ def decode(
     """
     penalty = length_penalty(settings.length_penalty, settings.length_alpha)
     known = len(prefixes[0]) if prefixes else 0
-    minimum = max(1, settings.min_length - known)
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
         maximum = [settings.max_length] * len(rows)
@@ -71,36 +70,29 @@ def decode(
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
                 state, prefix = read_prefix(model, memory, state, tokens)
+            limits = {"maximum": maximum, "minimum": max(1, settings.min_length - known)}
+            start = (model.step, memory, state)
+            asked: dict[str, Any] = {**limits, "keep_attention": keep_attention, "prefix": prefix}
             if settings.sample:
                 uniforms = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
                 drawn = sample(
-                    model.step,
-                    memory,
-                    state,
+                    *start,
                     uniforms=torch.from_numpy(uniforms).float(),
-                    maximum=maximum,
-                    minimum=minimum,
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
-                    keep_attention=keep_attention,
-                    prefix=prefix,
+                    **asked,
                 )
                 found = [sorted(some, key=lambda one: (not one.ended, -one.log_probability)) for some in drawn]
             else:
                 found = beam_search(
-                    model.step,
-                    memory,
-                    state,
+                    *start,
                     beam=settings.beam,
-                    maximum=maximum,
-                    minimum=minimum,
                     n_best=settings.n_best,
                     penalty=penalty,
                     coverage=settings.coverage_penalty,
                     mask=source.mask if isinstance(source, Source) else None,
-                    keep_attention=keep_attention,
-                    prefix=prefix,
+                    **asked,
                 )
         if progress is not None:
             progress(len(rows))
