@@ -84,11 +84,9 @@ class ScoreWriter(AlignedWriter):
                 bar.update(len(texts))
         if not self.tokens:
             raise InputError(f"references={self.settings.references} has only empty lines: there is nothing to score.")
-        print(
-            f"{self.count:,} lines, {self.tokens:,} tokens: {-self.nats / self.tokens:.4f} nats a token, "
-            f"perplexity {math.exp(-self.nats / self.tokens):.2f}",
-            file=sys.stderr,
-        )
+        loss = -self.nats / self.tokens
+        said = f"{self.count:,} lines, {self.tokens:,} tokens: {loss:.4f} nats a token"
+        print(f"{said}, perplexity {math.exp(min(loss, 700)):.2f}", file=sys.stderr)
         if self.unknown:
             print(f"The model does not know {self.unknown:,} words or pieces of the references.", file=sys.stderr)
 
