@@ -23,7 +23,7 @@ PAIRS = ["sources=sources.txt", "references=targets.txt", "device=cpu", "threads
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with two translators, one of them without attention, a language model and a captioner."""
+    """A directory with two translators, one of them without attention, and a language model."""
     with contextlib.chdir(tmp_path_factory.mktemp("place")):
         pairs = [
             *COMMON,
@@ -69,6 +69,7 @@ def test_pairs_are_scored_as_forced_decoding_scores_them(
         assert record["log_probability"] == pytest.approx(log_p, abs=1e-6)
     tokens = sum(len(one["tokens"]) for one in records)
     nats = -sum(expected) / tokens
+    assert "score: " in captured.err
     assert f"3 lines, {tokens} tokens: {nats:.4f} nats a token, perplexity {math.exp(nats):.2f}" in captured.err
 
 
@@ -111,7 +112,7 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
         ("checkpoint=runs/fixed references=targets.txt sources=sources.txt plot=x", "needs a model with attention"),
         ("checkpoint=runs/text references=text.txt format=json", "Unknown format 'json'; choose from text, jsonl."),
         ("checkpoint=runs/text references=text.txt output=text.txt", "is the same file as references=text.txt"),
-        ("checkpoint=runs/text references=text.txt beam=2", "beam"),
+        ("checkpoint=runs/text references=text.txt beam=2", "'beam' is not a setting of score"),
         ("references=text.txt", "score needs checkpoint=…"),
     ],
 )

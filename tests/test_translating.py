@@ -141,13 +141,18 @@ def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixtu
     assert run(*command, "prefix=three.txt") == 0
     assert capsys.readouterr().out == written
     for arguments, message in (
-        (["input=input.txt", "prefix=two.txt"], "prefix=two.txt has 2 lines but the input has 3: give each one."),
+        (["input=input.txt", "prefix=two.txt"], "prefix=two.txt has 2 lines but the input has 3: give each line one."),
         (["input=input.txt", "prefix=none.txt"], "none.txt does not exist."),
         (["input=input.txt", "prefix=three.txt", "output=three.txt"], "is the same file as prefix=three.txt"),
         (["input=input.txt", "prefix=three.txt", "max_length=2"], "but a translation has at most max_length=2"),
     ):
         assert run(*command, *arguments) == 2
         assert message in capsys.readouterr().err
+    translator = seqtool.load("runs/attend", device="cpu")
+    assert isinstance(translator, Translator)
+    for prefixes in (["El"], "El"):
+        with pytest.raises(InputError, match="There must be a prefix for each of the 2 sentences"):
+            translator.hypotheses(["I see.", "She sees."], prefixes=prefixes)
     stdin(b"I see.\nShe sees.\n\n")
     assert run(*command, "prefix=two.txt") == 2
     assert "prefix=two.txt has only 2 lines: the input has 3 or more." in capsys.readouterr().err

@@ -17,7 +17,7 @@ SUMMARIES = {
     "translate": "translate lines of text, from a file or standard input",
     "caption": "describe images",
     "generate": "write text with a language model",
-    "score": "how likely given translations or texts are to a model",
+    "score": "say how likely given translations or texts are to a model",
     "eval": "score a checkpoint on a test set, or hypotheses against references",
     "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
 }

@@ -59,7 +59,9 @@ class TranslateSettings(AlignedSettings):
             return
         prefixes, before = count_lines(self.prefix), 0
         if is_file(self.input) and prefixes != (count := count_lines(self.input)):
-            raise InputError(f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give each one.")
+            raise InputError(
+                f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give each line one."
+            )
         beginnings = read_lines(Path(self.prefix), may_be_empty=True)
         for lines in windows(self.input, size):
             before += len(lines)

@@ -160,7 +160,8 @@ class Predictor(ABC):
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> Sequence[Prediction]:
         """The given texts as if they had been written for the sources, or for nothing where None."""
-        raise InputError(f"{self.checkpoints[0]} describes images: score takes translation and language models.")
+        kind, _, _ = HOLDS[self.reads].partition(":")
+        raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
 
     @classmethod
     def read(cls, found: Checkpoint) -> Member:

@@ -99,7 +99,7 @@ class Translator(Predictor):
                 self.settings,
                 device=self.device,
                 numbers=[before + i for i in rows],
-                prefixes=[known[i] for i in rows],
+                prefixes=[known[i] for i in rows] if length else None,
                 keep_attention=attention or replace_unknown,
                 progress=progress,
             )

@@ -93,9 +93,7 @@ class Writer(ABC, Generic[P]):
         return distributed.is_first() and not (self.output is None and sys.stdout.isatty())
 
     def progress(self, total: int | None) -> tqdm:
-        return progress_bar(
-            total=total, unit=self.unit, description=self.predictor.command, shown=self.shows_progress()
-        )
+        return progress_bar(total=total, unit=self.unit, description=self.command, shown=self.shows_progress())
 
     def single(self) -> bool:
         """Whether each source has one hypothesis."""
