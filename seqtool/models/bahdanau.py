@@ -12,7 +12,8 @@ from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
@@ -70,7 +71,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.deep_word = nn.Linear(embedding, 2 * maxout, bias=False)
         self.deep_context = nn.Linear(self.encoder.size, 2 * maxout, bias=False)
         self.output = nn.Linear(maxout, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
         x = self.dropout(self.source_embedding(source.tokens))

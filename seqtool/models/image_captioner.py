@@ -6,16 +6,16 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from seqtool.models.backbone import EncoderSettings, make_backbone
+from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import Choice
 from seqtool.models.inputs import Annotations, Pixels
-from seqtool.models.recurrent_decoder import HasTop, RecurrentDecoder
 
-S = TypeVar("S", bound=HasTop)
+S = TypeVar("S")
 Images = Annotations | Pixels
 
 
-class ImageCaptioner(RecurrentDecoder[S]):
-    """A decoder over the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
+class ImageCaptioner(EncoderDecoder[S]):
+    """A model of the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
 
     `choices` are the ways, by name, in which attention may weight the locations in decoding.
     """

@@ -19,10 +19,13 @@ ALIGNMENT = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_
 
 
 def default(model: nn.Module) -> None:
-    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1."""
+    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1, gains of
+    normalisations 1.
+    """
+    gains = {module.weight for module in model.modules() if isinstance(module, nn.LayerNorm)}
     for name, parameter in _named_parameters(model):
         if parameter.dim() < 2:
-            nn.init.zeros_(parameter)
+            nn.init.constant_(parameter, float(parameter in gains))
         elif "embedding" in name:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
         else:

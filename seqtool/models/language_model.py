@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
-from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 class LanguageModel(StackDecoder):
@@ -37,7 +38,7 @@ class LanguageModel(StackDecoder):
         self.dropout = nn.Dropout(dropout)
         self.decoder = Stack(cell, embedding, hidden, layers)
         self.output = nn.Linear(hidden, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Any, *, stepwise: bool = False) -> Reading[Layers]:
         """The zero state of one row, to be repeated."""

@@ -15,7 +15,8 @@ from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Luong(RecurrentDecoder[Fed]):
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment)
         self.combine = nn.Linear(self.encoder.size + hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Fed]:
         x = self.dropout(self.source_embedding(source.tokens))

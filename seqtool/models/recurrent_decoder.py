@@ -1,6 +1,4 @@
-"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence; tied
-matrices, and checks of sizes.
-"""
+"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence."""
 
 from abc import abstractmethod
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -8,16 +6,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seqtool.errors import InputError
 from seqtool.models.cells import Layers, Stack
 from seqtool.models.contract import EncoderDecoder, Output, Step
-
-MOST_LAYERS, MOST_UNITS = 100, 1_000_000
-TIES = {  # by what a model reads: the choices, and the model's name in the error message
-    "text": (("none", "output", "all"), ""),
-    "images": (("none", "output"), " of a captioner"),
-    "nothing": (("none", "output"), " of a language model"),
-}
 
 
 class HasTop(Protocol):
@@ -117,30 +107,6 @@ class RecurrentDecoder(EncoderDecoder[S]):
         tops = tuple(one.state.top for one in steps) if stepwise else ()
         return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None, tops)
 
-    def tie(self, tied: str) -> None:
-        """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
-        choices, owner = TIES[self.reads]
-        if tied not in choices:
-            raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
-        if tied == "none":
-            return
-        target, features = self.target_embedding, self.output.in_features
-        if self.output.weight.shape != target.weight.shape:
-            raise InputError(
-                f"model.tie={tied} needs features as long as embeddings, but they are {features} and "
-                f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
-            )
-        self.output.weight = target.weight
-        if tied == "all":
-            source = self.source_embedding
-            if source.weight.shape != target.weight.shape:
-                raise InputError(
-                    f"model.tie=all needs one vocabulary for both sides, but source and target have "
-                    f"{source.num_embeddings:,} and {target.num_embeddings:,} entries: "
-                    "use data.vocabulary.joint=true or model.tie=output."
-                )
-            source.weight = target.weight
-
 
 class StackDecoder(RecurrentDecoder[Layers]):
     """A decoder that is a stack of cells over the words' shares, without attention."""
@@ -151,16 +117,3 @@ class StackDecoder(RecurrentDecoder[Layers]):
     def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
         x, layers = self.decoder.step(share, state.layers, self.dropout)
         return Advanced(Layers(layers), (x,))
-
-
-def check_sizes(*, dropout: float, **sizes: int) -> None:
-    """Raise InputError unless every size lies between 1 and a generous limit, and dropout is a probability below 1."""
-    problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
-    for name, size in sizes.items():
-        most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS
-        if size > most:
-            problems.append(f"model.{name} must be at most {most:,}, not {size:,}.")
-    if not 0 <= dropout < 1:
-        problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
-    if problems:
-        raise InputError(" ".join(problems))

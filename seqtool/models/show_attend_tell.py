@@ -17,7 +17,8 @@ from seqtool.models.contract import Memory, Output
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
-from seqtool.models.recurrent_decoder import Advanced, Reading, check_sizes
+from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Gaze:
         return self.lstm[0]
 
 
-class ShowAttendTell(ImageCaptioner[Gaze]):
+class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
     """An LSTM that looks at the image before every word; its attention is the expectation (soft) or one draw (hard).
 
     The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5. Hard attention is trained with
@@ -105,7 +106,7 @@ class ShowAttendTell(ImageCaptioner[Gaze]):
         self.deep_state = nn.Linear(hidden, embedding)
         self.deep_context = nn.Linear(D, embedding, bias=False)
         self.output = nn.Linear(embedding, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Images, *, stepwise: bool = False) -> Reading[Gaze]:
         return self._look(self.annotations(source))

@@ -12,7 +12,8 @@ from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 CONTEXTS = ("first_step", "initial_state", "every_step")
 
@@ -51,7 +52,7 @@ class ShowTell(StackDecoder, ImageCaptioner[Layers]):
         if context == "initial_state":
             self.initial = nn.Linear(embedding, sum(one.cell.tensors for one in self.decoder) * hidden)
         self.output = nn.Linear(hidden, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Images, *, stepwise: bool = False) -> Reading[Layers]:
         v = self.image(self.annotations(source).mean(1))

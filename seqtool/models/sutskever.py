@@ -11,7 +11,8 @@ from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.inputs import Source
-from seqtool.models.recurrent_decoder import Reading, StackDecoder, check_sizes
+from seqtool.models.recurrent_decoder import Reading, StackDecoder
+from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 class Sutskever(StackDecoder):
@@ -41,7 +42,7 @@ class Sutskever(StackDecoder):
         self.encoder = Encoder(cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout)
         self.decoder = Stack(cell, embedding, hidden, layers)
         self.output = nn.Linear(hidden, target_vocabulary)
-        self.tie(tie)
+        tie_matrices(self, tie)
 
     def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
         tokens = source.tokens

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seqtool.models.attention import Additive, WeightedSum
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, LSTM, Layers, Recurrence
-from seqtool.models.contract import Memory
+from seqtool.models.contract import EncoderDecoder, Memory
 from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.fast.additive import ExponentialAdditive
 from seqtool.models.fast.attentive_gru import attentive_gru
@@ -28,18 +28,23 @@ from seqtool.models.sutskever import Sutskever
 DROPOUT_STEPS = 1 << 16
 
 M = TypeVar("M", bound=nn.Module)
-S = TypeVar("S", bound=HasTop)
+S = TypeVar("S")
+T = TypeVar("T", bound=HasTop)
 
 
-class QuickDecoder(RecurrentDecoder[S]):
-    """Each matrix of the recurrence gets one gradient, and the loss is computed in pieces."""
-
-    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Advanced[S]:
-        with one_pass():
-            return super().unroll(memory, state, shares, stepwise=stepwise)
+class InPieces(EncoderDecoder[S]):
+    """The loss without the logits of a whole batch."""
 
     def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
         return cross_entropy_in_pieces(features, self.output, labels, smoothing)
+
+
+class QuickDecoder(InPieces[T], RecurrentDecoder[T]):
+    """Each matrix of the recurrence gets one gradient."""
+
+    def unroll(self, memory: Any, state: T, shares: Tensor, *, stepwise: bool = False) -> Advanced[T]:
+        with one_pass():
+            return super().unroll(memory, state, shares, stepwise=stepwise)
 
 
 class LayerByLayer(QuickDecoder[Layers], StackDecoder):

@@ -1,0 +1,51 @@
+"""What every model checks when it is made: its sizes, and matrices that it ties."""
+
+from typing import Any
+
+from seqtool.errors import InputError
+from seqtool.models.contract import EncoderDecoder
+
+MOST_LAYERS, MOST_UNITS = 100, 1_000_000
+TIES = {  # by what a model reads: the choices, and the model's name in the error message
+    "text": (("none", "output", "all"), ""),
+    "images": (("none", "output"), " of a captioner"),
+    "nothing": (("none", "output"), " of a language model"),
+}
+
+
+def check_sizes(*, dropout: float, **sizes: int) -> None:
+    """Raise InputError unless every size lies between 1 and a generous limit, and dropout is a probability below 1."""
+    problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
+    for name, size in sizes.items():
+        most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS
+        if size > most:
+            problems.append(f"model.{name} must be at most {most:,}, not {size:,}.")
+    if not 0 <= dropout < 1:
+        problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
+    if problems:
+        raise InputError(" ".join(problems))
+
+
+def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:
+    """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
+    choices, owner = TIES[model.reads]
+    if tied not in choices:
+        raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
+    if tied == "none":
+        return
+    target, features = model.target_embedding, model.output.in_features
+    if model.output.weight.shape != target.weight.shape:
+        raise InputError(
+            f"model.tie={tied} needs features as long as embeddings, but they are {features} and "
+            f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
+        )
+    model.output.weight = target.weight
+    if tied == "all":
+        source = model.source_embedding
+        if source.weight.shape != target.weight.shape:
+            raise InputError(
+                f"model.tie=all needs one vocabulary for both sides, but source and target have "
+                f"{source.num_embeddings:,} and {target.num_embeddings:,} entries: "
+                "use data.vocabulary.joint=true or model.tie=output."
+            )
+        source.weight = target.weight
