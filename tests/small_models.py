@@ -15,6 +15,7 @@ from seqtool.models.luong import Luong
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.show_tell import ShowTell
 from seqtool.models.sutskever import Sutskever
+from seqtool.models.transformer import Transformer, TransformerCaptioner
 
 VOCABULARY = 11
 
@@ -48,6 +49,19 @@ LUONG: dict[str, Any] = {
 }
 SUTSKEVER: dict[str, Any] = {**COMMON, "hidden": 7, "layers": 2, "cell": "lstm", "reverse": True}
 
+TRANSFORMER: dict[str, Any] = {
+    "width": 8,
+    "heads": 2,
+    "feed_forward": 12,
+    "norm": "pre",
+    "positions": "sinusoids",
+    "longest": 100,
+    "attention_layer": None,
+    "attention_head": None,
+}
+LAYERS: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2}
+WORDS = {key: value for key, value in COMMON.items() if key != "embedding"}
+
 MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
     **{
         f"bahdanau-{cell}": lambda cell=cell: Bahdanau(**BAHDANAU | {"cell": cell})
@@ -66,6 +80,13 @@ MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
         for cell in ("rnn", "lstm", "gru", "gru_cho")
     },
     "sutskever-forward": lambda: Sutskever(**SUTSKEVER | {"reverse": False, "layers": 1}),
+    "transformer": lambda: Transformer(**WORDS | TRANSFORMER | LAYERS),
+    "transformer-post": lambda: Transformer(
+        **WORDS
+        | TRANSFORMER
+        | LAYERS
+        | {"norm": "post", "positions": "learnt", "attention_layer": 1, "attention_head": 2}
+    ),
 }
 
 LOCATIONS, DIMENSION = 9, 96  # of the small backbone with 24×24 pixels
@@ -88,6 +109,7 @@ CAPTIONER: dict[str, Any] = {
     "dropout": 0.0,
     "tie": "none",
 }
+PICTURES = {key: value for key, value in CAPTIONER.items() if key not in ("embedding", "hidden")}
 SHOW_TELL: dict[str, Any] = {**CAPTIONER, "layers": 2, "cell": "lstm", "context": "first_step"}
 SHOW_ATTEND_TELL: dict[str, Any] = {
     **CAPTIONER,
@@ -110,6 +132,7 @@ CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
         for context in ("first_step", "initial_state", "every_step")
     },
     "show_tell-gru": lambda: ShowTell(**SHOW_TELL | {"cell": "gru", "layers": 1, "context": "initial_state"}),
+    "transformer-captioner": lambda: TransformerCaptioner(**PICTURES | TRANSFORMER | {"layers": 2}),
     "show_attend_tell-soft": lambda: ShowAttendTell(**SHOW_ATTEND_TELL),
     "show_attend_tell-no-gate": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"gate": False, "tie": "output"}),
     "show_attend_tell-hard": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3}),

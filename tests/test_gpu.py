@@ -39,8 +39,17 @@ from seqtool.training.losses import TrainingLoss
 Model = EncoderDecoder[Any]
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 CPU = torch.device("cpu")
-TEXT = ["bahdanau-gru", "bahdanau-gru_cho", "bahdanau-deep", "luong", "sutskever-lstm", "sutskever-rnn"]
-IMAGES = ["show_tell-first_step", "show_tell-gru", "show_attend_tell-soft", "show_attend_tell-hard"]
+TEXT = [
+    *("bahdanau-gru", "bahdanau-gru_cho", "bahdanau-deep", "luong", "sutskever-lstm", "sutskever-rnn"),
+    *("transformer", "transformer-post"),
+]
+IMAGES = [
+    "transformer-captioner",
+    "show_tell-first_step",
+    "show_tell-gru",
+    "show_attend_tell-soft",
+    "show_attend_tell-hard",
+]
 
 
 @pytest.fixture(params=["cpu", CUDA])

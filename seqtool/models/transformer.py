@@ -1,0 +1,282 @@
+"""The Transformer (Vaswani et al. 2017): for translation, for captions, and as a language model."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from seqtool.errors import InputError
+from seqtool.models.backbone import EncoderSettings
+from seqtool.models.contract import EncoderDecoder, Output, Step
+from seqtool.models.image_captioner import ImageCaptioner, Images
+from seqtool.models.inputs import Source
+from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, Sizes, Words
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys and values of the p tokens read so far, for each layer, 2·E numbers a token."""
+
+    layers: tuple[Float[Tensor, "N p EE"], ...]
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].shape[1]
+
+
+@dataclass(frozen=True)
+class SourceMemory:
+    """Keys and values of the source for each layer of the decoder; the mask is true at real positions."""
+
+    layers: tuple[Float[Tensor, "B S EE"], ...]
+    mask: Bool[Tensor, "B S"]
+
+
+class Read(NamedTuple):
+    """What t tokens were read as: features, the past with them, and attention over the source or None."""
+
+    features: Float[Tensor, "N t E"]
+    past: Past
+    attention: Float[Tensor, "N t S"] | None
+
+
+class TransformerDecoder(nn.Module):
+    """Embedded words and the layers that read them, over a source or over the text alone.
+
+    `shown` are the layer, from 1, and the head of the attention that is given; None stands for the last layer, and for
+    the mean of the heads.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        layers: int,
+        words: Words,
+        *,
+        reads: bool,
+        shown: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        super().__init__()
+        check_sizes(dropout=sizes.dropout, layers=layers)
+        for name, value, most in zip(("layer", "head"), shown, (layers, sizes.heads), strict=True):
+            if value is not None and not 1 <= value <= most:
+                raise InputError(f"model.attention_{name} must be from 1 to {most}, or null, not {value}.")
+        self.words = words
+        self.layers = nn.ModuleList(DecoderLayer(sizes, reads=reads) for _ in range(layers))
+        self.last = sizes.last()
+        self.shown, self.head = (shown[0] or layers) - 1, shown[1]
+
+    def forward(
+        self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, past: Past, source: SourceMemory | None = None
+    ) -> Read:
+        """Read t tokens after those of `past`. In training there is no attention to show."""
+        x = self.words(tokens, embedding, past.length)
+        layers, attention = [], None
+        for i, layer in enumerate(self.layers):
+            over = (None, None) if source is None else (source.layers[i], source.mask)
+            weights = source is not None and i == self.shown and not self.training
+            x, seen, alpha = layer(x, past.layers[i], *over, weights=weights)
+            layers.append(seen if self.training else seen.to(embedding.weight.dtype))
+            if alpha is not None:
+                attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
+        return Read(self.last(x), Past(tuple(layers)), attention)
+
+    def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
+        return SourceMemory(tuple(cast(DecoderLayer, layer).read(annotations) for layer in self.layers), mask)
+
+    def empty(self, rows: int, like: Float[Tensor, "V E"]) -> Past:
+        """The past of rows that have read nothing."""
+        return Past(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
+
+
+class SourceTransformer(EncoderDecoder[Past]):
+    """A decoder over annotation vectors: what the translator and the captioner share."""
+
+    attends = True
+    decoder: TransformerDecoder
+
+    def annotate(self, source: Any) -> tuple[Float[Tensor, "B S E"], Bool[Tensor, "B S"]]:
+        """Annotation vectors of the source, and a mask that is true at real positions."""
+        raise NotImplementedError
+
+    def encode(self, source: Any) -> tuple[SourceMemory, Past]:
+        annotations, mask = self.annotate(source)
+        return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
+
+    def step(self, memory: SourceMemory, state: Past, token: Tensor) -> Step[Past]:
+        features, past, alpha = self.decoder(token[:, None], self.target_embedding, state, memory)
+        return Step(self.project(features[:, 0]), past, None if alpha is None else alpha[:, 0])
+
+    def prefill(self, memory: SourceMemory, state: Past, tokens: Tensor) -> tuple[Past, Tensor | None]:
+        _, past, alpha = self.decoder(tokens, self.target_embedding, state, memory)
+        return past, alpha
+
+    def forward(self, source: Any, target: Tensor, state: Past | None = None, *, stepwise: bool = False) -> Output:
+        not_stepwise(stepwise)
+        memory, first = self.encode(source)
+        features, past, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
+        return Output(features, alpha, past)
+
+
+class Transformer(SourceTransformer):
+    """Encoder and decoder. The paper's base model: 6 layers each, width 512, feed_forward 2048, 8 heads, norm post."""
+
+    reads = "text"
+
+    def __init__(
+        self,
+        *,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        width: int,
+        encoder_layers: int,
+        decoder_layers: int,
+        heads: int,
+        feed_forward: int,
+        norm: str,
+        positions: str,
+        longest: int,
+        dropout: float,
+        tie: str,
+        attention_layer: int | None,
+        attention_head: int | None,
+    ) -> None:
+        super().__init__()
+        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
+        check_sizes(dropout=dropout, encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+        self.source_embedding = nn.Embedding(source_vocabulary, width)
+        self.target_embedding = nn.Embedding(target_vocabulary, width)
+        self.words = Words(sizes, positions, longest)
+        self.encoder = nn.ModuleList(EncoderLayer(sizes) for _ in range(encoder_layers))
+        self.last = sizes.last()
+        shown = attention_layer, attention_head
+        words = Words(sizes, positions, longest)
+        self.decoder = TransformerDecoder(sizes, decoder_layers, words, reads=True, shown=shown)
+        self.output = nn.Linear(width, target_vocabulary)
+        tie_matrices(self, tie)
+
+    def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
+        x, mask = self.words(source.tokens, self.source_embedding, 0), source.mask
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return self.last(x), mask
+
+
+class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
+    """A decoder over an image's annotation vectors through a linear map; the locations have no positions."""
+
+    def __init__(
+        self,
+        *,
+        target_vocabulary: int,
+        pretrained: bool,
+        encoder: EncoderSettings,
+        width: int,
+        layers: int,
+        heads: int,
+        feed_forward: int,
+        norm: str,
+        positions: str,
+        longest: int,
+        dropout: float,
+        tie: str,
+        attention_layer: int | None,
+        attention_head: int | None,
+    ) -> None:
+        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
+        super().__init__(target_vocabulary, width, encoder, pretrained=pretrained)
+        self.image = nn.Linear(self.backbone.dimension, width)
+        shown = attention_layer, attention_head
+        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, longest), reads=True, shown=shown)
+        self.output = nn.Linear(width, target_vocabulary)
+        tie_matrices(self, tie)
+
+    def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
+        a = self.image(self.annotations(source))
+        return a, torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens of the window that is open, N×w, and what was read of them."""
+
+    tokens: Int[Tensor, "N w"]
+    past: Past
+
+
+class TransformerLanguageModel(EncoderDecoder[Window]):
+    """A decoder alone, which reads windows of `context` tokens. When one is full, its second half is read anew as the
+    beginning of the next: all but the first tokens of a text see at least the context / 2 tokens before them, however
+    the text is cut. In training, a target that is no longer than a window is one by itself.
+    """
+
+    reads = "nothing"
+    attends = False
+
+    def __init__(
+        self,
+        *,
+        target_vocabulary: int,
+        width: int,
+        layers: int,
+        heads: int,
+        feed_forward: int,
+        norm: str,
+        positions: str,
+        context: int,
+        dropout: float,
+        tie: str,
+    ) -> None:
+        super().__init__()
+        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
+        if context < 2 or context % 2:
+            raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
+        self.context = context
+        self.target_embedding = nn.Embedding(target_vocabulary, width)
+        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, context), reads=False)
+        self.output = nn.Linear(width, target_vocabulary)
+        tie_matrices(self, tie)
+
+    def encode(self, source: Any) -> tuple[tuple[()], Window]:
+        return (), self._empty(1)
+
+    def step(self, memory: Any, state: Window, token: Tensor) -> Step[Window]:
+        features, window = self._read(state, token[:, None])
+        return Step(self.project(features[:, 0]), window, None)
+
+    def prefill(self, memory: Any, state: Window, tokens: Tensor) -> tuple[Window, None]:
+        return self._read(state, tokens)[1], None
+
+    def forward(self, source: Any, target: Tensor, state: Window | None = None, *, stepwise: bool = False) -> Output:
+        not_stepwise(stepwise)
+        if state is None or (self.training and target.shape[1] <= self.context):
+            state = self._empty(len(target))
+        features, window = self._read(state, target)
+        return Output(features, None, window)
+
+    def _empty(self, rows: int) -> Window:
+        weight = self.target_embedding.weight
+        return Window(torch.empty(rows, 0, dtype=torch.int64, device=weight.device), self.decoder.empty(rows, weight))
+
+    def _read(self, window: Window, tokens: Tensor) -> tuple[Tensor, Window]:
+        """Features of the tokens, and the window that they leave open."""
+        features = []
+        while tokens.shape[1]:
+            if window.tokens.shape[1] == self.context:
+                half = window.tokens[:, self.context // 2 :]
+                _, window = self._read(self._empty(len(half)), half)
+            new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
+            read = self.decoder(new, self.target_embedding, window.past)
+            window = Window(torch.cat([window.tokens, new], 1), read.past)
+            features.append(read.features)
+        return torch.cat(features, 1), window
+
+
+def not_stepwise(stepwise: bool) -> None:
+    if stepwise:
+        raise InputError("A Transformer has no state at each time step: leave train.gradient_flow out.")

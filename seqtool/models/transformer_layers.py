@@ -1,0 +1,248 @@
+"""The parts of a Transformer (Vaswani et al. 2017), whose models are in `transformer.py`.
+
+Letters of the paper: Q, K, V queries, keys and values, E = d_model (`width`), d = d_k, h `heads`. Dropout is where the
+paper has it (5.4): on embedded words, and on what a sub-layer adds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from seqtool.errors import InputError
+from seqtool.models.number_types import single
+from seqtool.models.sizes import check_sizes
+
+Vectors = Float[Tensor, "N t E"]
+Past = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
+Seen = Float[Tensor, "N pt EE"]  # and of these p + t
+Annotations = Float[Tensor, "B S EE"]  # keys and values of a source
+Mask = Bool[Tensor, "B S"]  # true at real positions
+
+
+class ScaledDotProducts(nn.Module):
+    """softmax(QKᵀ/√d_k) V (1) for every head; each query sees what `allowed` has true, or, if `causal`, the keys up to
+    its own position.
+    """
+
+    def forward(
+        self,
+        q: Float[Tensor, "N h t d"],
+        k: Float[Tensor, "N h s d"],
+        v: Float[Tensor, "N h s d"],
+        allowed: Bool[Tensor, "#N 1 #t s"] | None,
+        *,
+        causal: bool = False,
+    ) -> Float[Tensor, "N h t d"]:
+        return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence over itself (3.2.2), with one product for Q, K and V."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.products = ScaledDotProducts()
+        self.output = nn.Linear(width, width)
+
+    def forward(
+        self, x: Vectors, past: Past | None = None, mask: Bool[Tensor, "N t"] | None = None
+    ) -> tuple[Vectors, Seen]:
+        """With `past`, the keys and values of the tokens before, each token sees these and those up to itself; without
+        it, all that the mask allows. Also the keys and values of all tokens so far.
+        """
+        q, seen = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
+        allowed = None if mask is None else mask[:, None, None]
+        if past is not None and past.shape[1]:
+            seen = torch.cat([past.to(seen.dtype), seen], 1)
+            allowed = torch.ones(x.shape[1], seen.shape[1], dtype=torch.bool, device=x.device).tril(past.shape[1])
+        k, v = (divided(one, self.heads) for one in seen.chunk(2, -1))
+        first = past is not None and not past.shape[1]
+        return self.output(joined(self.products(divided(q, self.heads), k, v, allowed, causal=first))), seen
+
+
+class SourceAttention(nn.Module):
+    """Multi-head attention over a source (3.2.2). N = B·K: K rows for each of the source's B."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries = nn.Linear(width, width)
+        self.keys_values = nn.Linear(width, 2 * width)
+        self.products = ScaledDotProducts()
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Vectors, source: Annotations, mask: Mask) -> Vectors:
+        q, k, v = self._divided(x, source)
+        return self._joined(self.products(q, k, v, mask[:, None, None]), x)
+
+    def with_weights(self, x: Vectors, source: Annotations, mask: Mask) -> tuple[Vectors, Float[Tensor, "N t heads S"]]:
+        """The same, and the weights, softmax(QKᵀ/√d_k) of (1)."""
+        q, k, v = self._divided(x, source)
+        e = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~mask[:, None, None], -math.inf)
+        alpha = e.softmax(-1, dtype=single(e.dtype))
+        weights = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
+        return self._joined(alpha.to(v.dtype) @ v, x), weights
+
+    def _divided(self, x: Tensor, source: Tensor) -> Sequence[Tensor]:
+        """Q, with all rows of a source as if they were one, and K and V."""
+        q = self.queries(x)
+        together = q.reshape(len(source), -1, q.shape[-1]), *source.to(q.dtype).chunk(2, -1)
+        return [divided(one, self.heads) for one in together]
+
+    def _joined(self, y: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = self.output(joined(y).reshape(x.shape))
+        return output
+
+
+class Residual(nn.Module):
+    """Around a sub-layer f: LayerNorm(x + f(x)) as in the paper (`post`), or x + f(LayerNorm(x)) (`pre`), which trains
+    without a long warm-up (Xiong et al. 2020).
+    """
+
+    def __init__(self, width: int, dropout: float, norm: str) -> None:
+        super().__init__()
+        self.norm, self.dropout, self.first = nn.LayerNorm(width), nn.Dropout(dropout), norm == "pre"
+
+    def before(self, x: Tensor) -> Tensor:
+        """What f reads."""
+        return self.norm(x) if self.first else x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        """x and y, which f made of it, put together."""
+        total: Tensor = x + self.dropout(y)
+        return total if self.first else self.norm(total)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (2)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Vectors) -> Vectors:
+        y: Tensor = self.outer(self.inner(x).relu_())
+        return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What the layers of an encoder and a decoder have in common."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    norm: str
+    dropout: float
+
+    def __post_init__(self) -> None:
+        check_sizes(dropout=self.dropout, width=self.width, heads=self.heads, feed_forward=self.feed_forward)
+        if self.norm not in ("pre", "post"):
+            raise InputError(f"Unknown model.norm '{self.norm}'; choose from pre, post.")
+        if self.width % (2 * self.heads):
+            raise InputError(
+                f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
+            )
+
+    def residual(self) -> Residual:
+        return Residual(self.width, self.dropout, self.norm)
+
+    def last(self) -> nn.Module:
+        """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
+        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention, self.around_attention = SelfAttention(sizes.width, sizes.heads), sizes.residual()
+        self.feed_forward, self.around_feed_forward = FeedForward(sizes.width, sizes.feed_forward), sizes.residual()
+
+    def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
+        y, _ = self.attention(self.around_attention.before(x), mask=mask)
+        x = self.around_attention.after(x, y)
+        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
+
+
+class DecoderLayer(nn.Module):
+    """`reads`: whether it attends over a source."""
+
+    def __init__(self, sizes: Sizes, *, reads: bool) -> None:
+        super().__init__()
+        self.attention, self.around_attention = SelfAttention(sizes.width, sizes.heads), sizes.residual()
+        if reads:
+            self.source_attention, self.around_source = SourceAttention(sizes.width, sizes.heads), sizes.residual()
+        self.feed_forward, self.around_feed_forward = FeedForward(sizes.width, sizes.feed_forward), sizes.residual()
+
+    def read(self, annotations: Float[Tensor, "B S E"]) -> Annotations:
+        """Keys and values of a source, computed once."""
+        keys_values: Tensor = self.source_attention.keys_values(annotations)
+        return keys_values
+
+    def forward(
+        self, x: Vectors, past: Past, source: Annotations | None, mask: Mask | None, *, weights: bool
+    ) -> tuple[Vectors, Seen, Float[Tensor, "N t heads S"] | None]:
+        """Tokens after those of `past`, over a source, if there is one; also the keys and values of all tokens so far
+        and, on request, the weights of the source.
+        """
+        y, past = self.attention(self.around_attention.before(x), past)
+        x, alpha = self.around_attention.after(x, y), None
+        if source is not None and mask is not None:
+            read = self.around_source.before(x)
+            if weights:
+                y, alpha = self.source_attention.with_weights(read, source, mask)
+            else:
+                y = self.source_attention(read, source, mask)
+            x = self.around_source.after(x, y)
+        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
+
+
+class Words(nn.Module):
+    """Embedded words times √E (3.4) plus their positions: sinusoids (3.5), or learnt ones for the first `longest`."""
+
+    def __init__(self, sizes: Sizes, positions: str, longest: int) -> None:
+        super().__init__()
+        if positions not in ("sinusoids", "learnt"):
+            raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
+        check_sizes(dropout=sizes.dropout, longest=longest)
+        self.position_embedding = nn.Embedding(longest, sizes.width) if positions == "learnt" else None
+        self.dropout = nn.Dropout(sizes.dropout)
+
+    def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
+        """`start` is the first token's position."""
+        position = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        y: Tensor = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        if self.position_embedding is None:
+            y = self.dropout(y + sinusoids(position, y.shape[-1]).to(y.dtype))
+            return y
+        if start + tokens.shape[1] > self.position_embedding.num_embeddings:
+            raise InputError(
+                f"A sequence of {start + tokens.shape[1]:,} tokens is longer than model.longest="
+                f"{self.position_embedding.num_embeddings}, the number of learnt positions: shorten it."
+            )
+        y = self.dropout(y + self.position_embedding(position))
+        return y
+
+
+def sinusoids(position: Int[Tensor, "t"], width: int) -> Float[Tensor, "t E"]:
+    """sin(pos / 10000^(2i/E)) at 2i and its cosine at 2i + 1 (3.5)."""
+    exponent = torch.arange(0, width, 2, device=position.device, dtype=torch.float64) / width
+    angle = position[:, None] / 10_000**exponent
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+
+
+def divided(x: Tensor, heads: int) -> Tensor:
+    """N×t×E → N×h×t×d."""
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def joined(x: Tensor) -> Tensor:
+    """N×h×t×d → N×t×E."""
+    return x.transpose(1, 2).flatten(-2)
