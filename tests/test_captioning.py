@@ -392,7 +392,6 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             "model=show_tell describes images, but data=toy holds sentence pairs: choose another model, such as "
             "model=bahdanau, or other data, such as data=scenes.",
         ),
-        (["train", *DATA, TRAIN, *SOFT, "train.gradient_flow=true"], "train.gradient_flow=true"),
         (
             ["train", "train.best_by=cider"],
             "train.best_by=cider is not a score of translation; choose from bleu, ",

@@ -262,9 +262,10 @@ def test_inspect_gets_its_path(calls: list[Any], configs: Path, capsys: pytest.C
     Path("checkpoint=b").touch()
     assert cli.run(["inspect", "checkpoint=b"], configs) == 0
     assert calls == ["runs/a=(b)", "runs/a", "checkpoint=b"]
-    for line in (["inspect"], ["inspect", "checkpoint="], ["inspect", ""], ["inspect", "a", "b"]):
-        assert cli.run(line, configs) == 2
-        assert capsys.readouterr().err == "seqtool: inspect needs one path: seqtool inspect PATH.\n"
+    for line in ([], ["checkpoint="], [""], ["a", "b"], ["plot=c"], ["a", "plot="], ["a", "plot=b", "plot=c"]):
+        assert cli.run(["inspect", *line], configs) == 2
+        said = "seqtool: inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.\n"
+        assert capsys.readouterr().err == said
     assert len(calls) == 3
 
 

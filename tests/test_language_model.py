@@ -292,7 +292,10 @@ BAD = {
     "validation": (["train", *SETTINGS, "validation.beam=3"], "validation.beam= means nothing for language_modelling"),
     "bptt": (["train", "train.bptt=7"], "train.bptt is for language models, not for translation: leave it out."),
     "no bptt": (["train", *SETTINGS, "train.bptt=0"], "train.bptt must be above 0, not 0."),
-    "flow": (["train", *SETTINGS, "train.gradient_flow=true"], "train.gradient_flow=true is for translation"),
+    "flow": (
+        ["train", "data=text", "data.train=a.txt", "model=transformer_language_model", "train.gradient_flow=true"],
+        "train.gradient_flow=true is for recurrent models, and TransformerLanguageModel has no cells",
+    ),
     "source vectors": (["train", *SETTINGS, "embeddings.source=a.txt"], "embeddings.source means nothing without"),
     "no file": (["train", *SETTINGS, "data.train=none.txt"], "none.txt does not exist."),
     "wrong command": (["translate", "checkpoint=runs/a"], "holds a language model: use seqtool generate."),

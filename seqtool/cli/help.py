@@ -59,7 +59,8 @@ seqtool eval task=captioning hypotheses=results.json references=annotations.json
     "inspect": """
 seqtool inspect runs/first
 seqtool inspect runs/first/last
-seqtool inspect runs                                      # a table of them all""",
+seqtool inspect runs                                      # a table of them all
+seqtool inspect runs/first runs/second plot=figures       # their curves in one figure""",
 }
 
 SCRIPTS = {
@@ -107,7 +108,8 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
     examples = "\n".join(f"  {line}" for line in EXAMPLES[name].strip().splitlines())
     if name == "inspect":
-        return f"seqtool inspect: {SUMMARIES[name]}\n\nUsage: seqtool inspect PATH\n\nExamples\n{examples}"
+        usage = "Usage: seqtool inspect PATH, or seqtool inspect RUN … plot=FOLDER"
+        return f"seqtool inspect: {SUMMARIES[name]}\n\n{usage}\n\nExamples\n{examples}"
     from seqtool.cli.arguments import folders  # imports OmegaConf and Hydra, not needed for `seqtool --help`
     from seqtool.cli.setting_errors import composed
 

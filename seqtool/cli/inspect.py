@@ -1,4 +1,6 @@
-"""`seqtool inspect PATH`: what a run, a checkpoint or a cache is, or how the runs of a directory compare."""
+"""`seqtool inspect PATH`: what a run, a checkpoint or a cache is, or how the runs of a directory compare;
+`seqtool inspect RUN … plot=FOLDER`: several runs in one figure.
+"""
 
 import json
 import logging
@@ -12,13 +14,16 @@ from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
-from seqtool.errors import InputError, printable
+from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
-from seqtool.training import checkpoint
+from seqtool.training import checkpoint, gradient_flow
+from seqtool.training.recording import FIGURES, GRADIENT_FLOW, LEARNING_CURVES, RECORDS
 from seqtool.training.validation import told
+from seqtool.view import run_plots
 
 log = logging.getLogger("seqtool")
+METRICS, FLOW = RECORDS
 
 
 def inspect(path: str) -> None:
@@ -30,6 +35,32 @@ def inspect(path: str) -> None:
         print("\n".join(f"{printable(str(one))}: {_prepared(Cache, one).splitlines()[0]}" for one in caches))
     else:
         print(_description(place))
+
+
+def draw(paths: Sequence[str], folder: Path) -> None:
+    """The runs' table, and their learning curves and gradients, each in one figure in `folder`. InputError for a path
+    that is no run, and for two runs of one name.
+    """
+    runs: dict[str, Path] = {}
+    for path in map(Path, paths):
+        if not (path / METRICS).is_file():
+            raise InputError(f"{path} is not a run, whose {METRICS} could be drawn.")
+        name = path.resolve().name
+        if name in runs:
+            raise InputError(f"{runs[name]} and {path} are runs of one name: rename a folder to tell them apart.")
+        runs[name] = path
+    flows = {}
+    for name, run in runs.items():
+        if (run / FLOW).is_file() and (measured := gradient_flow.read(run / FLOW)):
+            flows[f"{name}, step {measured[-1]['step']:,}"] = measured[-1]
+    if trained := _trained(runs.values()):
+        print(_table(trained))
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
+    if flows:
+        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
+    print(f"Figures: {', '.join(str(folder / name) for name in FIGURES[: 1 + bool(flows)])}")
 
 
 def compare(runs: Iterable[Path]) -> None:

@@ -111,12 +111,21 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
     elif "--help" in rest or "-h" in rest:
         print(help_texts.command(command, configs, rest))
     elif command == "inspect":
-        paths = [one if os.path.lexists(one) else one.removeprefix("checkpoint=") for one in rest]
-        if len(paths) != 1 or not paths[0]:
-            raise InputError("inspect needs one path: seqtool inspect PATH.")
-        from seqtool.cli.inspect import inspect
+        plots = [one.removeprefix("plot=") for one in rest if one.startswith("plot=") and not os.path.lexists(one)]
+        others = [one for one in rest if os.path.lexists(one) or not one.startswith("plot=")]
+        paths = [one if os.path.lexists(one) else one.removeprefix("checkpoint=") for one in others]
+        if not all(paths) or not all(plots) or len(plots) > 1 or (len(paths) != 1 and not plots) or not paths:
+            raise InputError(
+                "inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER."
+            )
+        if plots:
+            from seqtool.cli.inspect import draw
 
-        inspect(paths[0])
+            draw(paths, Path(plots[0]))
+        else:
+            from seqtool.cli.inspect import inspect
+
+            inspect(paths[0])
     else:
         return _compose_and_call(command, rest, configs)
     return 0

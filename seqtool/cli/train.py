@@ -20,7 +20,7 @@ from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, first_weights, moved_data, resuming, signals
+from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
 from seqtool.training.optimisation import check_optimisation, make_optimisation
 from seqtool.training.progress import Progress
 from seqtool.training.recording import Recorder, Reporter, closing
@@ -45,6 +45,8 @@ class RunSettings:
     threads: int | None
     precision: str
     trust: Any = None
+    initialisation_gain: float = 1.0  # runs of earlier versions have neither this nor the next
+    forget_bias: float | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ def _train(job: Job, where: resuming.Place) -> bool:
     set_threads(job.run.threads)
     keep_memory()
     cache, data = _data(job, where.found)
-    model = quicken(_model(job, cache, where).to(machine.device), machine.device)
+    model = _model(job, cache, where)
+    if job.train.gradient_flow:
+        gradient_flow.check(model)
+    quicken(model.to(machine.device), machine.device)
     updates = Updates(
         model,
         job.task.examples(cache, job.train),

@@ -217,6 +217,10 @@ class Streams:
         """The fraction of the epoch before `position`."""
         return position / max(1, len(self))
 
+    def probes(self, most: int) -> Batch:
+        """The first chunk of up to `most` streams."""
+        return self.collate(self.chunk(0)[:most])
+
     def labels(self, indices: Indices) -> int:
         return int((indices[:, 1] - indices[:, 0]).sum())
 

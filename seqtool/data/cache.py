@@ -97,6 +97,12 @@ class Split:
 
         return Epoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
+    def probes(self, most: int) -> "Batch":
+        """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
+        sources, targets = self.lengths(np.arange(len(self)))
+        lengths = targets if "source" not in self._columns else sources
+        return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
+
     def collate(self, indices: ArrayLike) -> "Batch":
         """The examples with these indices as a batch."""
         from seqtool.data.batches import collate  # imports torch, which preparing text does without

@@ -73,16 +73,16 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.output = nn.Linear(maxout, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
+    def read(self, source: Source) -> Reading[Layers]:
         x = self.dropout(self.source_embedding(source.tokens))
-        encoding = self.encoder(x, source.lengths, stepwise=stepwise)
+        encoding = self.encoder(x, source.lengths)
         h = for_products(encoding.annotations)
         first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S if there is no backward direction
         s_0 = torch.tanh(at_least_single(self.initial(first)))  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
         n = self.cell.tensors
         s = s_0.chunk((len(self.upper) + 1) * n, -1)
         layers = tuple(tuple(s[i : i + n]) for i in range(0, len(s), n))
-        return Reading(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers), encoding.states)
+        return Reading(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers))
 
     def shares(self, memory: Memory, y: Tensor) -> Tensor:
         """The words' share of the first cell's pre-activations, …×gates·H."""

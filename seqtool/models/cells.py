@@ -118,26 +118,26 @@ def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
     return chosen(cell, CELLS, kind="cell")(hidden)
 
 
+def cells_of(model: nn.Module) -> dict[str, Cell]:
+    """A model's cells by the place of their recurrence, such as decoder.0."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Cell)}
+    return {name.removesuffix("cell").rstrip(".") or "decoder": cell for name, cell in found.items()}
+
+
 class States(NamedTuple):
-    """h after every step; the state after each row's last step; on request, the graph's own tensor h of each step."""
+    """h after every step; the state after each row's last step."""
 
     h: Float[Tensor, "N T H"]
     last: State
-    outputs: tuple[Float[Tensor, "N H"], ...]
 
     @classmethod
-    def of(
-        cls,
-        tensors: tuple[Float[Tensor, "T N H"], ...],
-        lengths: Int[Tensor, "N"] | None,
-        outputs: tuple[Float[Tensor, "N H"], ...] = (),
-    ) -> "States":
+    def of(cls, tensors: tuple[Float[Tensor, "T N H"], ...], lengths: Int[Tensor, "N"] | None) -> "States":
         """Made from the state's tensors after every step. Rows end after `lengths` steps, or all after the last."""
         last = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
             last = tuple(tensor[lengths - 1, rows] for tensor in tensors)
-        return cls(tensors[0].transpose(0, 1), last, outputs)
+        return cls(tensors[0].transpose(0, 1), last)
 
 
 class Recurrence(nn.Module):
@@ -154,17 +154,15 @@ class Recurrence(nn.Module):
         state: State | None = None,
         *,
         lengths: Int[Tensor, "N"] | None = None,
-        stepwise: bool = False,
     ) -> States:
-        """All steps of `x`, from `state` or zero; rows end after `lengths` steps; `stepwise` asks for the outputs."""
+        """All steps of `x`, from `state` or zero; rows end after `lengths` steps."""
         x = self.input(x.transpose(0, 1))
         state = self.cell.start(x[0]) if state is None else state
         states = []
         for x_t in x.unbind(0):
             state = self.cell(x_t, state)
             states.append(state)
-        tensors = tuple(map(torch.stack, zip(*states, strict=True)))
-        return States.of(tensors, lengths, tuple(one[0] for one in states) if stepwise else ())
+        return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
 
     def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
         """One step."""

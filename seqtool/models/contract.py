@@ -63,16 +63,13 @@ class Step(NamedTuple, Generic[S]):
 class Output:
     """Teacher forcing over a whole target.
 
-    features, to be projected to logits; attention, or None; the state after the last step. On request, the hidden
-    states too, the graph's own tensor for each time step, so that gradients by time step can be taken: the encoder's in
-    reading order, then the decoder's. N is B, or the number of `sampled`'s rows if hard attention drew locations.
+    features, to be projected to logits; attention, or None; the state after the last step. N is B, or the number of
+    `sampled`'s rows if hard attention drew locations.
     """
 
     features: Float[Tensor, "N T R"]
     attention: Float[Tensor, "N T S"] | None
     state: Any
-    encoder_states: tuple[Float[Tensor, "N encoder_H"], ...] = ()
-    decoder_states: tuple[Float[Tensor, "N H"], ...] = ()
     sampled: Sampled | None = None
 
 
@@ -106,12 +103,8 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         return state, torch.stack(seen, 1) if seen else None
 
     @abstractmethod
-    def forward(
-        self, source: Any, target: Int[Tensor, "B T"], state: S | None = None, *, stepwise: bool = False
-    ) -> Output:
-        """Teacher forcing: `target` are ids from BOS on; features of position t predict token t + 1. `stepwise` asks
-        for the hidden states.
-        """
+    def forward(self, source: Any, target: Int[Tensor, "B T"], state: S | None = None) -> Output:
+        """Teacher forcing: `target` are ids from BOS on; features of position t predict token t + 1."""
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
         """Features → logits."""

@@ -12,14 +12,12 @@ from seqtool.models.cells import Cell, Recurrence, State, States
 @dataclass(frozen=True)
 class Encoding:
     """Annotation vectors, D = H·directions; for each layer the final state of the forward direction, and of the
-    backward direction, which ends at the first word (None with one direction); on request, the top layer's forward h_t
-    by time step.
+    backward direction, which ends at the first word (None with one direction).
     """
 
     annotations: Float[Tensor, "N S D"]
     forward: tuple[State, ...]
     backward: tuple[State, ...] | None
-    states: tuple[Float[Tensor, "N H"], ...]
 
 
 class Encoder(nn.Module):
@@ -36,17 +34,15 @@ class Encoder(nn.Module):
         self.back = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes) if bidirectional else None
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"], *, stepwise: bool = False) -> Encoding:
+    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"]) -> Encoding:
         """Each direction reads the words first and padding last, so no state ever passes
         through padding: the backward one reads a copy of each row, reversed within the row's length.
         """
         reverse = reversal(lengths, x.shape[1])
         forward, backward = [], []
-        outputs: tuple[Tensor, ...] = ()
         for i, ahead in enumerate(self.ahead):
             x = self.dropout(x) if i else x
-            states: States = ahead(x, lengths=lengths, stepwise=stepwise)
-            outputs = states.outputs
+            states: States = ahead(x, lengths=lengths)
             forward.append(states.last)
             h = [states.h]
             if self.back is not None:
@@ -54,7 +50,7 @@ class Encoder(nn.Module):
                 backward.append(states.last)
                 h.append(_gather(states.h, reverse))
             x = torch.cat(h, -1)
-        return Encoding(x, tuple(forward), tuple(backward) or None, outputs)
+        return Encoding(x, tuple(forward), tuple(backward) or None)
 
 
 def reversal(lengths: Int[Tensor, "B"], size: int) -> Int[Tensor, "B {size}"]:

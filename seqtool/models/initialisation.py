@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from seqtool.errors import InputError
 from seqtool.models.attention import Additive
 from seqtool.models.backbone import Backbone
 from seqtool.models.cells import LSTM, Cell
@@ -68,9 +69,30 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-def initialise(model: nn.Module, name: str) -> None:
+ORTHOGONAL = ("default", "bahdanau2015")  # their recurrent matrices
+
+
+def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: float | None = None) -> None:
+    """Fill all parameters. `gain` multiplies the orthogonal matrices of recurrences, whose singular values it then is;
+    `forget_bias`, unless None, replaces the scheme's first bias of an LSTM's forget gates. InputError for either in a
+    model or scheme that has no such weights.
+    """
+    cells = [module for module in model.modules() if isinstance(module, Cell)]
+    lstms = [cell for cell in cells if isinstance(cell, LSTM)]
+    if gain != 1 and (not cells or name not in ORTHOGONAL):
+        raise InputError(
+            f"initialisation_gain={gain:g} multiplies orthogonal recurrent matrices, which this model with "
+            f"initialisation={name} does not have: leave it out."
+        )
+    if forget_bias is not None and not lstms:
+        raise InputError(f"forget_bias={forget_bias:g} is for LSTMs, and this model has none: leave it out.")
     with torch.no_grad():
         chosen(name, INITIALISATIONS, kind="initialisation")(model)
+        for linear in (linear for cell in cells for linear in _recurrent(cell)):
+            linear.weight.mul_(gain)
+        if forget_bias is not None:
+            for cell in lstms:
+                nn.init.constant_(cell.recurrent.bias[cell.hidden : 2 * cell.hidden], forget_bias)
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -80,7 +102,10 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _orthogonal(cell: Cell) -> None:
-    for linear in cell.children():
-        if isinstance(linear, nn.Linear):
-            for gate in torch.split(linear.weight, cell.hidden):
-                nn.init.orthogonal_(gate)
+    for linear in _recurrent(cell):
+        for gate in torch.split(linear.weight, cell.hidden):
+            nn.init.orthogonal_(gate)
+
+
+def _recurrent(cell: Cell) -> list[nn.Linear]:
+    return [linear for linear in cell.children() if isinstance(linear, nn.Linear)]

@@ -40,13 +40,13 @@ class LanguageModel(StackDecoder):
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Any, *, stepwise: bool = False) -> Reading[Layers]:
+    def read(self, source: Any) -> Reading[Layers]:
         """The zero state of one row, to be repeated."""
         return Reading((), self._start(self.target_embedding.weight[:1]))
 
-    def forward(self, source: Any, target: Tensor, state: Layers | None = None, *, stepwise: bool = False) -> Output:
+    def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
         first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
-        return self.follow((), first, target, stepwise=stepwise)
+        return self.follow((), first, target)
 
     def _start(self, rows: Tensor) -> Layers:
         """Zeros for as many rows as these."""

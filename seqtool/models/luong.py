@@ -62,9 +62,9 @@ class Luong(RecurrentDecoder[Fed]):
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source, *, stepwise: bool = False) -> Reading[Fed]:
+    def read(self, source: Source) -> Reading[Fed]:
         x = self.dropout(self.source_embedding(source.tokens))
-        encoding = self.encoder(x, source.lengths, stepwise=stepwise)
+        encoding = self.encoder(x, source.lengths)
         finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
         layers = tuple(
             tuple(torch.cat(tensors, -1) for tensors in zip(*states, strict=True))
@@ -72,7 +72,7 @@ class Luong(RecurrentDecoder[Fed]):
         )
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
-        return Reading(memory, Fed(layers, torch.zeros_like(layers[-1][0])), encoding.states)
+        return Reading(memory, Fed(layers, torch.zeros_like(layers[-1][0])))
 
     def advance(self, memory: Memory, state: Fed, share: Tensor) -> Advanced[Fed]:
         s, layers = self.decoder.step(torch.cat([share, state.attentional], -1), state.layers, self.dropout)

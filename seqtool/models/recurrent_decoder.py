@@ -1,7 +1,7 @@
 """What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence."""
 
 from abc import abstractmethod
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -9,35 +9,25 @@ from torch import Tensor, nn
 from seqtool.models.cells import Layers, Stack
 from seqtool.models.contract import EncoderDecoder, Output, Step
 
-
-class HasTop(Protocol):
-    """A decoder's state: `top` N×H is the output of its highest layer."""
-
-    @property
-    def top(self) -> Tensor: ...
-
-
-S = TypeVar("S", bound=HasTop)
+S = TypeVar("S")
 
 
 class Reading(NamedTuple, Generic[S]):
-    """The result of encoding: memory, the decoder's first state, and the encoder's states by time step (`Output`)."""
+    """The result of encoding: memory, and the decoder's first state."""
 
     memory: Any
     state: S
-    states: tuple[Tensor, ...] = ()
 
 
 class Advanced(NamedTuple, Generic[S]):
     """One step: the new state, the tensors that its features are made from (N×…), and attention N×S or None.
 
-    For all steps: the last state, what each saw (N×T×…), attention N×T×S or None, and on request the states' `top`.
+    For all steps: the last state, what each saw (N×T×…), attention N×T×S or None.
     """
 
     state: S
     seen: tuple[Tensor, ...]
     attention: Tensor | None = None
-    tops: tuple[Tensor, ...] = ()
 
 
 class RecurrentDecoder(EncoderDecoder[S]):
@@ -50,8 +40,8 @@ class RecurrentDecoder(EncoderDecoder[S]):
     dropout: nn.Dropout
 
     @abstractmethod
-    def read(self, source: Any, *, stepwise: bool = False) -> Reading[S]:
-        """Read the source; `stepwise` asks for the encoder's states."""
+    def read(self, source: Any) -> Reading[S]:
+        """Read the source."""
 
     @abstractmethod
     def advance(self, memory: Any, state: S, share: Tensor) -> Advanced[S]:
@@ -72,8 +62,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
         return y
 
     def encode(self, source: Any) -> tuple[Any, S]:
-        memory, state, _ = self.read(source)
-        return memory, state
+        return self.read(source)
 
     def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
         y = self.embed(token)
@@ -84,28 +73,25 @@ class RecurrentDecoder(EncoderDecoder[S]):
         steps = self.unroll(memory, state, self.shares(memory, self.embed(tokens.t())))
         return steps.state, steps.attention
 
-    def forward(self, source: Any, target: Tensor, state: S | None = None, *, stepwise: bool = False) -> Output:
-        memory, first, read = self.read(source, stepwise=stepwise)
-        return self.follow(memory, first if state is None else state, target, read=read, stepwise=stepwise)
+    def forward(self, source: Any, target: Tensor, state: S | None = None) -> Output:
+        memory, first = self.read(source)
+        return self.follow(memory, first if state is None else state, target)
 
-    def follow(
-        self, memory: Any, state: S, target: Tensor, *, read: tuple[Tensor, ...] = (), stepwise: bool = False
-    ) -> Output:
-        """Teacher forcing from a given memory and state; `read` are the encoder's states."""
+    def follow(self, memory: Any, state: S, target: Tensor) -> Output:
+        """Teacher forcing from a given memory and state."""
         y = self.embed(target)
-        steps = self.unroll(memory, state, self.shares(memory, y.transpose(0, 1)), stepwise=stepwise)
-        return Output(self.features(y, *steps.seen), steps.attention, steps.state, read, steps.tops)
+        steps = self.unroll(memory, state, self.shares(memory, y.transpose(0, 1)))
+        return Output(self.features(y, *steps.seen), steps.attention, steps.state)
 
-    def unroll(self, memory: Any, state: S, shares: Tensor, *, stepwise: bool = False) -> Advanced[S]:
-        """The recurrence over the shares of all words, T×N×…; `stepwise` asks for the states' `top`."""
+    def unroll(self, memory: Any, state: S, shares: Tensor) -> Advanced[S]:
+        """The recurrence over the shares of all words, T×N×…."""
         steps: list[Advanced[S]] = []
         for share in shares.unbind(0):
             steps.append(self.advance(memory, state, share))
             state = steps[-1].state
         seen = tuple(torch.stack(tensors, 1) for tensors in zip(*(one.seen for one in steps), strict=True))
         alphas = [one.attention for one in steps if one.attention is not None]
-        tops = tuple(one.state.top for one in steps) if stepwise else ()
-        return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None, tops)
+        return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None)
 
 
 class StackDecoder(RecurrentDecoder[Layers]):

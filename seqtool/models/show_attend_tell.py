@@ -108,24 +108,18 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
         self.output = nn.Linear(embedding, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Images, *, stepwise: bool = False) -> Reading[Gaze]:
+    def read(self, source: Images) -> Reading[Gaze]:
         return self._look(self.annotations(source))
 
     def forward(
-        self,
-        source: Images,
-        target: Tensor,
-        state: Gaze | None = None,
-        *,
-        stepwise: bool = False,
-        chances: Tensor | None = None,
+        self, source: Images, target: Tensor, state: Gaze | None = None, *, chances: Tensor | None = None
     ) -> Output:
         """In training, hard attention draws for all images but a share of `soft_share`, which have one row each and
         take the expected context. Given its `chances` (B·M×T, the M samples of an image adjacent), it draws for all
         images.
         """
         if chances is None and not (self.hard and self.training):
-            return super().forward(source, target, state, stepwise=stepwise)
+            return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Rows that draw their attention begin with the image's own state.")
         a = self.annotations(source)
@@ -133,10 +127,10 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
             rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
         else:
             rows = Rows.given(len(a), chances)
-        memory, first, _ = self._look(a[rows.image])
+        memory, first = self._look(a[rows.image])
         unused = rows.chances.new_zeros(rows.expected, rows.chances.shape[1])
         memory = replace(memory, chances=torch.cat([unused, rows.chances]), choose=drawn_after(rows.expected))
-        output = self.follow(memory, first, target[rows.image], stepwise=stepwise)
+        output = self.follow(memory, first, target[rows.image])
         assert output.attention is not None
         return replace(output, sampled=rows.sampled(output.attention))
 

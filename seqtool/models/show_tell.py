@@ -54,7 +54,7 @@ class ShowTell(StackDecoder, ImageCaptioner[Layers]):
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Images, *, stepwise: bool = False) -> Reading[Layers]:
+    def read(self, source: Images) -> Reading[Layers]:
         v = self.image(self.annotations(source).mean(1))
         state = self._first_state(v)
         if self.context == "first_step":

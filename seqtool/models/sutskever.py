@@ -44,11 +44,11 @@ class Sutskever(StackDecoder):
         self.output = nn.Linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source, *, stepwise: bool = False) -> Reading[Layers]:
+    def read(self, source: Source) -> Reading[Layers]:
         tokens = source.tokens
         if self.reverse:
             tokens = tokens.gather(1, reversal(source.lengths - 1, tokens.shape[1]))  # <eos> stays last
         x = self.dropout(self.source_embedding(tokens))
-        encoding = self.encoder(x, source.lengths, stepwise=stepwise)
+        encoding = self.encoder(x, source.lengths)
         nothing = encoding.annotations[:, :, :0]
-        return Reading(Memory(nothing, nothing, source.mask), Layers(encoding.forward), encoding.states)
+        return Reading(Memory(nothing, nothing, source.mask), Layers(encoding.forward))

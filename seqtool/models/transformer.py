@@ -116,8 +116,7 @@ class SourceTransformer(EncoderDecoder[Past]):
         _, past, alpha = self.decoder(tokens, self.target_embedding, state, memory)
         return past, alpha
 
-    def forward(self, source: Any, target: Tensor, state: Past | None = None, *, stepwise: bool = False) -> Output:
-        not_stepwise(stepwise)
+    def forward(self, source: Any, target: Tensor, state: Past | None = None) -> Output:
         memory, first = self.encode(source)
         features, past, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
         return Output(features, alpha, past)
@@ -252,8 +251,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
     def prefill(self, memory: Any, state: Window, tokens: Tensor) -> tuple[Window, None]:
         return self._read(state, tokens)[1], None
 
-    def forward(self, source: Any, target: Tensor, state: Window | None = None, *, stepwise: bool = False) -> Output:
-        not_stepwise(stepwise)
+    def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
         if state is None or (self.training and target.shape[1] <= self.context):
             state = self._empty(len(target))
         features, window = self._read(state, target)
@@ -275,8 +273,3 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             window = Window(torch.cat([window.tokens, new], 1), read.past)
             features.append(read.features)
         return torch.cat(features, 1), window
-
-
-def not_stepwise(stepwise: bool) -> None:
-    if stepwise:
-        raise InputError("A Transformer has no state at each time step: leave train.gradient_flow out.")

@@ -34,7 +34,7 @@ class ScaledDotProducts(nn.Module):
         q: Float[Tensor, "N h t d"],
         k: Float[Tensor, "N h s d"],
         v: Float[Tensor, "N h s d"],
-        allowed: Bool[Tensor, "#N 1 #t s"] | None,
+        allowed: Bool[Tensor, "... s"] | None,
         *,
         causal: bool = False,
     ) -> Float[Tensor, "N h t d"]:

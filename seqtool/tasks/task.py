@@ -72,11 +72,8 @@ class Task(ABC):
             raise InputError(
                 f"train.best_by={config.train.best_by} is not a score of {self.name}; choose from {', '.join(choices)}."
             )
-        if self.reads != "text":
-            if config.train.gradient_flow:
-                raise InputError(f"train.gradient_flow=true is for translation, not for {self.name}.")
-            if config.embeddings.source is not None:
-                raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
+        if self.reads != "text" and config.embeddings.source is not None:
+            raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
         if self.reads != "nothing" and config.train.bptt != defaults("train")["train"]["bptt"]:
             raise InputError(f"train.bptt is for language models, not for {self.name}: leave it out.")
         check_settings(config.model, parts=PARTS)

@@ -23,7 +23,8 @@ READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
 
 def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
     """Initialise the model, with word vectors from files if any are named."""
-    initialise(model, config.initialisation)
+    gain, forget_bias = config.get("initialisation_gain", 1.0), config.get("forget_bias")
+    initialise(model, config.initialisation, gain=gain, forget_bias=forget_bias)
     for side, known in cache.vocabularies.items():
         file = config.embeddings[side]
         if file is None:

@@ -1,75 +1,143 @@
 """How much of the loss's gradient reaches each time step: vanishing and exploding gradients made visible.
 
-The loss here is −log p of only each sentence's last token, EOS, so that the gradient at step t has passed through
-every step between: ‖∂loss/∂h_t‖ is the product of Jacobians of the lectures (Bengio et al. 1994; Pascanu et al. 2013).
+The loss here is −log p of only each example's last token, so that the gradient at step t has passed through every step
+between: ‖∂loss/∂h_t‖ shows the product of Jacobians of the lectures (Bengio et al. 1994; Pascanu et al. 2013). That of
+an LSTM's c_t includes what passes through h_t. The singular values are of one factor of the product, the recurrent
+Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from seqtool.data.batches import Batch
-from seqtool.errors import naming
+from seqtool.errors import InputError, naming
+from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.inputs import Source
+from seqtool.models.fast.quicken import plain_copy
 from seqtool.models.tokens import PAD
 from seqtool.training.recording import GRADIENT_FLOW
-from seqtool.view import plots
+from seqtool.view import run_plots
 
-PROBES = 64  # sentence pairs, at most
+PROBES = 64  # examples, at most
+DIGITS = 5  # of the numbers in the record
+
+
+@dataclass
+class Watched:
+    """What a cell was given and gave at each step."""
+
+    cell: Cell
+    inputs: list[Tensor] = field(default_factory=list)
+    before: list[State] = field(default_factory=list)
+    after: list[State] = field(default_factory=list)
+
+
+def check(model: EncoderDecoder[Any]) -> None:
+    """InputError for a model without cells."""
+    if not cells_of(model):
+        name = type(model).__name__
+        raise InputError(f"train.gradient_flow=true is for recurrent models, and {name} has no cells: leave it out.")
 
 
 def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.device, step: int) -> None:
     """Add a step, unless already measured, to the run's `gradient_flow.jsonl`, and plot all its measurements.
 
-    Each uses the same training pairs, all of one, rather long, source length.
+    Each uses the same training examples.
     """
     path = run / "gradient_flow.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines]
+    records = read(path) if path.exists() else []
     if records and records[-1]["step"] == step:
         return
-    lengths, _ = split.lengths(np.arange(len(split)))
-    pairs = np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:PROBES]
-    records.append({"step": step, **gradient_norms(model, split.collate(pairs).to(device))})
+    records.append({"step": step, **flow(model, split.probes(PROBES).to(device))})
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(records[-1]) + "\n")
-    plots.gradient_flow(
-        {f"step {r['step']:,}": (r["encoder"], r["decoder"]) for r in records[:: max(1, len(records) // 6)]},
-        run / GRADIENT_FLOW,
-    )
+    shown = records[:: max(1, len(records) // 6)]
+    run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, run / GRADIENT_FLOW)
 
 
-def gradient_norms(model: EncoderDecoder[Any], batch: Batch) -> dict[str, list[float]]:
-    """‖∂loss/∂h_t‖ for the encoder's and the decoder's states in the order of time, without dropout."""
-    assert isinstance(batch.source, Source)  # sentences; an image is not read step by step
-    was_training = model.training
-    model.eval()  # without dropout
+def read(path: Path) -> list[dict[str, Any]]:
+    """The measurements of a run, without those of versions that recorded less. InputError if the file is damaged."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [record for record in records if "gradients" in record]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is damaged: its lines are not JSON objects.") from error
+
+
+def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
+    """`gradients`: for each recurrence and each tensor of its state, ‖∂loss/∂h_t‖ by time step, in the order in which
+    it reads, a mean over the examples that the gradient reaches, without dropout; `singular_values` by recurrence, in
+    decreasing order. Recurrences are named by their place in the model.
+    """
+    model = plain_copy(model).eval()  # without dropout
     with torch.enable_grad():
-        output = model(batch.source, batch.inputs, stepwise=True)
-        logits = model.project(output.features)
+        with _watching(model) as seen:
+            output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
-        loss = -logits.float().log_softmax(-1)[rows, last, batch.labels[rows, last]].sum()
-        states = [*output.encoder_states, *output.decoder_states]
-        gradients = torch.autograd.grad(loss, states, allow_unused=True)
-    model.train(was_training)
-    split = len(output.encoder_states)
-    return {
-        "encoder": _mean_norms(gradients[:split], batch.source.lengths),
-        "decoder": _mean_norms(gradients[split:], last + 1),
-    }
+        logits = model.project(output.features[rows, last]).float()
+        loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
+        states = [tensor for one in seen.values() for state in one.after for tensor in state]
+        found = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        gradients: dict[str, dict[str, list[float]]] = {}
+        for name, one in seen.items():
+            steps = [[next(found) for _ in state] for state in one.after]
+            tensors = zip("hc", zip(*steps, strict=True), strict=False)
+            gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
+        values = {name: _singular_values(one) for name, one in seen.items()}
+    return {"gradients": gradients, "singular_values": values}
 
 
-def _mean_norms(gradients: Sequence[Tensor | None], lengths: Tensor) -> list[float]:
-    """By time step, the mean over the sentences that have such a step."""
+@contextmanager
+def _watching(model: EncoderDecoder[Any]) -> Iterator[dict[str, Watched]]:
+    """What the cells are given and give while the model runs."""
+    watched = {name: Watched(cell) for name, cell in cells_of(model).items()}
+
+    def watch(one: Watched) -> Any:
+        def hook(_: Any, given: tuple[Tensor, State], state: State) -> None:
+            one.inputs.append(given[0])
+            one.before.append(given[1])
+            one.after.append(state)
+
+        return one.cell.register_forward_hook(hook)
+
+    hooks = [watch(one) for one in watched.values()]
+    try:
+        yield watched
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float]:
+    """By time step, the mean over the rows whose gradient is not exactly 0, as it is after a row's last token."""
     norms = []
-    for t, gradient in enumerate(gradients):
-        rows = lengths > t
-        norms.append(0.0 if gradient is None or not rows.any() else float(gradient[rows].norm(dim=-1).mean()))
+    for gradient in gradients:
+        of_rows = torch.zeros(1) if gradient is None else gradient.norm(dim=-1)
+        reached = of_rows[of_rows > 0]
+        norms.append(_rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
+
+
+def _singular_values(one: Watched) -> list[float]:
+    """Of ∂s_t/∂s_{t−1} at the first row's middle step."""
+    t = len(one.after) // 2
+    x, state = one.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in one.before[t]]
+    sizes = [tensor.shape[1] for tensor in state]
+
+    def step(s: Tensor) -> Tensor:
+        return torch.cat(one.cell(x, torch.split(s, sizes, -1)), -1)[0]
+
+    jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
+    return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.double())]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

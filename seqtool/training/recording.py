@@ -24,7 +24,7 @@ from seqtool.training.progress import Progress
 from seqtool.training.resuming import resume_command, trusting
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, told
-from seqtool.view import plots
+from seqtool.view import run_plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = ("metrics.jsonl", "gradient_flow.jsonl")
@@ -58,7 +58,7 @@ class Recorder:
                     self.writer.add_scalar(name, value, record["step"])
 
     def draw(self) -> None:
-        plots.learning_curves(self.path, self.run / LEARNING_CURVES)
+        run_plots.learning_curves({self.run.name: self.path}, self.run / LEARNING_CURVES)
 
 
 class Meter:

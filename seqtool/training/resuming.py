@@ -35,7 +35,8 @@ OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
 FIXED = (
-    *("model", "data", "seed", "precision", "initialisation", "init_from", "embeddings", "optim.name", "schedule.name"),
+    *("model", "data", "seed", "precision", "init_from", "embeddings", "optim.name", "schedule.name"),
+    *("initialisation", "initialisation_gain", "forget_bias"),
     *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
 )
 

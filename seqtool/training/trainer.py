@@ -58,6 +58,8 @@ class Trainer:
         settings, progress = self.settings, self.progress
         started = time.monotonic() - progress.seconds
         batches = self._epoch()
+        if not progress.step:
+            self._measure_flow()
         with self.reporter.bar(progress.step, self._expected_steps(batches)), self.updates.ahead:
             while not (stopped := self._stops(stop, started)):
                 if progress.validation_is_due(settings.validate_every):

@@ -1,10 +1,9 @@
-"""Plots of alignments, of attention over images, of training, of gradients and of scores, as PNG files.
+"""Plots of alignments, of attention over images and of scores, as PNG files, and what all plots share.
 
 They are drawn without a window system, written whole or not at all, with fonts that have the words' characters.
 matplotlib is imported when a figure is made, without its global state.
 """
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.errors import InputError
-from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import beside
 
 if TYPE_CHECKING:
@@ -102,60 +99,6 @@ def attention_over_image(
     save_figure(figure, path)
 
 
-def learning_curves(metrics: Path, path: Path) -> None:
-    """Losses, scores and learning rate against steps, from a run's metrics.jsonl: see `read_metrics`.
-
-    Draws those of `loss`, `valid_loss` (nats per token), each score's `valid_NAME` and `learning_rate` that exist.
-    Raises InputError if there is nothing to draw.
-    """
-    series = read_metrics(metrics)
-    own = [name.removeprefix("valid_") for name in series if "." in name]
-    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
-    panels = [
-        ("nats per token", {"loss": "training loss", "valid_loss": "validation loss"}),
-        *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
-        ("learning rate", {"learning_rate": "learning rate"}),
-    ]
-    panels = [(label, {k: v for k, v in names.items() if k in series}) for label, names in panels]
-    panels = [(label, names) for label, names in panels if names]
-    if not panels:
-        raise InputError(f"{metrics} holds no losses, scores or learning rates to draw.")
-    figure = make_figure(7, 2.3 * len(panels) + 0.4)
-    plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
-    for axes, (label, names) in zip(plots, panels, strict=True):
-        for index, (name, legend) in enumerate(names.items()):
-            steps, values = series[name]
-            few = len(steps) <= 40
-            axes.plot(steps, values, color=COLOURS[index], marker="." if few else None, label=legend)
-        negative = any(value < 0 for name in names for value in series[name][1])
-        _clean(axes, ylabel=label, **({} if negative else {"ylim": (0, None)}))
-        if len(names) > 1:
-            axes.legend(frameon=False)
-    plots[-1].set_xlabel("updates")
-    figure.align_ylabels()
-    save_figure(figure, path)
-
-
-def gradient_flow(norms: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """‖∂loss/∂h_t‖ against the time step t, for encoder and decoder side by side, on one logarithmic scale.
-
-    One line per measurement, from light to dark. A gradient that vanished to 0 leaves a gap.
-    """
-    figure = make_figure(10, 4)
-    panels = figure.subplots(1, 2, sharey=True)
-    shades = np.linspace(0.25, 1.0, len(norms))
-    for side, (axes, title) in enumerate(zip(panels, ("encoder", "decoder"), strict=True)):
-        for shade, (name, values) in zip(shades, norms.items(), strict=True):
-            shown = np.array(values[side], dtype=float)
-            shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
-            steps = np.arange(1, len(shown) + 1)
-            axes.plot(steps, shown, color=(0.05, 0.2, 0.5, shade), marker="o", markersize=3, label=drawable(name))
-        _clean(axes, yscale="log", xlabel=f"time step t of the {title}")
-    panels[0].set_ylabel("‖∂loss/∂h$_t$‖ of the last token's loss")
-    _legend(panels[0])
-    save_figure(figure, path)
-
-
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -> None:
     """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
 
@@ -179,37 +122,13 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
         )
     axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n({score.sentences:,} sentences)" for score in bins])
     limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
-    _clean(axes, xlabel="words in the source sentence", ylabel="BLEU", **limits)
+    clean(axes, xlabel="words in the source sentence", ylabel="BLEU", **limits)
     if len(systems) > 1:
-        _legend(axes)
+        legend(axes)
     save_figure(figure, path)
 
 
-def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """The numbers of a metrics.jsonl by name: their steps, in order, and their values.
-
-    Each line is an object with `step` and any numbers. If a step occurs twice, as after resuming, the
-    later line counts. A last line that was cut short is left out; InputError names any other bad line.
-    """
-    lines = path.read_text(encoding="utf-8").split("\n")
-    series: dict[str, dict[int, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            step = int(record.pop("step"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                break
-            raise InputError(f"{path} line {number} is not a JSON object with a 'step'.") from error
-        for name, value in record.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
-                series.setdefault(name, {})[step] = float(value)
-    return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
-
-
-def _clean(axes: "Axes", **properties: Any) -> None:
+def clean(axes: "Axes", **properties: Any) -> None:
     """Set the axes' properties, and draw them without a box, over a light grid."""
     axes.set(**properties)
     axes.spines[["top", "right"]].set_visible(False)
@@ -217,7 +136,7 @@ def _clean(axes: "Axes", **properties: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def _legend(axes: "Axes") -> None:
+def legend(axes: "Axes") -> None:
     for text in axes.legend(frameon=False).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 

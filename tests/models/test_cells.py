@@ -47,7 +47,7 @@ def test_gru_cho_equals_the_paper() -> None:
     U = cell.candidate.weight  # noqa: N806
     x = torch.randn(1, 6, 3)
     s = torch.zeros(4)
-    for t, state in enumerate(recurrence(x, stepwise=True).outputs):
+    for t, state in enumerate(recurrence(x).h.unbind(1)):
         e = x[0, t]
         z = torch.sigmoid(W_z @ e + b_z + U_z @ s)
         r = torch.sigmoid(W_r @ e + b_r + U_r @ s)

@@ -10,11 +10,9 @@ from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding.beam_search import select
-from seqtool.errors import InputError
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.quicken import quicken
-from seqtool.models.recurrent_decoder import RecurrentDecoder
 from seqtool.training.losses import TrainingLoss
 
 Model = EncoderDecoder[Any]
@@ -67,19 +65,6 @@ def test_a_state_is_carried(case: tuple[Model, Any, Tensor]) -> None:
     second = model(source, target[:, half:], first.state)
     close(torch.cat([first.features, second.features], 1), whole.features)
     close(second.state, whole.state)
-
-
-def test_states_are_there_where_they_are_asked_for(case: tuple[Model, Any, Tensor]) -> None:
-    model, source, target = case
-    if not isinstance(model, RecurrentDecoder):
-        with pytest.raises(InputError, match="has no state at each time step"):
-            model(source, target, stepwise=True)
-        return
-    asked, plain = model(source, target, stepwise=True), model(source, target)
-    assert (plain.encoder_states, plain.decoder_states) == ((), ())
-    assert len(asked.decoder_states) == target.shape[1] and torch.equal(asked.features, plain.features)
-    assert len(asked.encoder_states) == (source.tokens.shape[1] if model.reads == "text" else 0)
-    assert torch.equal(asked.decoder_states[-1], asked.state.top)
 
 
 class Twice(Bahdanau):

@@ -2,6 +2,7 @@
 have faster teacher forcing and a faster loss. Parameters and results are the same.
 """
 
+import copy
 import math
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from seqtool.models.fast.gathering import GatheredLinear, GatheredSum, one_pass
 from seqtool.models.fast.recurrences import GatheredRecurrence, HandWrittenRecurrence, TorchRecurrence
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.luong import Fed, Luong
-from seqtool.models.recurrent_decoder import Advanced, HasTop, RecurrentDecoder, StackDecoder
+from seqtool.models.recurrent_decoder import Advanced, RecurrentDecoder, StackDecoder
 from seqtool.models.show_attend_tell import Gaze, ShowAttendTell
 from seqtool.models.show_tell import ShowTell
 from seqtool.models.sutskever import Sutskever
@@ -32,7 +33,6 @@ DROPOUT_STEPS = 1 << 16
 
 M = TypeVar("M", bound=nn.Module)
 S = TypeVar("S")
-T = TypeVar("T", bound=HasTop)
 
 
 class InPieces(EncoderDecoder[S]):
@@ -42,23 +42,23 @@ class InPieces(EncoderDecoder[S]):
         return cross_entropy_in_pieces(features, self.output, labels, smoothing)
 
 
-class QuickDecoder(InPieces[T], RecurrentDecoder[T]):
+class QuickDecoder(InPieces[S], RecurrentDecoder[S]):
     """Each matrix of the recurrence gets one gradient."""
 
-    def unroll(self, memory: Any, state: T, shares: Tensor, *, stepwise: bool = False) -> Advanced[T]:
+    def unroll(self, memory: Any, state: S, shares: Tensor) -> Advanced[S]:
         with one_pass():
-            return super().unroll(memory, state, shares, stepwise=stepwise)
+            return super().unroll(memory, state, shares)
 
 
 class LayerByLayer(QuickDecoder[Layers], StackDecoder):
     """A stack whose steps depend only on its own states: each layer runs over the whole target at once."""
 
-    def unroll(self, memory: Any, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Advanced[Layers]:
-        if stepwise or not len(shares):
-            return super().unroll(memory, state, shares, stepwise=stepwise)
+    def unroll(self, memory: Any, state: Layers, shares: Tensor) -> Advanced[Layers]:
+        if not len(shares):
+            return super().unroll(memory, state, shares)
         x, layers = shares.transpose(0, 1), []
         for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            h, last, _ = recurrence(x, first)
+            h, last = recurrence(x, first)
             layers.append(last)
             x = self.dropout(h)
         return Advanced(Layers(tuple(layers)), (x,))
@@ -67,11 +67,11 @@ class LayerByLayer(QuickDecoder[Layers], StackDecoder):
 class QuickBahdanau(QuickDecoder[Layers], Bahdanau):
     """One layer of GRUs with additive attention has a backward pass of its own."""
 
-    def unroll(self, memory: Memory, state: Layers, shares: Tensor, *, stepwise: bool = False) -> Advanced[Layers]:
+    def unroll(self, memory: Memory, state: Layers, shares: Tensor) -> Advanced[Layers]:
         cell, score = self.cell, self.attention.score
-        alone = torch.is_grad_enabled() and not stepwise and not self.upper and len(state.top) == len(memory.mask)
+        alone = torch.is_grad_enabled() and not self.upper and len(state.top) == len(memory.mask)
         if not (alone and isinstance(cell, QuickGRU) and isinstance(score, ExponentialAdditive)):
-            return super().unroll(memory, state, shares, stepwise=stepwise)
+            return super().unroll(memory, state, shares)
         steps = attentive_gru(shares, state.top, memory, score, self.cell_context, cell.recurrent)
         s, context, alpha = (one.transpose(0, 1) for one in steps)
         return Advanced(Layers(((s[:, -1],),)), (s, context), alpha)
@@ -169,6 +169,17 @@ def quicken(model: M, device: torch.device) -> M:
     for module in own_modules(model):
         module.__class__ = table.get(type(module), type(module))
     return model
+
+
+def plain_copy(model: M) -> M:
+    """A copy with the parts as they were before `quicken`: recurrences call their cell at every step."""
+    copied = copy.deepcopy(model)
+    plain: dict[type[nn.Module], type[nn.Module]] = {GatheredRecurrence: Recurrence}
+    for table in (PARTS, *FOR_DEVICE.values()):
+        plain |= {quick: part for part, quick in table.items()}
+    for module in own_modules(copied):
+        module.__class__ = plain.get(type(module), type(module))
+    return copied
 
 
 def own_modules(model: nn.Module) -> list[nn.Module]:

@@ -23,14 +23,12 @@ from seqtool.models.number_types import product_dtype, single
 class GatheredRecurrence(Recurrence):
     """The same steps, with one gradient for all of them, unless one call can run the whole sequence."""
 
-    def forward(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, stepwise: bool = False
-    ) -> States:
-        found = None if stepwise else self.at_once(x, state, lengths)
+    def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
+        found = self.at_once(x, state, lengths)
         if found is not None:
             return found
         with one_pass():
-            return super().forward(x, state, lengths=lengths, stepwise=stepwise)
+            return super().forward(x, state, lengths=lengths)
 
     def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
         """All steps in one call, or None if there is no such call."""
@@ -80,12 +78,12 @@ def by_torch(
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:
             h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
-            return States(h, tuple(one[0] for one in last), ())
+            return States(h, tuple(one[0] for one in last))
         packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
         first = tuple(one[:, packed.sorted_indices] for one in first)
         data, *last = function(packed.data, packed.batch_sizes, _as_taken(first), *rest)
         h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
-        return States(h, tuple(one[0, packed.unsorted_indices] for one in last), ())
+        return States(h, tuple(one[0, packed.unsorted_indices] for one in last))
 
 
 def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
