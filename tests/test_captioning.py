@@ -337,6 +337,25 @@ def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "sources= means nothing for captions." in capsys.readouterr().err
 
 
+def test_the_bound_of_references(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of hard attention the bound and an estimate above it; of soft attention, log p; the same again."""
+    hard = ["train", *DATA, TRAIN, *HARD, "model.soft_share=0.5", "run=draws", "train.epochs=2"]
+    assert run(*hard) == 0
+    scored = ["split=train", "bound=4", "bootstrap=2", "beam=1", "device=cpu", "format=json"]
+
+    def found(name: str) -> Any:
+        capsys.readouterr()
+        assert run("eval", f"checkpoint=runs/{name}", *scored) == 0
+        return json.loads(capsys.readouterr().out)["likelihood"]
+
+    drawn, soft = found("draws"), found("soft")
+    assert drawn["samples"] == 4 and drawn["captions"] == soft["captions"] == 152
+    assert drawn["bound"] < drawn["estimate"] < soft["log_p"] < 0
+    assert found("draws") == drawn
+    assert run("eval", "checkpoint=runs/draws", *scored[:-1]) == 0
+    assert f"lower bound L_s         {drawn['bound']:.3f} [" in capsys.readouterr().out
+
+
 def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", "runs/soft") == 0
     text = capsys.readouterr().out

@@ -1,17 +1,15 @@
 """The loss against torch's own, what must not enter it, and hard attention's gradient against enumeration."""
 
-import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from enumeration import Enumerable
 from small_models import (
-    DIMENSION,
-    SHOW_ATTEND_TELL,
     make_captioner,
     make_model,
     random_images,
@@ -21,13 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.tree import select
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
 from seqtool.models.hard_attention import Penalties, Sampled
 from seqtool.models.inputs import Annotations
-from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.training.losses import TrainingLoss
 
 
@@ -125,7 +121,7 @@ def test_doubly_stochastic_penalty_by_hand() -> None:
     assert torch.equal(loss(batch).nll, plain(batch).nll) and loss(batch).reward is None
 
 
-@pytest.mark.parametrize("baseline", ["moving_average", "leave_one_out"])
+@pytest.mark.parametrize("baseline", ["moving_average", "leave_one_out", "none"])
 def test_hard_attentions_loss_by_hand(baseline: str) -> None:
     """Two images, the second takes the expected context, the first draws twice; a padded step counts nowhere."""
     labels = torch.tensor([[5, 2, 0], [4, 3, 2]])
@@ -140,7 +136,7 @@ def test_hard_attentions_loss_by_hand(baseline: str) -> None:
         loss.model.given.features.flatten(0, 1), labels[image].flatten(), ignore_index=0, reduction="none"
     )
     R = -nll.view(3, 3).sum(1)  # noqa: N806
-    b = [-3.0, -3.0] if baseline == "moving_average" else [float(R[2]), float(R[1])]
+    b = {"moving_average": [-3.0, -3.0], "leave_one_out": [float(R[2]), float(R[1])], "none": [0.0, 0.0]}[baseline]
     first = -R[1] - 0.5 * (R[1] - b[0]) * -3.0 - 0.1 * 1.5
     second = -R[2] - 0.5 * (R[2] - b[1]) * -0.75 - 0.1 * 1.0
     made = loss(batch)
@@ -195,61 +191,6 @@ def test_padded_steps_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch)
     assert float(narrow.nll) == pytest.approx(float(wide.nll), rel=1e-5)
 
 
-@dataclass(frozen=True)
-class Enumerable:
-    """A case small enough to enumerate: one image of 3 locations, a caption of 2 words and <eos>: 27 draws."""
-
-    model: ShowAttendTell
-    batch: Batch
-
-    @classmethod
-    def make(cls, **settings: Any) -> "Enumerable":
-        sizes = {"embedding": 2, "hidden": 2, "alignment": 2, "target_vocabulary": 6}
-        hard = {"attention": "hard", "soft_share": 0.0, "doubly_stochastic": 0.0, "entropy": 0.0, "reward": 1.0}
-        model = ShowAttendTell(**SHOW_ATTEND_TELL | sizes | hard | settings).double().train()
-        torch.manual_seed(11)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.normal_()
-        a = torch.zeros(1, 3, DIMENSION)
-        a[0, :, :2] = torch.tensor([[2.0, 0.5], [-1.5, 1.0], [0.0, -2.0]])  # the other dimensions have no gradient
-        return cls(model, Batch(Annotations(a.half()), torch.tensor([[1, 4, 5, 2]]), np.arange(1), 3))
-
-    def exact(self) -> Tensor:
-        """The gradient of −L_s = −Σ_s p(s|a) log p(y|s, a), by enumeration."""
-        draws = torch.tensor(list(itertools.product(range(3), repeat=3)))
-        memory, first = self.model.encode(self.batch.source)
-        state = select(first, torch.zeros(len(draws), dtype=torch.int64))
-        log_p_s = log_p_y = torch.zeros(len(draws), dtype=torch.float64)
-        for t in range(3):
-            weights = F.one_hot(draws[:, t], 3).double()
-            token = self.batch.inputs[0, t].expand(len(draws))
-            chosen = replace(memory, choose=lambda alpha, chance, weights=weights: weights)
-            made = self.model.step(chosen, state, token)
-            log_p_s = log_p_s + made.attention.gather(1, draws[:, t : t + 1]).log().squeeze(1)
-            log_p_y = log_p_y + made.logits.log_softmax(-1)[:, self.batch.labels[0, t]]
-            state = made.state
-        assert float(log_p_s.detach().exp().sum()) == pytest.approx(1.0, abs=1e-12)
-        self.model.zero_grad()
-        (-(log_p_s.exp() * log_p_y).sum()).backward()
-        return self._gradient()
-
-    def estimates(self, count: int, *, baseline: float | None) -> Tensor:
-        """`count` gradients of the training loss, each a mean over the model's samples: count × coordinates."""
-        loss, found = TrainingLoss(self.model, 0.0), []
-        if baseline is not None:
-            loss.baseline.fill_(baseline)
-        for _ in range(count):
-            self.model.zero_grad()
-            loss(self.batch).total.backward()
-            found.append(self._gradient())
-        return torch.stack(found)
-
-    def _gradient(self) -> Tensor:
-        return torch.cat([one.grad.flatten() for one in self.model.parameters() if one.grad is not None])
-
-
 def farthest(exact: Tensor, estimates: Tensor) -> float:
     """How many standard errors the worst coordinate's mean is off; infinite where one that never varies is off."""
     error = estimates.std(0) / len(estimates) ** 0.5
@@ -259,7 +200,8 @@ def farthest(exact: Tensor, estimates: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "credit"), [("moving_average", "caption"), ("leave_one_out", "caption"), ("leave_one_out", "future")]
+    ("baseline", "credit"),
+    [("moving_average", "caption"), ("leave_one_out", "caption"), ("leave_one_out", "future"), ("none", "caption")],
 )
 def test_hard_attentions_gradient_is_the_enumerated_one_on_average(baseline: str, credit: str) -> None:
     """20,000 samples, in 200 means of 100: each coordinate within 4 standard errors. With the term's sign turned

@@ -40,7 +40,7 @@ def drawn_after(rows: int) -> Choice:
 
 
 CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
-BASELINES = ("moving_average", "leave_one_out")
+BASELINES = ("moving_average", "leave_one_out", "none")
 CREDITS = ("caption", "future")
 
 
@@ -100,8 +100,8 @@ class Penalties:
     """The terms of a model's loss besides −log p, all per caption and summed over its steps (`losses.TrainingLoss`).
 
     doubly_stochastic λ on Σ_i (1 − Σ_t α_ti)². For hard attention: reward λ_r on the advantage (R − b) · Σ_t log p(s_t)
-    with R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`) or leave_one_out,
-    credit caption (R for every draw) or future (for each draw, its own word and those after it).
+    with R = Σ_t log p(y_t), entropy λ_e on Σ_t H[s_t], baseline b moving_average (with `decay`), leave_one_out or none
+    (0), credit caption (R for every draw) or future (for each draw, its own word and those after it).
     """
 
     doubly_stochastic: float = 0.0

@@ -17,11 +17,13 @@ Images = Annotations | Pixels
 class ImageCaptioner(EncoderDecoder[S]):
     """A model of the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
 
-    `choices` are the ways, by name, in which attention may weight the locations in decoding.
+    `choices` are the ways, by name, in which attention may weight the locations in decoding; `hard` attention was
+    trained by drawing locations.
     """
 
     reads = "images"
     choices: Mapping[str, Choice] = {}
+    hard = False
 
     def __init__(self, target_vocabulary: int, embedding: int, encoder: EncoderSettings, *, pretrained: bool) -> None:
         super().__init__()

@@ -175,7 +175,8 @@ def _check(attention: str, embedding_dropout: float, samples: int, soft_share: f
         f"Unknown model.attention '{attention}'; choose from soft, hard.": attention in ("soft", "hard"),
         f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.": baseline in BASELINES,
         f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.": credit in CREDITS,
-        "model.credit=future needs model.baseline=leave_one_out.": credit != "future" or baseline == "leave_one_out",
+        "model.credit=future needs model.baseline=leave_one_out or none.": credit != "future"
+        or baseline != "moving_average",
         f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.": not alone,
         f"model.embedding_dropout must be at least 0 and below 1, not {embedding_dropout}.": 0 <= embedding_dropout < 1,
         f"model.soft_share must be between 0 and 1, not {soft_share}.": 0 <= soft_share <= 1,

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,9 +27,12 @@ from seqtool.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
+    from seqtool.predict.likelihood import Likelihood
     from seqtool.training.checkpoint import Checkpoint
 
-OTHERS = ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison")  # in the report
+OTHERS = (  # in the report
+    *("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood"),
+)
 WIDTH = max(len(score(name).label) for name in NAMES)
 
 log = logging.getLogger(__name__)
@@ -38,12 +41,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class CaptionReport(SystemReport):
     """The report on captions. lengths: BLEU's brevity penalty and length ratio; java: meteor and spice (0–1) if they
-    were asked for and available.
+    were asked for and available; likelihood: of the references, if asked for.
     """
 
     lengths: Mapping[str, float]
     java: Mapping[str, float]
     warnings: Sequence[str]
+    likelihood: "Likelihood | None" = None
 
     segment: ClassVar[str] = "image"
 
@@ -53,6 +57,8 @@ class CaptionReport(SystemReport):
         found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
         if own := self.own_signatures():
             found["signatures"] = own
+        if self.likelihood is not None:
+            found["likelihood"] = self.likelihood.record()
         return {**found, "intervals": intervals, **self.compared()}
 
     def own_signatures(self) -> dict[str, str]:
@@ -67,6 +73,7 @@ class CaptionReport(SystemReport):
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
         lines += ["", self.system.signature(NAMES[0])]
         lines += [f"{name}: {signature}" for name, signature in self.own_signatures().items()]
+        lines += [] if self.likelihood is None else ["", *self.likelihood.lines()]
         lines += [f"Warning: {warning}" for warning in self.warnings]
         return "\n".join([*lines, *([] if self.comparison is None else ["", self.comparison.text()])])
 
@@ -94,6 +101,7 @@ class CaptionEvaluation(HypothesesEvaluation):
     java: bool
     document_frequencies: str | None
     save_document_frequencies: str | None
+    bound: int | None = None
 
     tokenizer: ClassVar[str] = "ptb"
     labels = (*(score(name).label for name in NAMES), "meteor", "spice", *OTHERS)
@@ -102,7 +110,11 @@ class CaptionEvaluation(HypothesesEvaluation):
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
-        rules = {unknown: self.tokenize in TOKENIZERS}
+        rules = {
+            unknown: self.tokenize in TOKENIZERS,
+            f"bound must be at least 1, not {self.bound}.": self.bound is None or self.bound >= 1,
+            "bound= goes with checkpoint=PATH, a captioner with attention.": self.bound is None or checkpoint,
+        }
         if self.save_document_frequencies is not None:
             others = {self.hypotheses, self.baseline, self.document_frequencies, self.output} != {None}
             alone = len(self.references) == 1 and not (checkpoint or self.java or others)
@@ -142,6 +154,8 @@ class CaptionEvaluation(HypothesesEvaluation):
     ) -> CaptionReport:
         """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
         frequencies = self._frequencies()
+        if self.bound is not None:
+            predictor.check_likelihood()
         corpus = self.corpus(ImageCorpus, predictor, data)
         have_files(corpus, data)
         if self.split not in corpus.splits():
@@ -162,7 +176,12 @@ class CaptionEvaluation(HypothesesEvaluation):
                 out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
-        return self._report(captions, baseline, references, frequencies, [])
+        report = self._report(captions, baseline, references, frequencies, [])
+        if self.bound is None:
+            return report
+        files = [name for name, image in images.items() if image.identifier in references]
+        likelihood = predictor.likelihood(files, list(references.values()), self.bound)
+        return replace(report, likelihood=likelihood)
 
     def _frequencies(self) -> DocumentFrequencies | None:
         """The document frequencies of a file, checked before anything is decoded."""

@@ -22,8 +22,10 @@ from seqtool.models.backbone import EncoderSettings
 from seqtool.models.hard_attention import CHOICES, Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
+from seqtool.predict.likelihood import Likelihood, of_captions
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
+from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
@@ -191,6 +193,40 @@ class Captioner(Predictor):
             keep_attention=self.attends,
         )
         return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
+
+    def likelihood(
+        self, images: Sequence[str | Path | Image], captions: Sequence[Sequence[str]], samples: int
+    ) -> Likelihood:
+        """How likely each image's captions are; with hard attention, from so many draws for each caption."""
+        model = self.models[0]
+        found: list[dict[str, float]] = []
+        tokens: list[int] = []
+        for some in chunks(range(len(images)), self.settings.at_once):
+            pictures = []
+            for n in some:
+                if isinstance(picture := self._load(images[n]), InputError):
+                    raise picture
+                pictures.append(picture)
+            ids = [(i, self.target_vocabulary.encode(text)) for i, n in enumerate(some) for text in captions[n]]
+            targets = [caption for _, caption in ids]
+            drawn = None
+            if model.hard:
+                generators = (np.random.default_rng([self.settings.seed, len(tokens) + i, 2]) for i in range(len(ids)))
+                shapes = [(samples, len(caption) + 1) for caption in targets]
+                drawn = [torch.from_numpy(one.random(shape)) for one, shape in zip(generators, shapes, strict=True)]
+            with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
+                pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
+                a = model.annotations(Pixels(pixels).to(self.device))[[i for i, _ in ids]]
+                found += of_captions(model, a, targets, drawn)
+            tokens += [len(caption) + 1 for caption in targets]
+        values = {name: np.array([one[name] for one in found]) for name in (found[0] if found else ())}
+        return Likelihood(values, np.array(tokens), samples if model.hard else None)
+
+    def check_likelihood(self) -> None:
+        """InputError unless this is one model with attention that may draw."""
+        if len(self.models) > 1 or not self.models[0].choices:
+            name = type(self.models[0]).__mro__[0].__name__.removeprefix("Quick")
+            raise InputError(f"bound= is for one model whose attention draws locations, and {name} draws none.")
 
     def _caption(self, hypothesis: Hypothesis, number: int) -> Caption:
         chosen = None

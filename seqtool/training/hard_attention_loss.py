@@ -21,18 +21,18 @@ def terms(
     of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
     """
     earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
-    b = baseline(earned, sampled.samples, average, leave_one_out=penalties.baseline == "leave_one_out")
+    b = baseline(earned, sampled.samples, average, penalties.baseline)
     score = ((earned - b) * sampled.log_probability * real).sum()
     return -penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
 
 
-def baseline(
-    earned: Float[Tensor, "n t"], samples: int, average: Scalar, *, leave_one_out: bool
-) -> Float[Tensor, "n t"] | Scalar:
-    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, or the
-    mean of the image's other samples.
+def baseline(earned: Float[Tensor, "n t"], samples: int, average: Scalar, name: str) -> Float[Tensor, "n t"] | Scalar:
+    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, the
+    mean of the image's other samples, or 0.
     """
-    if leave_one_out:
+    if name == "none":
+        return torch.zeros_like(average)
+    if name == "leave_one_out":
         each = earned.view(-1, samples, earned.shape[1])
         others = (each.sum(1, keepdim=True) - each) / (samples - 1)
         return others.flatten(0, 1)

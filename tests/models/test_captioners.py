@@ -354,20 +354,20 @@ def test_settings_are_refused_by_name() -> None:
         ShowTell(**SHOW_TELL | {"tie": "all"})
     with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 8 and 6"):
         ShowTell(**SHOW_TELL | {"tie": "output"})
-    wrong = {"attention": "firm", "baseline": "none", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0}
+    wrong = {"attention": "firm", "baseline": "mean", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0}
     wrong |= {"credit": "all"}
     with pytest.raises(InputError) as error:
         ShowAttendTell(**SHOW_ATTEND_TELL | wrong)
     assert str(error.value) == (
         "Unknown model.attention 'firm'; choose from soft, hard. "
-        "Unknown model.baseline 'none'; choose from moving_average, leave_one_out. "
+        "Unknown model.baseline 'mean'; choose from moving_average, leave_one_out, none. "
         "Unknown model.credit 'all'; choose from caption, future. "
         "model.embedding_dropout must be at least 0 and below 1, not 1.0. "
         "model.soft_share must be between 0 and 1, not 1.5. model.decay must be at least 0 and below 1, not 1.0."
     )
     with pytest.raises(InputError, match=r"^model.samples must be at least 1, not 0\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"samples": 0})
-    with pytest.raises(InputError, match=r"^model.credit=future needs model.baseline=leave_one_out\.$"):
+    with pytest.raises(InputError, match=r"^model.credit=future needs model.baseline=leave_one_out or none\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "credit": "future"})
     with pytest.raises(InputError, match=r"^model.baseline=leave_one_out needs model.samples of at least 2, not 1\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "baseline": "leave_one_out"})
