@@ -407,7 +407,8 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
                 *(("train", "valid", "test") if isinstance(content.get("train"), int) else ()),
             ):
                 content.pop(key, None)  # tested by themselves
-            settings += {"language_model": ["data=text"], "text": ["model=language_model"]}.get(file.stem, [])
+            settings += ["data=text"] if file.stem.endswith("language_model") else []
+            settings += ["model=language_model"] if file.stem == "text" else []
             settings += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
             found[" ".join(settings)] = settings, flat(content, f"{group}.")
     found["data.vocabulary"] = ([], flat(yaml.safe_load((CONFIGS / "preparation.yaml").read_text("utf-8")), "data."))

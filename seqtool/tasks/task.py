@@ -5,6 +5,7 @@ and `language_modelling.py` import torch only when it is needed: preparing text 
 """
 
 import copy
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -86,7 +87,7 @@ class Task(ABC):
             return
         does, data, _ = READERS[reads]
         *_, other_model = READERS[self.reads]
-        name = model.__module__.rpartition(".")[2]
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
         raise InputError(
             f"model={name} {does}, but data={corpus.name} holds {HOLDS[corpus.holds][0]}: choose another model, such "
             f"as {other_model}, or other data, such as {HOLDS[data][1]}."
