@@ -79,6 +79,12 @@ MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
         f"sutskever-{cell}": lambda cell=cell: Sutskever(**SUTSKEVER | {"cell": cell})
         for cell in ("rnn", "lstm", "gru", "gru_cho")
     },
+    **{
+        f"sutskever-{context}-{summary}": lambda context=context, summary=summary: Sutskever(
+            **SUTSKEVER | {"context": context, "summary": summary}
+        )
+        for context, summary in (("every_step", "last"), ("both", "mean"), ("initial_state", "max"))
+    },
     "sutskever-forward": lambda: Sutskever(**SUTSKEVER | {"reverse": False, "layers": 1}),
     "transformer": lambda: Transformer(**WORDS | TRANSFORMER | LAYERS),
     "transformer-post": lambda: Transformer(
@@ -131,9 +137,11 @@ CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
         f"show_tell-{context}": lambda context=context: ShowTell(**SHOW_TELL | {"context": context})
         for context in ("first_step", "initial_state", "every_step")
     },
+    "show_tell-both-max": lambda: ShowTell(**SHOW_TELL | {"context": "both", "summary": "max"}),
     "show_tell-gru": lambda: ShowTell(**SHOW_TELL | {"cell": "gru", "layers": 1, "context": "initial_state"}),
     "transformer-captioner": lambda: TransformerCaptioner(**PICTURES | TRANSFORMER | {"layers": 2}),
     "show_attend_tell-soft": lambda: ShowAttendTell(**SHOW_ATTEND_TELL),
+    "show_attend_tell-gru-general": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"cell": "gru", "score": "general"}),
     "show_attend_tell-no-gate": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"gate": False, "tie": "output"}),
     "show_attend_tell-hard": lambda: ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3}),
 }

@@ -114,7 +114,7 @@ class Backbone(nn.Module):
                 map_ = self.read(self.network, x)
         else:
             map_ = self.read(self.network, x)
-        return map_.flatten(2).transpose(1, 2).to(self.mean.dtype).contiguous()
+        return as_map(map_).flatten(2).transpose(1, 2).to(self.mean.dtype).contiguous()
 
     def train(self, mode: bool = True) -> "Backbone":
         super().train(mode)
@@ -129,17 +129,22 @@ class Backbone(nn.Module):
         self.network.eval()
         with torch.no_grad():
             try:
-                shape = cut_off(self.network, self.read, torch.zeros(1, 3, size, size)).shape
+                shape = as_map(cut_off(self.network, self.read, torch.zeros(1, 3, size, size))).shape
             except (RuntimeError, ValueError, AssertionError) as error:
                 reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
                 raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
         if len(shape) != 4:
             shown, layer = "×".join(map(str, shape)), layer or "null"
             raise InputError(
-                f"model.encoder.layer={layer} of {name} gives {shown} numbers, not a map of channels, rows and "
-                "columns: choose another layer."
+                f"model.encoder.layer={layer} of {name} gives {shown} numbers, neither a map of channels, rows and "
+                "columns nor a vector: choose another layer."
             )
         return (shape[2], shape[3]), shape[1]
+
+
+def as_map(x: Tensor) -> Tensor:
+    """A map B×D×H×W as it is; a vector B×D, such as a classifier's last layers give, as a map of one location."""
+    return x[:, :, None, None] if x.dim() == 2 else x
 
 
 class CellNorm(nn.LayerNorm):

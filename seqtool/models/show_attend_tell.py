@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.attention import Additive, WeightedSum
+from seqtool.models.attention import SCORES, Score, WeightedSum
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.cells import LSTM, State
+from seqtool.models.cells import Cell, State, make_cell
 from seqtool.models.contract import Memory, Output
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
 from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.runtime.classes import chosen
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,19 @@ class View(Memory):
 
 @dataclass(frozen=True)
 class Gaze:
-    """The LSTM's h and c, N×H, and the number of words read so far, N."""
+    """The cell's state, N×H, and the number of words read so far, N."""
 
-    lstm: State
+    cell: State
     position: Tensor
 
     @property
     def top(self) -> Tensor:
-        return self.lstm[0]
+        return self.cell[0]
 
 
 class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
-    """An LSTM that looks at the image before every word; its attention is the expectation (soft) or one draw (hard).
+    """A cell, the paper's an LSTM, that looks at the image before every word; its attention is the expectation (soft)
+    or one draw (hard).
 
     The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5. Hard attention is trained with
     `samples` draws per image; a share of `soft_share` of the images take the expectation instead (section 4.1).
@@ -84,6 +86,8 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
         baseline: str,
         decay: float,
         credit: str,
+        cell: str | type[Cell] = "lstm",  # earlier checkpoints name neither this nor the score
+        score: str | type[Score] = "additive",
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
@@ -96,13 +100,14 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
         self.penalties = penalties
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
-        self.initial = nn.Linear(D, 2 * hidden)
-        self.score = Additive(query=hidden, value=D, size=alignment)
+        made = make_cell(cell, hidden)
+        self.initial = nn.Linear(D, made.tensors * hidden)
+        self.score = chosen(score, SCORES, kind="score")(hidden, D, alignment)
         self.sum = WeightedSum()
         self.gate = nn.Linear(hidden, 1) if gate else None
-        self.cell = LSTM(hidden)
-        self.cell_word = nn.Linear(embedding, 4 * hidden)
-        self.cell_context = nn.Linear(D, 4 * hidden, bias=False)
+        self.cell = made
+        self.cell_word = nn.Linear(embedding, self.cell.gates * hidden)
+        self.cell_context = nn.Linear(D, self.cell.gates * hidden, bias=False)
         self.deep_state = nn.Linear(hidden, embedding)
         self.deep_context = nn.Linear(D, embedding, bias=False)
         self.output = nn.Linear(embedding, target_vocabulary)
@@ -136,17 +141,17 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
 
     def _look(self, a: Tensor) -> Reading[Gaze]:
         """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once per image."""
-        lstm = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(2, -1)
+        first = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = View(for_products(a), self.score.keys(a), mask, chances=a.new_zeros(len(a), 0))
-        return Reading(memory, Gaze(lstm, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
+        return Reading(memory, Gaze(first, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
 
     def embed(self, tokens: Tensor) -> Tensor:
         y: Tensor = self.embedding_dropout(self.target_embedding(tokens))
         return y
 
     def shares(self, memory: View, y: Tensor) -> Tensor:
-        """The words' share of the LSTM's pre-activations, …×4H."""
+        """The words' share of the cell's pre-activations, …×gates·H."""
         share: Tensor = self.cell_word(y)
         return share
 
@@ -157,8 +162,8 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
         context = self.sum(memory.weights(alpha, state.position), memory.values)  # φ({a_i}, {α_i}), (6)
         if self.gate is not None:
             context = torch.sigmoid(self.gate(h)) * context  # β_t = σ(f_β(h_{t−1})), section 4.2.1
-        lstm = self.cell(share + self.cell_context(context), state.lstm)  # (1)–(3)
-        return Advanced(Gaze(lstm, state.position + 1), (lstm[0], context), alpha)
+        new = self.cell(share + self.cell_context(context), state.cell)  # (1)–(3)
+        return Advanced(Gaze(new, state.position + 1), (new[0], context), alpha)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         """E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; tanh and both dropouts are the authors' code's."""

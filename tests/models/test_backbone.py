@@ -18,6 +18,7 @@ from torch import nn
 from seqtool.errors import InputError
 from seqtool.models import pretrained
 from seqtool.models.backbone import Backbone, EncoderSettings, augmented, backbone_fingerprint, make_backbone
+from seqtool.models.pretrained import Cut
 
 SMALL = EncoderSettings(**ENCODER)
 VGG = replace(SMALL, backbone="torchvision/vgg19", layer="features.35", size=224)
@@ -311,8 +312,6 @@ def test_names_and_sizes_are_refused() -> None:
     cases = {
         "Unknown torchvision backbone 'resnet81'; did you mean 'resnet18'?": {"backbone": "torchvision/resnet81"},
         "Unknown layer of resnet18 'layr4'; did you mean 'layer4'?": {"layer": "layr4"},
-        "model.encoder.layer=fc of torchvision/resnet18 gives 1×1000 numbers, not a map of channels, rows and columns: "
-        "choose another layer.": {"layer": "fc"},
         "Set model.encoder.layer: which layer of torchvision/shufflenet_v2_x0_5 is its last map is not known.": {
             "backbone": "torchvision/shufflenet_v2_x0_5"
         },
@@ -329,6 +328,21 @@ def test_names_and_sizes_are_refused() -> None:
         assert str(error.value) == message
     with pytest.raises(InputError, match=r"^torchvision/vgg19 cannot read images of 8×8 pixels: .*too small\.?"):
         make(replace(VGG, size=8, layer=None))
+
+
+def test_a_vector_is_a_map_of_one_location() -> None:
+    """What a classifier's last layers give; anything else is refused."""
+    backbone = make(replace(RESNET, layer="fc"))
+    assert backbone.locations == (1, 1) and backbone.dimension == 1000
+    seen = (pixels(2, 64).float() - backbone.mean) / backbone.std
+    assert torch.equal(backbone(pixels(2, 64)), backbone.read(backbone.network, seen)[:, None])
+    odd = Cut(nn.Flatten(2), lambda network, x: network(x), mean=(0.5,) * 3, std=(0.25,) * 3)
+    with pytest.raises(InputError) as error:
+        Backbone(odd, SMALL)
+    assert str(error.value) == (
+        "model.encoder.layer=null of small gives 1×3×576 numbers, neither a map of channels, rows and columns nor a "
+        "vector: choose another layer."
+    )
 
 
 def test_settings_are_refused_together() -> None:

@@ -125,8 +125,8 @@ def test_attention_is_a_distribution_that_depends_on_the_state(name: str) -> Non
     assert torch.allclose(alpha.sum(-1), torch.ones(alpha.shape[:2]))
     memory, state = model.encode(source)
     token = torch.full((3,), BOS)
-    h, c = state.lstm
-    other = model.step(memory, replace(state, lstm=(h + torch.randn_like(h), c)), token)
+    h, *c = state.cell
+    other = model.step(memory, replace(state, cell=(h + torch.randn_like(h), *c)), token)
     assert (other.attention - model.step(memory, state, token).attention).abs().max() > 1e-3
 
 
@@ -159,7 +159,7 @@ def test_context_is_the_gated_mean_of_the_annotations() -> None:
     assert isinstance(model, ShowAttendTell) and model.gate is not None
     a = random_images(1, seed=9).values[0].float()
     memory, state = model.encode(Annotations(a[None].half()))
-    h, c = (tensor[0] for tensor in state.lstm)
+    h, c = (tensor[0] for tensor in state.cell)
     first = torch.tanh(model.initial.weight @ a.mean(0) + model.initial.bias)
     assert torch.allclose(torch.cat([h, c]), first, atol=1e-5)
     e = torch.stack([model.score.v.weight[0] @ torch.tanh(model.score.U.weight @ a_i + model.score.W(h)) for a_i in a])
