@@ -359,3 +359,15 @@ def test_scores_of_each_line(files: Path, capsys: pytest.CaptureFixture[str]) ->
         )
         assert line["scores"]["chrF2"] == sacrebleu.sentence_chrf(system, [reference]).score
         assert line["baseline"]["scores"]["TER"] == sacrebleu.sentence_ter(baseline, [reference]).score
+
+
+def test_further_systems_are_drawn_beside_one(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.update(systems))
+    Path("third.txt").write_text(Path("reference.txt").read_text())
+    assert run("eval", *FILES, "baseline=baseline.txt", "plot_beside=third.txt", "plot=figures") == 0
+    assert list(drawn) == ["system.txt", "baseline.txt", "third.txt"]
+    assert [one.bleu.value for one in drawn["third.txt"] if one.bleu] == pytest.approx([100.0] * 2)
+    capsys.readouterr()
+    assert run("eval", *FILES, "plot_beside=third.txt") == 2
+    assert capsys.readouterr().err == "seqtool: plot_beside=FILE goes with plot=DIR.\n"

@@ -88,7 +88,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     kind = TASKS[task]
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
-    values |= {name: names(config[name]) for name in ("references", "scores") if name in own}
+    values |= {name: names(config[name]) for name in ("references", "scores", "plot_beside") if name in own}
     if "tokenize" in own:
         values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)

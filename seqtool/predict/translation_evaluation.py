@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -122,10 +122,11 @@ class TranslationEvaluation(HypothesesEvaluation):
     lowercase: bool
     length_bins: list[int]
     plot: str | None
+    plot_beside: list[str] = field(default_factory=list)
 
     tokenizer: ClassVar[str] = "13a"
     labels = tuple(score(name).label for name in NAMES)
-    reads = ("hypotheses", "references", "sources", "baseline", "alignments", "gold")
+    reads = ("hypotheses", "references", "sources", "baseline", "plot_beside", "alignments", "gold")
     writes = ("output", "plot")
 
     def check(self, *, checkpoint: bool) -> None:
@@ -151,6 +152,7 @@ class TranslationEvaluation(HypothesesEvaluation):
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
             "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
+            "plot_beside=FILE goes with plot=DIR.": self.plot is not None or not self.plot_beside,
             "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
             **{f"{name}= means nothing with {kind}=.": getattr(self, name) is None for name in useless},
         }
@@ -173,7 +175,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         if self.gold is not None and not predictor.attends:
             raise InputError("gold=… needs a model with attention; this one has a fixed context.")
         test = test_set(self, predictor, data, found)
-        baseline = self._baseline(test)
+        baseline, _ = self._baseline(test), self._beside(test)
         if self.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(self.plot).mkdir(parents=True, exist_ok=True)
         hypotheses = self._translated(predictor, test.sources)
@@ -200,11 +202,16 @@ class TranslationEvaluation(HypothesesEvaluation):
 
     def _baseline(self, test: TestSet) -> list[str] | None:
         """The lines of another system, as many as there are references."""
-        if self.baseline is None:
-            return None
-        lines = read_translations(self.baseline)
-        translation.check_lengths(lines, test.references[:1], name=self.baseline, reference_names=["the reference"])
+        return None if self.baseline is None else self._lines(self.baseline, test)
+
+    def _lines(self, file: str, test: TestSet) -> list[str]:
+        lines = read_translations(file)
+        translation.check_lengths(lines, test.references[:1], name=file, reference_names=["the reference"])
         return lines
+
+    def _beside(self, test: TestSet) -> list[list[str]]:
+        """The lines of further systems."""
+        return [self._lines(file, test) for file in self.plot_beside]
 
     def _report(
         self,
@@ -231,17 +238,18 @@ class TranslationEvaluation(HypothesesEvaluation):
             alignment=alignment,
         )
         if self.plot is not None:
-            self._draw(report, Path(self.plot))
+            beside = [System(lines, found[:1], samples=self.bootstrap) for lines in self._beside(test)]
+            self._draw(report, beside, Path(self.plot))
         return report
 
-    def _draw(self, report: TranslationReport, directory: Path) -> None:
+    def _draw(self, report: TranslationReport, beside: Sequence[System], directory: Path) -> None:
         """BLEU by source length, labelled with the names of the files, or with their paths if the names are equal."""
-        paths = [self.hypotheses or "checkpoint", *names(self.baseline)]
+        paths = [self.hypotheses or "checkpoint", *names(self.baseline), *self.plot_beside]
         labels = [Path(path).name for path in paths]
         if len(set(labels)) < len(labels):
             labels = paths
-        drawn = {labels[0]: report.by_length}
-        if report.baseline is not None:
-            drawn[labels[1]] = report.lengths_of(report.baseline)
+        systems = [*([] if report.baseline is None else [report.baseline]), *beside]
+        lengths = [report.by_length, *map(report.lengths_of, systems)]
+        drawn = dict(zip(labels, lengths, strict=True))
         directory.mkdir(parents=True, exist_ok=True)
         plots.bleu_by_length(drawn, directory / "bleu_by_length.png")

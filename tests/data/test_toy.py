@@ -9,10 +9,12 @@ from itertools import pairwise
 import pytest
 
 from seqtool.data.corpora import toy_words
+from seqtool.data.corpora.parallel import Toy
 from seqtool.data.corpora.toy import Pair, generate, surface
 from seqtool.data.corpora.toy_grammar import assemble, sentence, statement
 from seqtool.data.corpora.toy_phrases import Draw, Nominal, Word, noun_phrase, phrase
 from seqtool.data.text.alignment import parse_pharaoh, words
+from seqtool.errors import InputError
 
 DIGEST = """
 import hashlib
@@ -318,3 +320,21 @@ def test_the_sentence_of_the_lecture() -> None:
         "Tengo un gato grande pero una casa pequeña.",
         "1-0 2-1 4?1 4-2 3-3 5-4 6-5 8?5 8-6 7-7 8?7 9-8",
     )
+
+
+def test_long_sentences_are_clauses_of_the_same_language() -> None:
+    """Up to the length asked for, spread over all lengths, and the usual corpus stays what it was."""
+    pairs = generate(seed=3, train=1, valid=1, test=600, longest=100)["test"]
+    lengths = [len(words(pair.source)) for pair in pairs]
+    assert max(lengths) <= 100 and max(len(words(pair.target)) for pair in pairs) <= 100
+    for low in range(0, 100, 20):
+        assert sum(low < length <= low + 20 for length in lengths) > 60
+    for pair in pairs:
+        parse_pharaoh(pair.alignment)
+        assert pair.source[0].isupper() and pair.source.endswith(".") and pair.target.endswith(".")
+    assert generate(seed=3, train=0, valid=0, test=5, longest=25) == generate(seed=3, train=0, valid=0, test=5)
+    for longest in (24, 101):
+        with pytest.raises(InputError, match=rf"^data.longest must be from 25 to 100 words, not {longest}\.$"):
+            Toy(seed=1, train=1, valid=1, test=1, longest=longest)
+    usual, long = Toy(seed=1, train=1, valid=1, test=1), Toy(seed=1, train=1, valid=1, test=1, longest=50)
+    assert "longest" not in usual.fingerprint(str) and long.fingerprint(str)["longest"] == 50

@@ -46,8 +46,10 @@ class Toy(TextCorpus):
     source_language = "en"
     target_language = "es"
 
-    def __init__(self, *, seed: int, train: int, valid: int, test: int) -> None:
-        self._seed = seed
+    def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int = toy.LONGEST) -> None:
+        if not toy.LONGEST <= longest <= toy.MOST:
+            raise InputError(f"data.longest must be from {toy.LONGEST} to {toy.MOST} words, not {longest}.")
+        self._seed, self._longest = seed, longest
         self._sizes = {"train": train, "valid": valid, "test": test}
         for split, size in self._sizes.items():
             if size < 1:
@@ -61,7 +63,7 @@ class Toy(TextCorpus):
         """The splits, made when they are first asked for; `train`, which may be large, only when it is needed."""
         if split not in self._made:
             sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
-            made = toy.generate(seed=self._seed, **sizes)
+            made = toy.generate(seed=self._seed, longest=self._longest, **sizes)
             self._made |= {name: pairs for name, pairs in made.items() if pairs}
         return self._made[split]
 
@@ -75,7 +77,8 @@ class Toy(TextCorpus):
         return [pair.alignment for pair in self._pairs(split)]
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
+        found = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
+        return found if self._longest == toy.LONGEST else {**found, "longest": self._longest, "long": toy.LONG}
 
 
 def _files(split: str, value: Names) -> Files:

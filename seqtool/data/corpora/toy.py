@@ -13,7 +13,7 @@ requires one without a counterpart: "near" for "cerca *de*", the person for "veo
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seqtool.data.corpora.toy_grammar import sentence
+from seqtool.data.corpora.toy_grammar import long_sentence, sentence
 from seqtool.data.corpora.toy_phrases import Draw, Phrase, Word
 
 GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
@@ -22,7 +22,9 @@ GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar gener
     "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
+LONG = "1"  # the same for sentences longer than usual
 SHORTEST, LONGEST = 3, 25  # words of a sentence; punctuation counts only towards the longest
+MOST = 100  # words of long sentences
 CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; sure link to "to" or "of", possible one to "the"
 
 
@@ -35,8 +37,9 @@ class Pair:
     alignment: str
 
 
-def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[Pair]]:
-    """The three splits, of the sizes asked for.
+def generate(*, seed: int, train: int, valid: int, test: int, longest: int = LONGEST) -> dict[str, list[Pair]]:
+    """The three splits, of the sizes asked for. If `longest` is more than usual, sentences have any number of clauses,
+    and their lengths are spread evenly.
 
     No source and no target occurs twice, in one split or in two. The same seed gives the same corpus on every
     Python; test and valid do not depend on the size of train.
@@ -46,14 +49,15 @@ def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
-            pair = surface(sentence(draw))
+            made = sentence(draw) if longest == LONGEST else long_sentence(draw, 1 + int(draw.random() * longest))
+            pair = surface(made, longest)
             if pair is not None and pair.source not in seen and pair.target not in seen:
                 seen.update((pair.source, pair.target))
                 splits[name].append(pair)
     return splits
 
 
-def surface(made: Phrase) -> Pair | None:
+def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
     """Contractions, euphony, spaces, capitals and links; None for a sentence too short or too long."""
     target: list[Word] = []
     for word in made.target:
@@ -74,7 +78,7 @@ def surface(made: Phrase) -> Pair | None:
             english[i] = "an"
     spanish = [word.text for word in target]
     lengths = [sum(text not in ".,?¿" for text in side) for side in (english, spanish)]
-    if min(lengths) < SHORTEST or max(len(english), len(spanish)) > LONGEST:
+    if min(lengths) < SHORTEST or max(len(english), len(spanish)) > longest:
         return None
 
     position = {word: i for i, word in enumerate(made.source)}

@@ -8,11 +8,13 @@ from seqtool.data.corpora import toy_words as words
 from seqtool.data.corpora.toy_inflection import Verb, english_plural
 from seqtool.data.corpora.toy_phrases import NOTHING, Draw, Nominal, Phrase, Word, agreeing, noun_phrase, phrase
 
+TENSES = ("present", "present", "past", "past", "future")
+
 # Sentences
 
 
 def sentence(draw: Draw) -> Phrase:
-    tense = draw.pick(("present", "present", "past", "past", "future"))
+    tense = draw.pick(TENSES)
     shape = draw.random()
     if shape < 0.12:
         return question(clause(draw, tense, asked=True))
@@ -37,6 +39,15 @@ def sentence(draw: Draw) -> Phrase:
     said = phrase("that", "que:0") + clause(draw, tense)
     who, verb = phrases.subject(draw), draw.pick(words.SAYING)
     return statement(assemble(who, verb, "past" if tense == "past" else "present", said))
+
+
+def long_sentence(draw: Draw, words: int) -> Phrase:
+    """Clauses joined by conjunctions until there are this many English words."""
+    made = clause(draw, draw.pick(TENSES))
+    while len(made.source) < words:
+        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + phrases.contrast(draw)
+        made += joined + clause(draw, draw.pick(TENSES))
+    return statement(made)
 
 
 def statement(said: Phrase) -> Phrase:
