@@ -3,12 +3,12 @@
 
     python scripts/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-has every system translate the sentences with its own command and an untrained model, at the sizes of
-benchmark_training.py. Such models do not end: every translation has the greatest length allowed, which is
-checked. All decode as many sentences at once as give 320 hypotheses, and greedily every sentence five times, so that a
-run takes longer than its start-up. The time of a second run over eight sentences, which includes starting and loading,
-is subtracted; the rate is hypothesis-steps per second, for seqtool also as a share of the machine's matrix rate. With
-`--device cuda --peers joeynmt`, on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
+has every system translate the sentences with its own command and an untrained model, the first of
+benchmark_training.py's `--sizes small` or `transformer`. Such models do not end: every translation has the greatest
+length allowed, which is checked. All decode as many sentences at once as give 320 hypotheses, and greedily every
+sentence five times, so that a run takes longer than its start-up. The time of a second run over eight sentences, which
+includes starting and loading, is subtracted; the rate is hypothesis-steps per second, for seqtool also as a share of
+the machine's matrix rate. With `--device cuda --peers joeynmt`, on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
 
     python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
@@ -31,7 +31,7 @@ from typing import Any
 
 import benchmarking
 import torch
-from benchmark_training import MODELS, VOCABULARY
+from benchmark_training import SIZES, VOCABULARY
 from hydra import compose, initialize_config_dir
 from peers import toolkits
 from torch.utils.flop_counter import FlopCounterMode
@@ -47,7 +47,6 @@ from seqtool.runtime.classes import build
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
 
-MODEL = "RNNsearch, readout 512"
 LENGTH = 25  # words of every translation
 PRECISIONS = {
     "cpu": {"seqtool": "fp32", "seqtool, bf16": "bf16"},
@@ -62,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, type=Path, help="sentences, one per line; may be .gz")
     parser.add_argument("--checkpoint", help="a trained model; without one, systems are compared")
+    parser.add_argument("--sizes", choices=("small", "transformer"), default="small", help="of the comparison")
     parser.add_argument("--beams", default="5,1", help="of the comparison")
     parser.add_argument("--beam", type=int, default=5, help="of a checkpoint")
     parser.add_argument("--device", choices=PRECISIONS, default="cpu", help="of the comparison")
@@ -129,6 +129,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     sentences = [line.strip().lower() for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
+    others = toolkits.systems(peers, arguments.device)
     limits = benchmarking.matrix_rates(arguments.device)
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data = Path(place)
@@ -137,7 +138,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
             every = sentences * max(1, BEAMS // beam)
             (data / "input").write_text("\n".join(every) + "\n", encoding="utf-8")
             ways: dict[str, Callable[[], float]] = {}
-            for name in (*precisions, *peers):
+            for name in (*precisions, *others):
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
                 ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(every), beam)
@@ -155,29 +156,35 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
             for name, precision in precisions.items():
                 rate, limit = medians[name], medians[precision]
                 rows[f"beam {beam}"][name] |= {
-                    **{f"times_{peer}": round(rate / medians[peer], 2) for peer in peers},
+                    **{f"times_{peer}": round(rate / medians[peer], 2) for peer in others},
                     "matrix_rate_gflop_per_second": round(limit, 1),
-                    "share_of_matrix_rate": round(rate * operations(sentences, beam) / 1e9 / limit, 3),
+                    "share_of_matrix_rate": round(rate * operations(sentences, beam, arguments.sizes) / 1e9 / limit, 3),
                 }
     return {
         "device": arguments.device,
+        "sizes": arguments.sizes,
         "sentences": len(sentences),
         "words of each translation": LENGTH,
         "rows": rows,
     }
 
 
-def operations(sentences: list[str], beam: int) -> float:
+def model_settings(sizes: str) -> str:
+    return next(iter(SIZES[sizes].models.values()))
+
+
+def operations(sentences: list[str], beam: int, sizes: str) -> float:
     """Floating-point operations of a hypothesis-step: the decoder's, and its share of the encoder's."""
     sentence = [4] * round(statistics.mean(len(line.split()) for line in sentences))
     with initialize_config_dir(str(config_directory()), version_base=None):
-        config = compose("train", MODELS[MODEL].split())
+        config = compose("train", model_settings(sizes).split())
     model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
     with FlopCounterMode(display=False) as reading, torch.no_grad():
         memory, state = model.encode(make_source([sentence]))
-    with FlopCounterMode(display=False) as step, torch.no_grad():
-        model.step(memory, state, torch.tensor([4]))
-    return float(step.get_total_flops() + reading.get_total_flops() / (beam * LENGTH))
+    with FlopCounterMode(display=False) as writing, torch.no_grad():
+        for _ in range(LENGTH):
+            state = model.step(memory, state, torch.tensor([4])).state
+    return (writing.get_total_flops() + reading.get_total_flops() / beam) / LENGTH
 
 
 def write_data(data: Path, sentences: list[str]) -> None:
@@ -202,7 +209,7 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
         *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
         *(f"optim.lr={RATE}", f"device={arguments.device}"),
-        *(f"threads={arguments.threads}", *MODELS[MODEL].split()),
+        *(f"threads={arguments.threads}", *model_settings(arguments.sizes).split()),
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
@@ -220,7 +227,8 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
     search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
     few = {"STEPS": STEPS, "EVERY": STEPS, "VALIDATE": STEPS}
-    config = toolkits.configure(name, run, DATA=data, CUDA=arguments.device == "cuda", **few, **search)
+    family = SIZES[arguments.sizes].family
+    config = toolkits.configure(name, run, family, DATA=data, CUDA=arguments.device == "cuda", **few, **search)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)
 

@@ -51,6 +51,12 @@ MODELS = {
     "RNNsearch, maxout 256": f"{RNNSEARCH} model.maxout=256",
     "Sutskever, 2×512": "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0",
 }
+TRANSFORMER = {
+    "Transformer, 256/1024": (
+        "model=transformer model.width=256 model.encoder_layers=4 model.decoder_layers=4 model.heads=4 "
+        "model.feed_forward=1024 model.dropout=0 model.tie=none"
+    )
+}
 PAPERS = {
     "RNNsearch, 1000/620": (
         "model=bahdanau model.embedding=620 model.cell=gru model.encoder_hidden=1000 model.decoder_hidden=1000 "
@@ -61,17 +67,20 @@ PAPERS = {
 
 
 class Sizes(NamedTuple):
-    """Our models, and JoeyNMT's sizes that differ, by the names in its config."""
+    """Our models, the second part of the peers' configs, and JoeyNMT's other sizes by the names in its config."""
 
     models: dict[str, str]
     vocabulary: int
+    family: str
     peer: dict[str, int]
 
 
 SIZES = {
-    "small": Sizes(MODELS, VOCABULARY, {}),
-    "papers": Sizes(PAPERS, 30_000, {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
+    "small": Sizes(MODELS, VOCABULARY, "recurrent", {}),
+    "transformer": Sizes(TRANSFORMER, VOCABULARY, "transformer", {}),
+    "papers": Sizes(PAPERS, 30_000, "recurrent", {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
 }
+COMPARED = "RNNsearch", "Transformer"  # the models that the peers have too
 WAYS = {
     "cpu": {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)},
     "cuda": {"seqtool, bf16": ("bf16", False), "plain, bf16": ("bf16", True), "seqtool, fp16": ("fp16", False)},
@@ -91,8 +100,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     peers, sizes = toolkits.chosen(arguments.peers), SIZES[arguments.sizes]
-    if "opennmt" in peers and (arguments.device, arguments.sizes) != ("cpu", "small"):
-        sys.exit("OpenNMT-py is compared only on a CPU with --sizes small: use --peers joeynmt.")
+    if "opennmt" in peers and (arguments.device == "cuda" or arguments.sizes == "papers"):
+        sys.exit("OpenNMT-py is compared only on a CPU, and not with --sizes papers: use --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
 
@@ -111,7 +120,7 @@ def main() -> None:
                 name = f"{model}: {way}"
                 system = partial(train, Path(place), text, settings, way, arguments)
                 systems[name], beside[name] = between(limits[precision], system)
-        for name in peers:
+        for name in toolkits.systems(peers, arguments.device):
             systems[name] = partial(train_peer, name, Path(place), data, arguments)
         found = benchmarking.in_turn(systems | limits, arguments.repeats)
     record = report(found, beside, {name: found.pop(name) for name in limits}, arguments)
@@ -138,15 +147,13 @@ def report(
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     medians, limits = benchmarking.medians(found), benchmarking.medians(rates)
-    models, vocabulary, _ = SIZES[arguments.sizes]
+    models, vocabulary, *_ = SIZES[arguments.sizes]
+    peers = [name for name in found if name.split()[0] in PEERS]
     rows = {}
-    print(
-        f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}"
-        + "".join(f"{peer:>12}" for peer in found if peer in PEERS)
-    )
+    print(f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}" + "".join(f"{peer:>22}" for peer in peers))
     for name, rate in medians.items():
         row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(one) for one in found[name]]}
-        if name not in PEERS:
+        if name not in peers:
             model = name.split(": ")[0]
             flop = operations(models[model], vocabulary, 24 if "Sutskever" in model else 21)
             shares = [one * flop / 1e9 / limit for one, limit in zip(found[name], beside[name], strict=True)]
@@ -157,11 +164,11 @@ def report(
                 "shares_of_matrix_rate": [round(one, 3) for one in shares],
                 "share_of_matrix_rate": round(statistics.median(shares), 3),
             }
-            if "RNNsearch" in model:
-                row |= {f"times_{peer}": round(rate / medians[peer], 2) for peer in medians if peer in PEERS}
+            if model.startswith(COMPARED):
+                row |= {f"times_{peer}": round(rate / medians[peer], 2) for peer in peers}
         rows[name] = row
         shown = f"{name:<38}{rate:>10,.0f}{row.get('gflop_per_second', ''):>10}{row.get('share_of_matrix_rate', ''):>8}"
-        print(shown + "".join(f"{row.get(f'times_{peer}', ''):>12}" for peer in found if peer in PEERS))
+        print(shown + "".join(f"{row.get(f'times_{peer}', ''):>22}" for peer in peers))
     print("matrix rate in GFLOP/s: " + ", ".join(f"{limit:.0f} ({name})" for name, limit in limits.items()))
     return {
         "machine": benchmarking.machine(arguments.threads),
@@ -217,10 +224,11 @@ def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace
     run = Path(tempfile.mkdtemp(dir=place))
     settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)
-    config = toolkits.configure(name, run, DATA=data, STEPS=arguments.steps, EVERY=every, **settings)
+    family = SIZES[arguments.sizes].family
+    config = toolkits.configure(name, run, family, DATA=data, STEPS=arguments.steps, EVERY=every, **settings)
     command = toolkits.train_command(name, arguments.environments, config)
     printed = toolkits.run(command, directory=run, threads=arguments.threads)
-    pattern = {"joeynmt": r"Tokens per Sec:\s+(\d+)", "opennmt": r"\d+/ ?(\d+) tok/s"}[name]
+    pattern = r"\d+/ ?(\d+) tok/s" if name == "opennmt" else r"Tokens per Sec:\s+(\d+)"
     rates = [float(rate) for rate in re.findall(pattern, printed)]
     if not rates:
         sys.exit(f"{name} printed no speed:\n{printed[-2000:]}")

@@ -19,3 +19,4 @@ result() { # NAME SETTING…: train runs/scenes-NAME and write results/scenes/NA
 result soft experiment=scenes_soft "$@"
 result hard experiment=scenes_hard "$@"
 result show_tell experiment=scenes_show_tell "$@"
+result transformer experiment=scenes_transformer "$@"

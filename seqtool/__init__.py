@@ -1,4 +1,4 @@
-"""Recurrent translation and captioning models, as the papers print them.
+"""Translation, captioning and language models, as the papers print them.
 
 Axis alphabet of the whole package: B batch, K beam, S source positions (or image locations), T target
 positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.

@@ -318,8 +318,8 @@ def test_ensembles(place: Path) -> None:
     assert run("train", *other) == 0
     refused = {
         ("soft", "other"): "read images of different sizes: an ensemble needs one size.",
-        ("soft", "fixed"): "hard_attention=argmax is for one model with attention.",
-        ("fixed",): "hard_attention=argmax is for one model with attention.",
+        ("soft", "fixed"): "hard_attention=argmax is for one model whose attention can choose locations.",
+        ("fixed",): "hard_attention=argmax is for one model whose attention can choose locations.",
     }
     for names, message in refused.items():
         with pytest.raises(InputError, match=re.escape(message)):

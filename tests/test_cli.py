@@ -44,6 +44,7 @@ train: {batch_size: 4, epochs: 1, resume: false}
 defaults: [decoding, _self_]
 checkpoint: ???
 input: ???
+prefix: null
 references: null
 baseline: null
 """,
@@ -68,6 +69,7 @@ baseline: null
 gold: null
 alignments: null
 plot: null
+plot_beside: null
 document_frequencies: null
 save_document_frequencies: null
 embeddings: {source: null, target: null}
@@ -499,7 +501,7 @@ def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, caps
 
 
 GENERATING = {"prompt", "stop"}  # which eval does not have
-EVALUATING = arguments.NAMES - GENERATING
+EVALUATING = arguments.NAMES - GENERATING - {"prefix"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -519,6 +521,8 @@ def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Pa
     expected = "./???" if name == "???" else name
     assert cli.run(["generate", f"checkpoint={name}", f"prompt={name}", f"stop={name}"], configs) == 0
     assert {calls[0][key] for key in ("checkpoint", *GENERATING)} == {expected}
+    assert cli.run(["translate", "checkpoint=a", "input=b", f"prefix={name}"], configs) == 0
+    assert calls.pop()["prefix"] == expected
     assert cli.run(["generate", "checkpoint=a", "stop=[',',a]"], configs) == 0
     assert calls[1]["stop"] == [",", "a"]
 

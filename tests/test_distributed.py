@@ -29,6 +29,10 @@ PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.js
 ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
 FIFTY = ["train.steps=50", "train.validate_every=25", "model.dropout=0"]
 SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *FIFTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
+TRANSFORMER = [
+    *("train", "run=transformer", *(one for one in COMMON if "embedding" not in one), *TEXT, *FIFTY, "optim=sgd"),
+    *("model=transformer", "model.width=8", "model.heads=2", "model.feed_forward=12", "optim.lr=0.5"),
+]
 ADAM = ["train", "run=adam", *COMMON, *TEXT, *FIFTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
 STREAMS = [
     *("train", "run=streams", *COMMON, *FIFTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
@@ -92,19 +96,23 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     for processes in (1, 2, 4):
         place = found[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
         make_photos(place / "photos")
-        commands(place, SGD, STREAMS, ADAM, SOFT, *uses(found[1] / "runs"), processes=processes)
+        commands(place, SGD, STREAMS, TRANSFORMER, ADAM, SOFT, *uses(found[1] / "runs"), processes=processes)
     return found
 
 
 def uses(runs: Path) -> list[list[str]]:
     """Commands that decode, in small batches."""
     machine = ["device=cpu", "threads=1", "batch_size=3", "max_length=12"]
+    scored = ["references=photos/lines.txt", "device=cpu", "threads=1"]
     drawn = ["sample=true", "temperature=3"]  # what it finds most probable is still nothing
     return [
         ["translate", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=translations.txt", *machine, *drawn],
         ["caption", f"checkpoint={runs}/soft", "images=photos", "output=captions.txt", *machine],
-        ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", *machine],
+        ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", "bound=2", *machine],
+        ["score", f"checkpoint={runs}/adam", *scored, "sources=photos/lines.txt", "output=pairs.txt"],
+        ["score", f"checkpoint={runs}/streams", *scored, "output=texts.txt"],
         ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *drawn],
+        ["eval", f"checkpoint={runs}/sgd", "plot=figures", "samples=3", *machine, *drawn],
     ]
 
 
@@ -138,7 +146,9 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize(("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("adam", 1e-4), ("soft", 1e-4)])
+@pytest.mark.parametrize(
+    ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-4), ("soft", 1e-4)]
+)
 def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
     for step in (25, 50):
         alone, together = (weights(places[n], run, step) for n in (1, processes))
@@ -177,11 +187,19 @@ def test_records_are_those_of_one_process(places: dict[int, Path], run: str, pro
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("file", ["translations.txt", "captions.txt", "captions.json", "test.txt"])
+@pytest.mark.parametrize(
+    "file", ["translations.txt", "captions.txt", "captions.json", "test.txt", "pairs.txt", "texts.txt"]
+)
 def test_text_is_that_of_one_process(places: dict[int, Path], file: str, processes: int) -> None:
     text = (places[processes] / file).read_bytes()
     assert text == (places[1] / file).read_bytes()
     assert len(text) > 200
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_pictures_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
+    drawn, alone = (sorted(file.name for file in (places[n] / "figures").iterdir()) for n in (processes, 1))
+    assert drawn == alone and len(alone) == 4 and not (places[processes] / "None").exists()
 
 
 def test_lines_from_a_pipe_are_translated_once_each_and_in_order(places: dict[int, Path]) -> None:

@@ -85,12 +85,21 @@ def test_training_from_their_weights(place: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("words", "data=toy data.train=100 data.valid=20 data.test=20 data.vocabulary.kind=word"),
-        ("fixed", "data=scenes data.train=16 data.valid=4 data.test=6 data.vocabulary.minimum_count=2"),
+        (
+            "words",
+            "data=toy data.train=100 data.valid=20 data.test=20 data.vocabulary.kind=word "
+            "model=sutskever model.embedding=8 model.hidden=16 model.layers=1 model.dropout=0",
+        ),
+        (
+            "fixed",
+            "data=scenes data.train=16 data.valid=4 data.test=6 data.vocabulary.minimum_count=2 "
+            "model=show_tell model.embedding=8 model.hidden=16 model.context=every_step model.dropout=0 "
+            "model.encoder.fine_tune_from=null model.encoder.augment=false",
+        ),
     ],
 )
 def test_going_on_by_the_command_line_that_began(place: Path, name: str, data: str) -> None:
-    """Which names the data, as a line does that a cluster starts again and again."""
+    """Which names the data and the model, as a line does that a cluster starts again and again."""
     data += " data.processes=1"
     (line,) = [one for one in FOUND["continued"] if one.startswith(f"train run={name} train.resume=true")]
     assert run(f"{line.replace('=true', '=AUTO')} {data}") == 0

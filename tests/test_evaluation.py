@@ -346,6 +346,11 @@ def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["system"]["sentences"] == 3
 
 
+def test_ter_may_be_left_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = evaluated(capsys, *FILES, "ter=false")["system"]
+    assert [one["name"] for one in system["scores"]] == ["BLEU", "chrF2"]
+
+
 def test_scores_of_each_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("eval", *FILES, "baseline=baseline.txt", "format=jsonl") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,5 +1,6 @@
 """The commands of the documentation: each is one that seqtool takes."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,11 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.runtime.files import config_directory
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "data/README.md")
+DOCS = tuple(
+    str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "extending.md"
+)
+PAGES = ("README.md", "data/README.md", *DOCS)
+LECTURES = [page for page in DOCS if page != "docs/README.md"]
 
 
 def commands(page: str) -> Iterator[list[str]]:
@@ -45,6 +50,19 @@ def configuration(words: list[str]) -> DictConfig:
 def test_commands_are_found() -> None:
     assert sum(page == "README.md" for page, _, _ in ALL) >= 15
     assert sum(page == "data/README.md" for page, _, _ in ALL) >= 15
+    assert len(LECTURES) == 9
+    for page in LECTURES:
+        assert sum(found == page for found, _, _ in ALL) >= 2, page
+
+
+@pytest.mark.parametrize("page", DOCS)
+def test_what_a_page_links_to_is_there(page: str) -> None:
+    """Pictures, other pages, and the files that it names as code."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert links and all((ROOT / page).parent.joinpath(link).exists() for link in links if link)
+    named = re.findall(r"`((?:seqtool|tests|scripts|configs)/[\w/.]+)`", text)
+    assert all((ROOT / name).exists() for name in named)
 
 
 @pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
@@ -52,8 +70,10 @@ def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
     """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
     assert words[0] in COMMANDS
     if words[0] == "inspect":
-        assert len(words) == 2
+        assert len(words) == 2 or words[-1].startswith("plot=")
         return
+    if "-m" in words:  # the first job of a sweep
+        words = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]
     config = configuration(words)
     assert not OmegaConf.missing_keys(config)
     if words[0] in ("prepare", "train"):

@@ -27,14 +27,18 @@ from seqtool.training.trainer import Trainer
 from seqtool.training.updates import BASELINE
 
 COMMON = [
-    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1", "model.embedding=8"),
+    *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1"),
     *("model.dropout=0.3", "train.minutes=null", "train.batch_size=4", "train.validate_every=2"),
 ]
-TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", "model=sutskever", "model.hidden=12"]
+PAIRS = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
+TEXT = [*PAIRS, "model=sutskever", "model.hidden=12", "model.embedding=8"]
 PHOTOS = [
     *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
     *("model.hidden=12", "model.alignment=8", "model.encoder.size=32", "model.encoder.fine_tune_from=1"),
+    "model.embedding=8",
 ]
+WIDTH = ["model.width=8", "model.heads=2", "model.feed_forward=12"]
+LETTERS = ["data=text", "data.train=train.tsv", "train.bptt=5"]
 PIECES = ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"]
 VOCABULARIES = {
     "joint": [*TEXT, *PIECES, "data.vocabulary.joint=true"],
@@ -42,7 +46,9 @@ VOCABULARIES = {
     "word": [*TEXT, "data.vocabulary.kind=word"],
     "char": [*TEXT, "data.vocabulary.kind=char"],
     "captions": [*PHOTOS, "data.vocabulary.kind=word"],
-    "text": ["data=text", "data.train=train.tsv", "model=language_model", "model.hidden=12", "train.bptt=5"],
+    "text": [*LETTERS, "model=language_model", "model.hidden=12", "model.embedding=8"],
+    "transformer": [*PAIRS, "data.vocabulary.kind=word", "model=transformer", *WIDTH],
+    "transformer, text": [*LETTERS, "model=transformer_language_model", "model.context=8", *WIDTH],
 }
 
 
@@ -88,7 +94,7 @@ def test_a_run_goes_on_and_is_fine_tuned_whatever_its_vocabularies_are(place: Pa
     assert train(*settings, "run=parts", "train.resume=auto", "train.steps=5") == 0
     assert equal("whole", "parts")
     carried = [checkpoint.newest(Path("runs") / run).training_tensors() for run in ("whole", "parts")]
-    assert carried[0].keys() == carried[1].keys() and (vocabulary == "text") == ("carried.000" in carried[0])
+    assert carried[0].keys() == carried[1].keys() and ("data=text" in settings) == ("carried.000" in carried[0])
     assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0] if name != BASELINE)
     unmoved = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
     assert train(*settings, "run=tuned", *unmoved) == 0

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +15,21 @@ from seqtool.cli import main as cli
 from seqtool.predict.generator import Generator
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
+from seqtool.view import plots
 
 SOURCES = ["I have a big cat.", "", "She sees the house, but not the dogs."]
 TARGETS = ["Tengo un gato grande.", "No.", ""]
+TRANSFORMER = [
+    *("model=transformer", "model.width=16", "model.heads=2", "model.feed_forward=16"),
+    *("model.encoder_layers=2", "model.decoder_layers=2"),
+]
 COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.steps=2"]
 PAIRS = ["sources=sources.txt", "references=targets.txt", "device=cpu", "threads=1"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with two translators, one of them without attention, and a language model."""
+    """A directory with three translators, one of them without attention, and a language model."""
     with contextlib.chdir(tmp_path_factory.mktemp("place")):
         pairs = [
             *COMMON,
@@ -36,6 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         sizes = [f"model.{one}=8" for one in ("encoder_hidden", "decoder_hidden", "alignment", "maxout")]
         assert run("train", *pairs, *sizes, "run=attend") == 0
         assert run("train", *pairs, "model=sutskever", "model.hidden=8", "model.layers=1", "run=fixed") == 0
+        assert run("train", *pairs[:-1], *TRANSFORMER, "run=transformer") == 0
         Path("text.txt").write_text("the cat sees the dog\n" * 50)
         text = ["data=text", "data.train=text.txt", "model=language_model", "model.embedding=8", "model.hidden=8"]
         assert run("train", *COMMON, *text, "run=text") == 0
@@ -48,7 +55,10 @@ def run(*arguments: str) -> int:
     return cli.run(arguments, config_directory())
 
 
-@pytest.mark.parametrize("checkpoint", ["runs/attend", "runs/fixed", "runs/attend,runs/fixed"])
+CHECKPOINTS = ["runs/attend", "runs/fixed", "runs/transformer", "runs/attend,runs/fixed,runs/transformer"]
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_pairs_are_scored_as_forced_decoding_scores_them(
     place: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,6 +81,48 @@ def test_pairs_are_scored_as_forced_decoding_scores_them(
     nats = -sum(expected) / tokens
     assert "score: " in captured.err
     assert f"3 lines, {tokens} tokens: {nats:.4f} nats a token, perplexity {math.exp(nats):.2f}" in captured.err
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_prefixes_are_continued_as_forced_decoding_allows(place: Path, checkpoint: str, beam: int) -> None:
+    """The prefix stays, and the rest has the probability that forced decoding gives it after the prefix."""
+    translator = seqtool.load(checkpoint.split(","), device="cpu", beam=beam, max_length=12)
+    assert isinstance(translator, Translator)
+    sources, prefixes = [SOURCES[0], SOURCES[2], SOURCES[0]], ["Tengo un", "", "La casa"]
+    found = [one for (one,) in translator.hypotheses(sources, prefixes=prefixes)]
+    forced = translator.forced(sources, [one.text for one in found])
+    for prefix, one, given in zip(prefixes, found, forced, strict=True):
+        pieces = translator.target_vocabulary.pieces(prefix)
+        assert one.pieces[: len(pieces)] == pieces
+        if one.ended and given.pieces == one.pieces:
+            rest = (given.log_probabilities or [])[len(pieces) :]
+            assert one.log_probability == pytest.approx(sum(rest), abs=1e-3)
+        alone = translator.hypotheses([sources[0]], prefixes=[prefixes[0]])[0][0]
+        assert alone.text == found[0].text
+
+
+def test_weights_and_the_end(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each token and <end>, a column for each of the source and its <end>; each row sums to 1."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "alignment", lambda matrix, source, target, path: drawn.append((matrix, source, target)))
+    for name in ("attend", "transformer"):
+        shown = ["format=jsonl", "weights=true", "plot=ends", "end=true"]
+        assert run("score", f"checkpoint=runs/{name}", *PAIRS, *shown) == 0
+        for record in map(json.loads, capsys.readouterr().out.splitlines()):
+            weights = np.array(record["attention"])
+            assert weights.shape == (len(record["tokens"]), len(record["source_tokens"]))
+            assert np.allclose(weights.sum(1), 1, atol=2e-3) and record["source_tokens"][-1] == "<end>"
+    assert len(drawn) == 2
+    for matrix, source, target in drawn:
+        assert source == ["I", "have", "a", "big", "cat", ".", "<end>"] and target[-2:] == [".", "<end>"]
+        assert matrix.shape == (len(target), len(source)) and np.allclose(matrix.sum(1), 1, atol=1e-4)
+    assert run("score", "checkpoint=runs/attend", *PAIRS, "weights=true") == 2
+    assert run("score", "checkpoint=runs/attend", *PAIRS, "end=true") == 2
+    assert run("score", "checkpoint=runs/fixed", *PAIRS, "weights=true", "format=jsonl") == 2
+    said = capsys.readouterr().err
+    assert "weights=true goes with format=jsonl." in said and "end=true goes with plot=DIRECTORY." in said
+    assert "weights=… needs a model with attention" in said
 
 
 def test_alignments_of_given_pairs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +150,23 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
         assert np.allclose(record["log_probabilities"], log_p, atol=1e-5)
         assert record["log_probability"] == pytest.approx(log_p.sum(), abs=1e-5)
     assert "3 lines, 12 tokens" in captured.err and "does not know 1 " in captured.err
+
+
+def test_nothing_is_longer_than_learnt_positions(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data to train on are refused, translations end, and given texts are refused."""
+    learnt = [*COMMON, "data.train=200", "data.valid=5", "data.test=5", "data.vocabulary.size=200", *TRANSFORMER]
+    learnt += ["model.positions=learnt", "run=learnt"]
+    assert run("train", *learnt, "model.longest=20") == 2
+    said = capsys.readouterr().err
+    assert "tokens with its end, but the model reads at most 20, the number of learnt positions" in said
+    assert run("train", *learnt, "model.longest=80") == 0
+    translator = seqtool.load("runs/learnt", device="cpu", min_length=50)
+    long = " ".join(["I see the big dog."] * 20)
+    (one,) = translator.hypotheses([long])[0]
+    assert 49 <= len(one.pieces) <= 80 and len(one.source_pieces) == 79
+    Path("long.txt").write_text(f"I see.\n{long}\n")
+    assert run("score", "checkpoint=runs/learnt", "sources=long.txt", "references=long.txt", "device=cpu") == 2
+    assert "dog. I …' has 181 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -580,6 +580,7 @@ REFUSED = {
     "train.batch_size=0 train.clip_norm=-1": r"size must be above 0, not 0\. train\.clip_norm must be above 0, not -1",
     "train.epochs=many": r"[Ss]etting 'train\.epochs' must be a whole number or null, not 'many'\.",
     "model.cell=gur": r"Unknown cell 'gur'",
+    "init_from=runs/r forget_bias=4": r"init_from= brings its own weights: leave initialisation_gain and forget_bias",
     "init_from=runs/none": r"There is no run or checkpoint at runs/none\.",
     "embeddings.source=vectors.txt": r"vectors\.txt line 1 has a vector of 2 values, but .* have 24",
     "embeddings.target=other.txt": r"No word of other\.txt is in the vocabulary",

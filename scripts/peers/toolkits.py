@@ -1,4 +1,5 @@
-"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in its own environment, with its config beside this file.
+"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in its own environment, with its config beside this file in
+two parts, of which the second is the model (`recurrent` or `transformer`).
 
 Workarounds for current versions are in the configs and in the functions here.
 """
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+
+from seqtool.runtime.precision import onednn
 
 PEERS: dict[str, list[list[str]]] = {
     "joeynmt": [["torch==2.13.0", "joeynmt==2.3.0", "importlib_metadata"]],
@@ -20,6 +23,11 @@ PEERS: dict[str, list[list[str]]] = {
         ],
     ],
 }
+WITH_ONEDNN = "joeynmt with oneDNN"
+BY_ONEDNN = (
+    "import runpy, torch; torch.backends.mkldnn.matmul.fp32_precision = 'bf16'; "
+    "runpy.run_module('joeynmt', run_name='__main__', alter_sys=True)"
+)
 SPECIAL = ["<unk>", "<pad>", "<s>", "</s>"]
 
 
@@ -29,6 +37,13 @@ def chosen(names: str) -> list[str]:
     if unknown := set(peers) - set(PEERS):
         sys.exit(f"Unknown peers {', '.join(sorted(unknown))}; choose from {', '.join(PEERS)}.")
     return peers
+
+
+def systems(peers: Sequence[str], device: str) -> list[str]:
+    """The peers to be measured: where seqtool's fp32 products are oneDNN's, JoeyNMT also runs with them."""
+    with onednn() as used:
+        extra = [WITH_ONEDNN] if used and device == "cpu" and "joeynmt" in peers else []
+    return [*peers, *extra]
 
 
 def install(name: str, environments: Path) -> None:
@@ -48,24 +63,25 @@ def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None
         (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in one), encoding="utf-8")
 
 
-def configure(name: str, run: Path, **values: object) -> Path:
+def configure(name: str, run: Path, family: str = "recurrent", **values: object) -> Path:
     """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, BATCH; for JoeyNMT, CUDA and the sizes
     EMBEDDING, ENCODER (per direction) and DECODER; for decoding, BEAM, SENTENCES, SHORTEST and LONGEST.
     """
+    peer = name.split()[0]
     search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
     sizes = {"BATCH": 64, "EMBEDDING": 256, "ENCODER": 256, "DECODER": 512, "CUDA": False}
     values = {"VALIDATE": 1_000_000, "RATE": 0.001, **search, **sizes, **values}
-    template = Template((Path(__file__).parent / f"{name}.yaml").read_text(encoding="utf-8"))
+    parts = [Path(__file__).parent / f"{part}.yaml" for part in (peer, f"{peer}_{family}")]
+    template = Template("".join(part.read_text(encoding="utf-8") for part in parts))
     path = run / "config.yaml"
     path.write_text(template.substitute(RUN=run, **values), encoding="utf-8")
     return path
 
 
 def train_command(name: str, environments: Path, config: Path) -> list[object]:
-    binaries = environments.absolute() / name / "bin"
-    if name == "joeynmt":
-        return [binaries / "python", "-m", "joeynmt", "train", config, "--skip-test"]
-    return [binaries / "onmt_train", "-config", config]
+    if name == "opennmt":
+        return [environments.absolute() / name / "bin" / "onmt_train", "-config", config]
+    return [*_joeynmt(name, environments), "train", config, "--skip-test"]
 
 
 def translate_command(
@@ -74,17 +90,22 @@ def translate_command(
     """The command for translations of exactly `length` words, so many sentences at once; JoeyNMT reads standard input
     and has these settings in its config.
     """
-    binaries = environments.absolute() / name / "bin"
-    if name == "joeynmt":
-        return [binaries / "python", "-m", "joeynmt", "translate", config]
+    if name != "opennmt":
+        return [*_joeynmt(name, environments), "translate", config]
     model = sorted(run.glob("model_step_*.pt"))[-1]
     sizes = ["-beam_size", beam, "-batch_size", sentences, "-max_length", length, "-max_length_ratio", 100]
-    return [binaries / "onmt_translate", "-model", model, "-src", source, "-output", run / "output", *sizes]
+    binary = environments.absolute() / name / "bin" / "onmt_translate"
+    return [binary, "-model", model, "-src", source, "-output", run / "output", *sizes]
+
+
+def _joeynmt(name: str, environments: Path) -> list[object]:
+    python = environments.absolute() / "joeynmt" / "bin" / "python"
+    return [python, "-c", BY_ONEDNN] if name == WITH_ONEDNN else [python, "-m", "joeynmt"]
 
 
 def translated(name: str, run: Path, printed: str) -> list[str]:
     """The translations of `translate_command`."""
-    text = printed if name == "joeynmt" else (run / "output").read_text(encoding="utf-8")
+    text = (run / "output").read_text(encoding="utf-8") if name == "opennmt" else printed
     return text.splitlines()
 
 

@@ -18,8 +18,11 @@ from seqtool.settings import escape
 from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, or any text, and those that may hold several.
-LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test"})
+LISTS = frozenset(
+    {"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test", "plot_beside"}
+)
 NAMES = LISTS | {"prompt", "text", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
+NAMES |= {"prefix"}
 NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}

@@ -18,6 +18,7 @@ from seqtool.data.corpora.coco import image_id
 from seqtool.data.images.finding import find_images
 from seqtool.errors import InputError
 from seqtool.predict.captioner import Caption, Captioner
+from seqtool.predict.predictor import END
 from seqtool.predict.writing import OutputSettings, Writer
 from seqtool.runtime import distributed
 from seqtool.runtime.files import one_line, replacing
@@ -106,8 +107,10 @@ class CaptionWriter(Writer[Caption]):
         if self.plot is not None and caption.attention is not None and caption.words:
             stem = re.sub(r"[^\w.-]+", "_", PurePosixPath(name).stem)[:80]
             file = self.plot / f"caption-{self.count:04d}-{stem}.png"
-            maps = caption.attention.reshape(-1, *caption.grid)
-            plots.attention_over_image(seen, caption.words, maps, file, chosen=caption.chosen)
+            whole = caption.whole_attention if self.end and caption.ended else caption.attention
+            words = [*caption.words, END] if self.end and caption.ended else caption.words
+            maps = np.asarray(whole).reshape(-1, *caption.grid)
+            plots.attention_over_image(seen, words, maps, file, chosen=caption.chosen)
 
 
 def _check_ids(images: Sequence[str]) -> None:

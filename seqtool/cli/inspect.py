@@ -18,12 +18,11 @@ from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FIGURES, GRADIENT_FLOW, LEARNING_CURVES, RECORDS
+from seqtool.training.recording import FIGURES, FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.validation import told
 from seqtool.view import run_plots
 
 log = logging.getLogger("seqtool")
-METRICS, FLOW = RECORDS
 
 
 def inspect(path: str) -> None:

@@ -13,7 +13,7 @@ import seqtool
 from seqtool.cli.translate import AlignedSettings, AlignedWriter
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.predict.predictor import Predictor
+from seqtool.predict.predictor import END, Predictor
 from seqtool.predict.reading import count_lines, windows
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
@@ -22,7 +22,6 @@ from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names, typed
 
 AT_ONCE = 1000  # lines
-END = "<end>"
 
 
 @dataclass
@@ -57,11 +56,10 @@ def score(config: DictConfig) -> None:
         ((f"{name}={path}", path) for name, path in settings.inputs().items()),
     )
     with distributed.group():
-        if distributed.is_first():
-            total = settings.count()
-            model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
-            with ScoreWriter(settings, model).opened() as writer:
-                writer.write_all(total)
+        total = distributed.from_first(settings.count)
+        model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+        with ScoreWriter(settings, model).opened() as writer:
+            writer.write_all(total)
 
 
 class ScoreWriter(AlignedWriter):
@@ -84,6 +82,8 @@ class ScoreWriter(AlignedWriter):
                 bar.update(len(texts))
         if not self.tokens:
             raise InputError(f"references={self.settings.references} has only empty lines: there is nothing to score.")
+        if not distributed.is_first():
+            return
         loss = -self.nats / self.tokens
         said = f"{self.count:,} lines, {self.tokens:,} tokens: {loss:.4f} nats a token"
         print(f"{said}, perplexity {math.exp(min(loss, 700)):.2f}", file=sys.stderr)
@@ -96,7 +96,7 @@ class ScoreWriter(AlignedWriter):
         if self.format == "text":
             return f"{found.log_probability:.4f}\n"
         record: dict[str, Any] = {} if self.settings.sources is None else {"source": source}
-        record |= {name: value for name, value in found.record().items() if name not in ("score", "ended")}
+        record |= {name: value for name, value in self.record(found).items() if name not in ("score", "ended")}
         record["tokens"] = [*found.pieces, END] if found.ended else found.pieces
         record["log_probabilities"] = [round(one, 6) for one in found.log_probabilities or ()]
         return json.dumps(record, ensure_ascii=False) + "\n"

@@ -159,6 +159,7 @@ def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
     torch.manual_seed(job.run.seed)
     pretrained = _is_new(job, found)
     model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=pretrained))
+    job.task.check_lengths(model, cache)
     if pretrained:
         first_weights.fresh(model, config, cache)
     else:

@@ -29,7 +29,7 @@ class AlignedSettings(OutputSettings):
 
     alignments: str | None
 
-    need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot")
+    need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TranslateSettings(AlignedSettings):
     prefix: str | None
     replace_unknown: bool
 
-    need_attention = ("alignments", "plot", "replace_unknown")
+    need_attention = ("alignments", "plot", "weights", "replace_unknown")
 
     def read(self) -> Iterator[tuple[str, str | int]]:
         """The name, for messages, of the file that lines come from, and its path or descriptor."""
@@ -103,9 +103,8 @@ class AlignedWriter(Writer[Translation]):
         best = n_best[0]
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None and (matrix := best.word_attention) is not None and matrix.size:
-            file = self.plot / f"alignment-{self.count:04d}.png"
-            plots.alignment(matrix, best.source_words, best.words, file)
+        if self.plot is not None and (shown := best.shown(end=self.end)) is not None:
+            plots.alignment(*shown, self.plot / f"alignment-{self.count:04d}.png")
 
 
 class TranslationWriter(AlignedWriter):

@@ -91,6 +91,11 @@ class Split:
         """The lengths of all targets, in tokens."""
         return self._columns["target"].all_lengths
 
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest source or target, its end included."""
+        return 1 + max(int(side.max(initial=0)) for side in self.lengths(np.arange(len(self))))
+
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
         """The batches of one pass over all examples (`batches.Epoch`)."""
         from seqtool.data.batches import Epoch  # imports torch, which preparing text does without

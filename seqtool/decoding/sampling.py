@@ -77,6 +77,8 @@ def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[T
     if top_k:
         smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
         log_p = log_p.masked_fill(log_p < smallest, -math.inf)
+    if top_p == 1:
+        return log_p.softmax(-1)
     p, order = log_p.softmax(-1).sort(-1, descending=True)
     p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0.0)  # the first token always stays
     return torch.zeros_like(p).scatter(-1, order, p)

@@ -47,7 +47,7 @@ class Dot(Score):
         if query != value:
             raise InputError(
                 f"The score '{type(self).__name__.lower()}' multiplies the state ({query}) with annotation vectors "
-                f"({value}): make decoder_hidden equal to the encoder's output, or choose score=general."
+                f"({value}): make them equally long, or choose score=general."
             )
 
     def keys(self, values: Values) -> Keys:

@@ -76,12 +76,14 @@ class Output:
 class EncoderDecoder(nn.Module, ABC, Generic[S]):
     """A model p(y_t | y_<t, source). `S` is its decoder's state.
 
-    Only models that read text have a `source_embedding`; `penalties` is what the loss adds to −log p.
+    Only models that read text have a `source_embedding`; `penalties` is what the loss adds to −log p; `longest` is the
+    longest source or target that can be read, in tokens with BOS or EOS, None for any.
     """
 
     reads: ClassVar[Literal["text", "images", "nothing"]]
     attends: bool
     penalties = Penalties()
+    longest: int | None = None
     source_embedding: nn.Embedding
     target_embedding: nn.Embedding
     output: nn.Linear

@@ -1,7 +1,8 @@
 """A fixed context: one vector c for the whole source, and the ways in which a decoder is given it.
 
 initial_state   as the first state: s_0 = tanh(W c + b), for each layer and tensor of the state
-every_step      beside the word in the lowest layer's input, as W_ih c in its pre-activations (Cho et al. 2014)
+every_step      beside the word in the lowest layer's input, as W_ih c in its pre-activations, as in Cho et al. 2014,
+                whose output layer is given c as well
 both            both
 """
 

@@ -1,7 +1,7 @@
 """The Transformer (Vaswani et al. 2017): for translation, for captions, and as a language model."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +14,6 @@ from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
 from seqtool.models.sizes import check_sizes, tie_matrices
 from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, Sizes, Words
-
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -151,6 +149,7 @@ class Transformer(SourceTransformer):
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
         self.words = Words(sizes, positions, longest)
+        self.longest = self.words.longest
         self.encoder = nn.ModuleList(EncoderLayer(sizes) for _ in range(encoder_layers))
         self.last = sizes.last()
         shown = attention_layer, attention_head
@@ -192,6 +191,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
         self.image = nn.Linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
         self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, longest), reads=True, shown=shown)
+        self.longest = self.decoder.words.longest
         self.output = nn.Linear(width, target_vocabulary)
         tie_matrices(self, tie)
 
@@ -255,6 +255,8 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         if state is None or (self.training and target.shape[1] <= self.context):
             state = self._empty(len(target))
         features, window = self._read(state, target)
+        if self.training and target.shape[1] <= self.context:
+            window = self._empty(len(target))  # the next target is a window by itself
         return Output(features, None, window)
 
     def _empty(self, rows: int) -> Window:

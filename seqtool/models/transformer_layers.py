@@ -7,6 +7,7 @@ paper has it (5.4): on embedded words, and on what a sub-layer adds.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -212,23 +213,32 @@ class Words(nn.Module):
         if positions not in ("sinusoids", "learnt"):
             raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
         check_sizes(dropout=sizes.dropout, longest=longest)
+        self.longest = longest if positions == "learnt" else None
         self.position_embedding = nn.Embedding(longest, sizes.width) if positions == "learnt" else None
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
-        position = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         y: Tensor = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        end = start + tokens.shape[1]
         if self.position_embedding is None:
-            y = self.dropout(y + sinusoids(position, y.shape[-1]).to(y.dtype))
-            return y
-        if start + tokens.shape[1] > self.position_embedding.num_embeddings:
-            raise InputError(
-                f"A sequence of {start + tokens.shape[1]:,} tokens is longer than model.longest="
-                f"{self.position_embedding.num_embeddings}, the number of learnt positions: shorten it."
-            )
-        y = self.dropout(y + self.position_embedding(position))
+            table = sinusoids_up_to(1 << (end - 1).bit_length(), y.shape[-1], y.dtype, y.device)
+        else:
+            table = self.position_embedding.weight
+            if end > len(table):
+                raise InputError(
+                    f"A sequence of {end:,} tokens is longer than model.longest={len(table)}, the number of learnt "
+                    "positions: shorten it."
+                )
+        y = self.dropout(y + table[start:end])
         return y
+
+
+@lru_cache(maxsize=32)
+def sinusoids_up_to(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
+    """Those of the positions 0, 1, … length − 1. Kept, since decoding needs them at every step."""
+    with torch.inference_mode(mode=False):
+        return sinusoids(torch.arange(length), width).to(device, dtype)
 
 
 def sinusoids(position: Int[Tensor, "t"], width: int) -> Float[Tensor, "t E"]:

@@ -22,6 +22,7 @@ from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
 from seqtool.predict import scored_captions
 from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport, have_files
+from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
 
@@ -180,7 +181,12 @@ class CaptionEvaluation(HypothesesEvaluation):
         if self.bound is None:
             return report
         files = [name for name, image in images.items() if image.identifier in references]
-        likelihood = predictor.likelihood(files, list(references.values()), self.bound)
+        with progress_bar(total=len(files), unit="image", description="bound") as bar:
+
+            def progress(done: int) -> None:
+                bar.update(min(done * distributed.size(), len(files) - bar.n))
+
+            likelihood = predictor.likelihood(files, list(references.values()), self.bound, progress)
         return replace(report, likelihood=likelihood)
 
     def _frequencies(self) -> DocumentFrequencies | None:

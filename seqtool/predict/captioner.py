@@ -122,7 +122,7 @@ class Captioner(Predictor):
         name = self.settings.hard_attention
         if name != "expected":
             if len(self.models) > 1 or name not in self.models[0].choices:
-                raise InputError(f"hard_attention={name} is for one model with attention.")
+                raise InputError(f"hard_attention={name} is for one model whose attention can choose locations.")
             self.model = self.choosing = Choosing(self.models[0], self.models[0].choices[name])
 
     @classmethod
@@ -157,8 +157,7 @@ class Captioner(Predictor):
                 yield from window
 
     def _describe(self, images: Sequence[str | Path | Image], numbers: Sequence[int]) -> list[Described]:
-        with ThreadPoolExecutor(READERS) as pool:
-            found = dict(zip(numbers, pool.map(lambda n: self._load(images[n]), numbers), strict=True))
+        found = self._loaded(images, numbers)
         seen = {n: one for n, one in found.items() if not isinstance(one, InputError)}
         written: dict[int, Any] = {**found}
         if seen:
@@ -166,6 +165,12 @@ class Captioner(Predictor):
             described = self.describe_pictures(lambda rows: Pixels(loaded[rows].contiguous()), list(seen))
             written |= zip(seen, described, strict=True)
         return [(str(images[n]), seen.get(n, NOTHING), written[n]) for n in numbers]
+
+    def _loaded(
+        self, images: Sequence[str | Path | Image], numbers: Sequence[int]
+    ) -> dict[int, NDArray[np.uint8] | InputError]:
+        with ThreadPoolExecutor(READERS) as pool:
+            return dict(zip(numbers, pool.map(lambda n: self._load(images[n]), numbers), strict=True))
 
     def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
         try:
@@ -195,38 +200,52 @@ class Captioner(Predictor):
         return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
 
     def likelihood(
-        self, images: Sequence[str | Path | Image], captions: Sequence[Sequence[str]], samples: int
+        self,
+        images: Sequence[str | Path | Image],
+        captions: Sequence[Sequence[str]],
+        samples: int,
+        progress: Callable[[int], object],
     ) -> Likelihood:
-        """How likely each image's captions are; with hard attention, from so many draws for each caption."""
+        """How likely each image's captions are; with hard attention, from so many draws for each caption. Several
+        processes share out the images, and `progress` is called with the number that this one has just finished.
+        """
         model = self.models[0]
-        found: list[dict[str, float]] = []
-        tokens: list[int] = []
-        for some in chunks(range(len(images)), self.settings.at_once):
+        first = np.cumsum([0, *map(len, captions)])  # the number of each image's first caption: it seeds the draws
+
+        def of_images(some: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
+            """Of every caption its tokens, EOS included, and how likely it is."""
             pictures = []
-            for n in some:
-                if isinstance(picture := self._load(images[n]), InputError):
-                    raise picture
-                pictures.append(picture)
-            ids = [(i, self.target_vocabulary.encode(text)) for i, n in enumerate(some) for text in captions[n]]
-            targets = [caption for _, caption in ids]
+            for one in self._loaded(images, some).values():
+                if isinstance(one, InputError):
+                    raise one
+                pictures.append(one)
+            rows = [row for row, n in enumerate(some) for _ in captions[n]]
+            targets = [self.target_vocabulary.encode(text) for n in some for text in captions[n]]
             drawn = None
             if model.hard:
-                generators = (np.random.default_rng([self.settings.seed, len(tokens) + i, 2]) for i in range(len(ids)))
-                shapes = [(samples, len(caption) + 1) for caption in targets]
-                drawn = [torch.from_numpy(one.random(shape)) for one, shape in zip(generators, shapes, strict=True)]
+                seeds = ([self.settings.seed, first[some[0]] + i, 2] for i in range(len(targets)))
+                shapes = [(samples, len(target) + 1) for target in targets]
+                random = (np.random.default_rng(s).random(shape) for s, shape in zip(seeds, shapes, strict=True))
+                drawn = [torch.from_numpy(one).float() for one in random]
             with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
-                a = model.annotations(Pixels(pixels).to(self.device))[[i for i, _ in ids]]
-                found += of_captions(model, a, targets, drawn)
-            tokens += [len(caption) + 1 for caption in targets]
-        values = {name: np.array([one[name] for one in found]) for name in (found[0] if found else ())}
+                a = model.annotations(Pixels(pixels).to(self.device))[rows]
+                likely = list(of_captions(model, a, targets, drawn))
+            progress(len(some))
+            return list(zip((len(target) + 1 for target in targets), likely, strict=True))
+
+        shared = distributed.together(of_images, list(chunks(range(len(images)), self.settings.at_once)))
+        tokens, found = zip(*(one for some in shared for one in some), strict=True)
+        values = {name: np.array([one[name] for one in found]) for name in found[0]}
         return Likelihood(values, np.array(tokens), samples if model.hard else None)
 
     def check_likelihood(self) -> None:
         """InputError unless this is one model with attention that may draw."""
-        if len(self.models) > 1 or not self.models[0].choices:
-            name = type(self.models[0]).__mro__[0].__name__.removeprefix("Quick")
-            raise InputError(f"bound= is for one model whose attention draws locations, and {name} draws none.")
+        if len(self.models) > 1:
+            raise InputError("bound= is for one model, not for an ensemble.")
+        if not self.models[0].choices:
+            name = type(self.models[0]).__name__.removeprefix("Quick")
+            raise InputError(f"bound= is for show_attend_tell, with soft or hard attention, and this is a {name}.")
 
     def _caption(self, hypothesis: Hypothesis, number: int) -> Caption:
         chosen = None

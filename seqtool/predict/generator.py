@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
+from seqtool.decoding.batching import in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.sampling import sample
@@ -22,6 +23,7 @@ from seqtool.runtime.precision import autocast, onednn
 
 MOST = 100_000  # tokens of a prompt
 STEPS = 1000  # tokens of a text that are scored at once
+TEXTS = 32  # that one of several processes scores at a time
 
 
 @dataclass
@@ -127,7 +129,13 @@ class Generator(Predictor):
 
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
         """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""
-        parts, states = [np.zeros(0)], [None for _ in self.models]
+        return self.predicted(tokens, progress, likeliest=0)[0]
+
+    def predicted(
+        self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
+    ) -> tuple[NDArray[np.float64], list[dict[str, float]]]:
+        """The same, and for every token the symbols that were likeliest there, with their probabilities, best first."""
+        parts, expected, states = [np.zeros(0)], [], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
         with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
             for start in range(0, len(tokens), STEPS):
@@ -137,21 +145,26 @@ class Generator(Predictor):
                     states[i] = output.state
                     log_p.append(model.project(output.features[0]).float().log_softmax(-1))
                 mean = torch.stack(log_p).logsumexp(0) - math.log(len(log_p))
-                parts.append(-mean.gather(1, chunk[0, 1:, None]).squeeze(1).double().cpu().numpy())
+                parts.append(-mean.gather(1, chunk[0, 1:, None]).squeeze(1).cpu().double().numpy())
+                if likeliest:
+                    log_each, places = mean.topk(min(likeliest, mean.shape[1]))
+                    for row, ids in zip(log_each.exp().tolist(), places.tolist(), strict=True):
+                        expected.append({self.target_vocabulary.piece(i): p for i, p in zip(ids, row, strict=True)})
                 progress(chunk.shape[1] - 1)
-        return np.concatenate(parts)
+        return np.concatenate(parts), expected
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         if sources is not None:
             raise InputError("A language model has no sources: leave sources= out.")
-        found = []
-        for text in texts:
-            tokens = self.target_vocabulary.encode(text)
-            log_p = (-self.nats(tokens, lambda _: None)).tolist()
-            pieces, total = [self.target_vocabulary.piece(token) for token in tokens], math.fsum(log_p)
-            found.append(Continuation(text, total, total, pieces, None, ended=False, log_probabilities=log_p))
-        return found
+        order = range(len(texts))
+        return in_batches(lambda rows: [self._given(texts[i]) for i in rows], order, TEXTS)
+
+    def _given(self, text: str) -> Continuation:
+        tokens = self.target_vocabulary.encode(text)
+        log_p = (-self.nats(tokens, lambda _: None)).tolist()
+        pieces, total = [self.target_vocabulary.piece(token) for token in tokens], math.fsum(log_p)
+        return Continuation(text, total, total, pieces, None, ended=False, log_probabilities=log_p)
 
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
         settings, known = self.settings, self.target_vocabulary

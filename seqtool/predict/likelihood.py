@@ -86,5 +86,5 @@ def _nll(
         else:
             output = model(Annotations(a), target[:, :-1], chances=some.flatten(0, 1))
         labels = target[:, 1:].repeat_interleave(len(output.features) // len(a), 0)
-        found.append(model.loss(output.features, labels, 0.0).nll.double().sum(1).view(len(a), -1))
+        found.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
     return torch.cat(found, 1)

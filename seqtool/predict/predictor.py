@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -27,6 +27,7 @@ from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint
 
+END = "<end>"  # how the end of a text or sentence is shown
 HOLDS = {
     "text": "a translation model: use seqtool translate",
     "images": "a captioner: use seqtool caption",
@@ -39,7 +40,8 @@ class Prediction:
     """One hypothesis for one source. log_probability in nats, EOS included; score: what it was ranked by.
 
     pieces: the entries of the vocabulary that make up the text; attention: pieces × source positions, None for a model
-    without attention; ended: by itself, not cut off at its maximum length.
+    without attention, and `whole_attention` with a row for the end of the text, if it ended, and a column for that of a
+    source sentence; ended: by itself, not cut off at its maximum length.
     """
 
     text: str
@@ -49,17 +51,22 @@ class Prediction:
     attention: NDArray[np.float32] | None
     ended: bool
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
+    whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
 
     @classmethod
     def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
         """`positions`: for how many source positions attention is kept; `others`: the fields that a task adds."""
-        attention, length = hypothesis.attention, len(hypothesis.tokens)
+        length, whole = len(hypothesis.tokens), None
+        if hypothesis.attention is not None:
+            columns = None if positions is None else positions + 1
+            whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
         return cls(
             text=vocabulary.decode(hypothesis.tokens),
             score=hypothesis.score,
             log_probability=hypothesis.log_probability,
             pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
-            attention=None if attention is None else attention[:length, :positions].float().cpu().numpy(),
+            attention=None if whole is None else whole[:length, :positions],
+            whole_attention=whole,
             ended=hypothesis.ended,
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             **others,
@@ -68,6 +75,12 @@ class Prediction:
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""
         return {"text": self.text, "score": self.score, "log_probability": self.log_probability}
+
+    def weights(self) -> dict[str, Any]:
+        """The attention of every piece, and of the end, for JSON; nothing without attention."""
+        if self.whole_attention is None:
+            return {}
+        return {"attention": [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]}
 
 
 class Member(NamedTuple):
@@ -103,6 +116,8 @@ class Predictor(ABC):
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
+        if longest := [model.longest for model in self.models if model.longest is not None]:
+            self.settings = replace(self.settings, max_length=min(self.settings.max_length, *longest))
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TextReport(Report):
     """The report on a text, by line: −log p in nats, tokens and characters; and how many symbols are unknown.
+    predicted: of each line's tokens, if asked for: the symbol, its probability, and the likeliest ones with theirs.
 
     The model treats all unknown symbols as one, so a text with many of them is predicted too well.
     """
@@ -40,6 +41,7 @@ class TextReport(Report):
     characters: NDArray[np.int64]
     unknown: int
     resamples: int
+    predicted: Sequence[Sequence[dict[str, Any]]] | None = None
 
     @cached_property
     def bits(self) -> Estimate:
@@ -75,7 +77,8 @@ class TextReport(Report):
 
     def segments(self) -> Iterator[dict[str, Any]]:
         for number, (line, nats, tokens) in enumerate(zip(self.lines, self.nats, self.tokens, strict=True), start=1):
-            yield {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
+            found = {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
+            yield found if self.predicted is None else {**found, "predicted": self.predicted[number - 1]}
 
 
 @dataclass
@@ -83,26 +86,42 @@ class TextEvaluation(Evaluation):
     """The `eval` settings of language models: a file, or a split of the data that a model was trained with."""
 
     text: str | None
+    likeliest: int = 0
 
     reads = ("text",)
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
-        return {"task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint}
+        return {
+            "task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint,
+            f"likeliest must be at least 0, not {self.likeliest}.": self.likeliest >= 0,
+            "likeliest= goes with format=jsonl.": not self.likeliest or self.format == "jsonl",
+        }
 
     def of_checkpoint(self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None") -> TextReport:
         name, lines = self._lines(predictor, data, found)
         encoded = predictor.target_vocabulary.encode_batch(lines)
         tokens = np.array([len(ids) for ids in encoded], np.int64)
         with progress_bar(total=int(tokens.sum()), unit="token", description="eval") as bar:
-            nats = predictor.nats([index for ids in encoded for index in ids], bar.update)
+            stream = [index for ids in encoded for index in ids]
+            nats, expected = predictor.predicted(stream, bar.update, likeliest=self.likeliest)
+        starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])
+        predicted = None
+        if self.likeliest:
+            piece = predictor.target_vocabulary.piece
+            each = [
+                {"token": piece(index), "probability": math.exp(-one), "likeliest": likeliest}
+                for index, one, likeliest in zip(stream, nats, expected, strict=True)
+            ]
+            predicted = [each[start : start + count] for start, count in zip(starts, tokens, strict=True)]
         return TextReport(
             name=name,
             lines=lines,
-            nats=np.add.reduceat(nats, np.concatenate([[0], np.cumsum(tokens)[:-1]])),
+            nats=np.add.reduceat(nats, starts),
             tokens=tokens,
             characters=np.array(list(map(len, lines)), np.int64),
             unknown=sum(ids.count(UNK) for ids in encoded),
             resamples=self.bootstrap,
+            predicted=predicted,
         )
 
     def _lines(

@@ -1,5 +1,6 @@
 """`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -7,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
@@ -123,6 +125,8 @@ class TranslationEvaluation(HypothesesEvaluation):
     length_bins: list[int]
     plot: str | None
     plot_beside: list[str] = field(default_factory=list)
+    samples: int = 0
+    ter: bool = True
 
     tokenizer: ClassVar[str] = "13a"
     labels = tuple(score(name).label for name in NAMES)
@@ -152,6 +156,8 @@ class TranslationEvaluation(HypothesesEvaluation):
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
             "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
+            f"samples must be at least 0, not {self.samples}.": self.samples >= 0,
+            "samples= goes with checkpoint=PATH and plot=DIR.": not self.samples or (checkpoint and bool(self.plot)),
             "plot_beside=FILE goes with plot=DIR.": self.plot is not None or not self.plot_beside,
             "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
             **{f"{name}= means nothing with {kind}=.": getattr(self, name) is None for name in useless},
@@ -166,7 +172,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         if self.alignments is not None:
             aligned = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
         links = None if aligned is None else [sure for sure, _ in aligned]
-        return self._report(hypotheses, self._baseline(test), links, test)
+        return self._report(hypotheses, self._baseline(test), self._beside(test), links, test)
 
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
@@ -174,15 +180,19 @@ class TranslationEvaluation(HypothesesEvaluation):
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         if self.gold is not None and not predictor.attends:
             raise InputError("gold=… needs a model with attention; this one has a fixed context.")
+        if self.samples and not predictor.attends:
+            raise InputError("samples=… needs a model with attention; this one has a fixed context.")
         test = test_set(self, predictor, data, found)
-        baseline, _ = self._baseline(test), self._beside(test)
+        baseline, beside = self._baseline(test), self._beside(test)
         if self.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(self.plot).mkdir(parents=True, exist_ok=True)
         hypotheses = self._translated(predictor, test.sources)
         links = None
         if test.golds is not None and predictor.attends:
             links = [one.alignment or set() for one in predictor.forced(test.sources, test.references[0])]
-        return self._report(hypotheses, baseline, links, test)
+        if self.samples:
+            self._draw_samples(predictor, test, hypotheses)
+        return self._report(hypotheses, baseline, beside, links, test)
 
     def _translated(self, predictor: "Translator", sources: Sequence[str]) -> list[str]:
         """The translations, which are also written to `output`; if this is stopped, the finished part is kept."""
@@ -217,11 +227,13 @@ class TranslationEvaluation(HypothesesEvaluation):
         self,
         hypotheses: Sequence[str],
         baseline: Sequence[str] | None,
+        beside: Sequence[Sequence[str]],
         links: Sequence[set[Link]] | None,
         test: TestSet,
     ) -> TranslationReport:
         references = list(zip(*test.references, strict=True))
-        found = scorers((*NAMES, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
+        names = [name for name in NAMES if self.ter or name != "ter"]
+        found = scorers((*names, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
         translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
@@ -238,9 +250,23 @@ class TranslationEvaluation(HypothesesEvaluation):
             alignment=alignment,
         )
         if self.plot is not None:
-            beside = [System(lines, found[:1], samples=self.bootstrap) for lines in self._beside(test)]
-            self._draw(report, beside, Path(self.plot))
+            others = [System(lines, found[:1], samples=self.bootstrap) for lines in beside]
+            self._draw(report, others, Path(self.plot))
         return report
+
+    def _draw_samples(self, predictor: "Translator", test: TestSet, hypotheses: Sequence[str]) -> None:
+        """The alignments of a few translations, each named by its line of the test set."""
+        fitting = [i for i, source in enumerate(test.sources) if 10 <= len(source.split()) <= 20 and hypotheses[i]]
+        if not fitting and self.plot is not None:
+            print(
+                f"samples={self.samples}: no translated source has 10 to 20 words, so none is drawn.", file=sys.stderr
+            )
+        order = np.random.default_rng(predictor.settings.seed).permutation(len(fitting))
+        chosen = sorted(fitting[place] for place in order[: self.samples])
+        forced = predictor.forced([test.sources[i] for i in chosen], [hypotheses[i] for i in chosen])
+        for i, one in zip(chosen, forced, strict=True):
+            if self.plot is not None and (shown := one.shown(end=False)) is not None:  # else another process draws
+                plots.alignment(*shown, Path(self.plot) / f"alignment-{i + 1:04d}.png")
 
     def _draw(self, report: TranslationReport, beside: Sequence[System], directory: Path) -> None:
         """BLEU by source length, labelled with the names of the files, or with their paths if the names are equal."""

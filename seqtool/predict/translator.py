@@ -16,7 +16,7 @@ from seqtool.decoding.forced import force
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import END, Prediction, Predictor
 from seqtool.runtime.precision import autocast, onednn
 
 
@@ -32,6 +32,19 @@ class Translation(Prediction):
         if self.attention is None:
             return None
         return word_attention(self.attention, self.source_pieces, self.pieces)
+
+    def shown(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
+        """The attention of words, the source's and the target's words, with <end> beside them if asked for; None if
+        there is nothing to show.
+        """
+        matrix, source, target = self.word_attention, self.source_words, self.words
+        if matrix is None or self.whole_attention is None or not matrix.size:
+            return None
+        if not end:
+            return matrix, source, target
+        ends = [SPACE + END] if self.ended else []
+        whole = word_attention(self.whole_attention, [*self.source_pieces, SPACE + END], [*self.pieces, *ends])
+        return whole, [*source, END], [*target, *([END] if ends else [])]
 
     @property
     def alignment(self) -> set[Link] | None:
@@ -50,6 +63,10 @@ class Translation(Prediction):
     def record(self) -> dict[str, Any]:
         links = None if self.alignment is None else format_pharaoh(self.alignment)
         return {**super().record(), "ended": self.ended, "tokens": self.pieces, "alignment": links}
+
+    def weights(self) -> dict[str, Any]:
+        found = super().weights()
+        return {"source_tokens": [*self.source_pieces, END], **found} if found else {}
 
 
 EMPTY = Translation("", 0.0, 0.0, [], None, True)  # the translation of an empty sentence
@@ -145,6 +162,10 @@ class Translator(Predictor):
             for source, target in zip(sources, targets, strict=True)
         ]
 
+        for texts, ids in zip(zip(sources, targets, strict=True), pairs, strict=True):
+            for text, tokens in zip(texts, ids, strict=True):
+                self._check_length(text, len(tokens) + 1)
+
         def forced(rows: Sequence[int]) -> list[Hypothesis]:
             with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
                 memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
@@ -157,6 +178,14 @@ class Translator(Predictor):
             self._translation(one, self.source_vocabulary.pieces(source))
             for one, source in zip(found, sources, strict=True)
         ]
+
+    def _check_length(self, text: str, length: int) -> None:
+        longest = min((model.longest for model in self.models if model.longest is not None), default=length)
+        if length > longest:
+            raise InputError(
+                f"'{text[:40]}…' has {length:,} tokens with its end, but the model reads at most {longest:,}, the "
+                "number of its learnt positions: shorten it."
+            )
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Translation]:
         if sources is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TextIO, TypeVar
+from typing import Any, ClassVar, Generic, Self, TextIO, TypeVar
 
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -29,9 +29,11 @@ class OutputSettings:
     format: str
     output: str | None
     plot: str | None
+    weights: bool
+    end: bool
 
     formats: ClassVar[tuple[str, ...]] = ("text", "jsonl")
-    need_attention: ClassVar[tuple[str, ...]] = ("plot",)
+    need_attention: ClassVar[tuple[str, ...]] = ("plot", "weights")
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
@@ -42,6 +44,10 @@ class OutputSettings:
     def __post_init__(self) -> None:
         if self.format not in self.formats:
             raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(self.formats)}.")
+        if self.weights and self.format != "jsonl":
+            raise InputError("weights=true goes with format=jsonl.")
+        if self.end and self.plot is None:
+            raise InputError("end=true goes with plot=DIRECTORY.")
 
 
 class Writer(ABC, Generic[P]):
@@ -60,8 +66,10 @@ class Writer(ABC, Generic[P]):
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
         if asked and not predictor.attends:
-            raise InputError(f"{asked[0]}=… needs a model with attention; this one has a fixed context.")
+            has = "reads nothing but the text" if predictor.reads == "nothing" else "has a fixed context"
+            raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")
         self.output, self.format = settings.output, settings.format
+        self.weights, self.end = settings.weights, settings.end
         self.predictor = predictor
         self.command = predictor.command
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
@@ -103,10 +111,13 @@ class Writer(ABC, Generic[P]):
         self.out.write(self.text(source, n_best))
         self.count += 1
 
+    def record(self, one: P) -> dict[str, Any]:
+        return {**one.record(), **(one.weights() if self.weights else {})}
+
     def text(self, source: str, n_best: Sequence[P]) -> str:
         """The lines that are written for one source."""
         if self.format == "jsonl":
-            record = dict(zip(self.keys, (source, [one.record() for one in n_best]), strict=True))
+            record = dict(zip(self.keys, (source, list(map(self.record, n_best))), strict=True))
             return json.dumps(record, ensure_ascii=False) + "\n"
         if self.single():
             return self.best.format(source=source, text=n_best[0].text) + "\n"

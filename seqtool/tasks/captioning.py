@@ -96,8 +96,11 @@ class Captioning(Task):
             own = {name: value for name, value in values.items() if name not in NAMES}
             return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **own}
 
-        sources = Sources(range(len(references)), split.pictures)
-        return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
+        def example(i: int) -> dict[str, str]:
+            return {"image": split.files[i], "reference": references[i][0]}
+
+        sources, vocabulary = Sources(range(len(references)), split.pictures), cache.target_vocabulary
+        return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
 
 
 TASK = Captioning()

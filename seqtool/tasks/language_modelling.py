@@ -66,7 +66,7 @@ class LanguageModelling(Task):
 
         streams = Streams(cache.split("valid").stream, rows=train.batch_size, steps=train.bptt)
         characters = cache.summary["splits"]["valid"]["characters"]
-        return StreamValidator(streams, characters=characters, machine=machine)
+        return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
 
 
 TASK = LanguageModelling()

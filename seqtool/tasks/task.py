@@ -103,6 +103,19 @@ class Task(ABC):
         model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, **sizes)
         return model
 
+    def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
+        """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
+        if model.longest is None or self.reads == "nothing":
+            return
+        for name in ("train", "valid"):
+            longest = cache.split(name).longest
+            if longest > model.longest:
+                raise InputError(
+                    f"The longest sentence of {name} has {longest:,} tokens with its end, but the model reads at most "
+                    f"{model.longest:,}, the number of learnt positions: raise model.longest, or set "
+                    "model.positions=sinusoids."
+                )
+
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
         """The parameters in groups, each trained from its `from_step` on, perhaps with its own optimiser settings."""
         return [{"params": list(model.parameters()), "from_step": 0}]

@@ -64,8 +64,12 @@ class Translation(Task):
             written = dict(zip(full, texts, strict=True))
             return System([written.get(i, "") for i in range(len(references))], found).values
 
+        def example(i: int) -> dict[str, str]:
+            return {"source": split.texts("source")[full[i]], "reference": references[full[i]]}
+
         sources = encoded_sentences([ids[i] for i in full])
-        return Validator(split, sources, score, cache.target_vocabulary, settings=settings, machine=machine)
+        vocabulary = cache.target_vocabulary
+        return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
 
 
 TASK = Translation()

@@ -40,6 +40,8 @@ def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Chec
     """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
+    if config.get("initialisation_gain", 1.0) != 1 or config.get("forget_bias") is not None:
+        raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     found = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
     if found.reads != model.reads:
         theirs, ours = READ[found.reads], READ[model.reads]

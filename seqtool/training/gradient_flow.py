@@ -22,7 +22,7 @@ from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.quicken import plain_copy
 from seqtool.models.tokens import PAD
-from seqtool.training.recording import GRADIENT_FLOW
+from seqtool.training.recording import FLOW, GRADIENT_FLOW
 from seqtool.view import run_plots
 
 PROBES = 64  # examples, at most
@@ -51,7 +51,7 @@ def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.dev
 
     Each uses the same training examples.
     """
-    path = run / "gradient_flow.jsonl"
+    path = run / FLOW
     records = read(path) if path.exists() else []
     if records and records[-1]["step"] == step:
         return

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,18 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from tqdm import tqdm
 
-from seqtool.errors import naming
+from seqtool.errors import naming, printable
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
 from seqtool.training.progress import Progress
 from seqtool.training.resuming import resume_command, trusting
 from seqtool.training.train_settings import TrainSettings
-from seqtool.training.validation import Scores, told
+from seqtool.training.validation import Sample, Scores, told
 from seqtool.view import run_plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
-RECORDS = ("metrics.jsonl", "gradient_flow.jsonl")
+RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
 
@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, run: Path, *, step: int, tensorboard: bool) -> None:
         self.run = run
-        self.path = run / "metrics.jsonl"
+        self.path = run / METRICS
         self.writer: Any = None
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
@@ -56,6 +56,11 @@ class Recorder:
             for name, value in record.items():
                 if name != "step" and value is not None:
                     self.writer.add_scalar(name, value, record["step"])
+
+    def keep(self, step: int, samples: Sequence[Sample]) -> None:
+        path = self.run / SAMPLES
+        with naming(path), path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"step": step, "samples": samples}, ensure_ascii=False) + "\n")
 
     def draw(self) -> None:
         run_plots.learning_curves({self.run.name: self.path}, self.run / LEARNING_CURVES)
@@ -133,6 +138,15 @@ class Reporter:
         """Print a line and write a record."""
         self._record(progress, {f"valid_{name}": value for name, value in scores.items()})
         tqdm.write(f"{progress}: {_line(scores)}{', the best so far' if better else ''}")
+
+    def show(self, samples: Sequence[Sample], progress: Progress) -> None:
+        """Print samples and keep them."""
+        width = max((len(name) for one in samples for name in one), default=0)
+        for one in samples:
+            lines = (f"  {name:<{width}}  {printable(text)}" for name, text in one.items())
+            tqdm.write("\n".join([*lines, ""]))
+        if self.recorder is not None:
+            self.recorder.keep(progress.step, samples)
 
     def averaged(self, count: int, scores: Scores, *, better: bool) -> None:
         tqdm.write(f"Average of the last {count} checkpoints: {_line(scores)}{', the best' if better else ''}")

@@ -1,5 +1,6 @@
 """A run's directory, locked while a process trains it; resuming a run, and which of its settings may not change."""
 
+import inspect
 import logging
 import os
 import shlex
@@ -22,7 +23,7 @@ from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.classes import check_named, imported, modules, own_modules, renamed
+from seqtool.runtime.classes import check_named, imported, located, modules, own_modules, renamed
 from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.progress import Progress
@@ -147,6 +148,9 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings
+    for group in ("model", "data"):
+        for name, value in _defaults_of(stored[group], config[group]).items():
+            stored[group].setdefault(name, value)
     changed = stored.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} in a run's name too
     for override in overrides:
@@ -186,6 +190,15 @@ def trusting(config: DictConfig, *, resuming: bool) -> str:
     named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
     own = own_modules(config.model, config.data, others=named) if resuming else own_modules(config.model)
     return f" trust={','.join(own)}" if own else ""
+
+
+def _defaults_of(stored: DictConfig, config: DictConfig) -> dict[str, Any]:
+    """What the class of a model or of a corpus takes where an older version had no such setting."""
+    if stored.get("_target_") != config.get("_target_"):
+        return {}
+    parameters = inspect.signature(located(config, trusted=True)).parameters
+    given = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    return {name: value for name, value in given.items() if name in config}
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -7,7 +7,7 @@ from seqtool.data.batches import UNITS
 from seqtool.errors import InputError
 
 CHOICES = {"batch_by": UNITS, "normalise": ("tokens", "sentences"), "resume": ("true", "false", "auto")}
-MAY_BE_ZERO = ("label_smoothing", "epochs", "steps", "minutes", "average_last")  # the other numbers are above 0
+MAY_BE_ZERO = ("label_smoothing", "epochs", "steps", "minutes", "average_last", "show")  # the other numbers are above 0
 
 
 @dataclass
@@ -35,6 +35,7 @@ class TrainSettings:
     resume: bool | str
     gradient_flow: bool
     tensorboard: bool
+    show: int = 0  # runs of earlier versions have none
 
     def check(self) -> None:
         """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""

@@ -132,6 +132,8 @@ class Trainer:
             progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.reporter.meter.restart()
         self.reporter.validated(scores, progress, better=better)
+        if settings.show and distributed.is_first():
+            self.reporter.show(self.validator.samples(self.model, settings.show), progress)
         self._save("validated")
         self.reporter.go_on()
 

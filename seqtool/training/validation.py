@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
+from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import MOST, DecodeSettings
 from seqtool.errors import InputError
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
-from seqtool.models.contract import EncoderDecoder
+from seqtool.models.contract import EncoderDecoder, Step
+from seqtool.models.tokens import UNK
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import Machine, out_of_memory
@@ -26,6 +28,7 @@ from seqtool.settings import names
 from seqtool.training.losses import TrainingLoss
 
 BATCH = 128  # sentences or images
+SHOWN = 200  # tokens of a text that is shown
 
 
 @dataclass
@@ -83,15 +86,23 @@ def told(scores: Mapping[str, Any]) -> list[str]:
     return [score(name).text(scores[name]) for name in (*found, "loss")]
 
 
-Validating = Callable[[TrainingLoss, EncoderDecoder[Any]], Scores]
-"""Scores a model while it trains."""
+Sample = dict[str, str]  # what the model was given, what was expected, and what it writes
+
+
+class Validating(Protocol):
+    """Scores a model while it trains."""
+
+    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores: ...
+
+    def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
+        """Up to `count` samples of what the model writes now, the same ones each time. Call it after scoring."""
 
 
 @dataclass
 class Validator:
     """Scores a model on one split, each sentence or image decoded once.
 
-    `sources` are decoded, and `score` scores the texts, in the same order.
+    `sources` are decoded, and `score` scores the texts, in the same order; `example` says what the i-th is.
     """
 
     split: Split
@@ -99,18 +110,25 @@ class Validator:
     score: Callable[[list[str]], Scores]
     vocabulary: Vocabulary
     _: KW_ONLY
+    example: Callable[[int], Sample]
     settings: ValidationSettings
     machine: Machine
 
     def __post_init__(self) -> None:
         self._decoding = self.settings.decoding(self.machine.precision)
+        self._written: list[str] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         with _measuring(loss, self.machine, f", {BATCH} at a time: lower validation.beam or validation.max_length."):
             nats = self._loss(loss)
-            hypotheses = decode(model, self.sources, self._decoding, device=self.machine.device, keep_attention=False)
-            texts = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
-        return {"loss": nats, **self.score(texts)}
+            most = self._decoding.max_length
+            settings = replace(self._decoding, max_length=min(most, model.longest or most))
+            hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
+            self._written = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
+        return {"loss": nats, **self.score(self._written)}
+
+    def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
+        return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._written[:count])]
 
     def _loss(self, loss: TrainingLoss) -> float:
         def measured(rows: Sequence[int]) -> tuple[float, int]:
@@ -129,6 +147,7 @@ class StreamValidator:
     """
 
     streams: Streams
+    vocabulary: Vocabulary
     _: KW_ONLY
     characters: int
     machine: Machine
@@ -137,6 +156,31 @@ class StreamValidator:
         with _measuring(loss, self.machine, ": lower train.batch_size or train.bptt."):
             nats = float(distributed.total(self._nats(loss)))
         return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
+
+    def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
+        """Texts from their beginning, drawn with the same random numbers each time."""
+
+        def step(memory: Any, state: Any, token: Tensor) -> Step[Any]:
+            made = model.step(memory, state, token)
+            made.logits[:, UNK] = -torch.inf
+            return made
+
+        uniforms = torch.from_numpy(np.random.default_rng(0).random((1, count, SHOWN))).float()
+        model.eval()
+        with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
+            drawn = sample(
+                step,
+                *model.encode(None),
+                uniforms=uniforms,
+                maximum=[SHOWN],
+                minimum=SHOWN + 1,  # a text has no EOS
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                keep_attention=False,
+            )[0]
+        model.train()
+        return [{"text": self.vocabulary.decode(one.tokens)} for one in drawn]
 
     def _nats(self, loss: TrainingLoss) -> Tensor:
         """Nats of this process's streams."""

@@ -90,7 +90,7 @@ def attention_over_image(
         smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
         axes.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
         axes.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
-        if chosen is not None:
+        if chosen is not None and t < len(chosen):
             row, column = divmod(chosen[t], columns)
             height, width = side / rows, side / columns
             corner = (column * width, row * height)
@@ -120,9 +120,9 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
             capsize=3,
             label=drawable(name),
         )
-    axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n({score.sentences:,} sentences)" for score in bins])
+    axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n{score.sentences:,}" for score in bins])
     limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
-    clean(axes, xlabel="words in the source sentence", ylabel="BLEU", **limits)
+    clean(axes, xlabel="words in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
     if len(systems) > 1:
         legend(axes)
     save_figure(figure, path)

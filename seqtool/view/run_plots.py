@@ -13,6 +13,7 @@ from seqtool.metrics.scores import SCORES, score
 from seqtool.view.plots import COLOURS, clean, drawable, legend, make_figure, save_figure
 
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # of one run's steps, light to dark
+NORM = "‖gradient‖"
 LINES = ("-", "--")  # the first and the second curve of several runs in one panel
 
 Series = Mapping[str, tuple[list[int], list[float]]]
@@ -30,7 +31,7 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
         ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
         *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
         ("learning rate", {"learning_rate": "learning rate"}),
-        ("‖gradient‖", {"gradient_norm": "norm of the gradient before clipping"}),
+        (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
     ]
     panels = [(label, {k: v for k, v in names.items() if k in known}) for label, names in panels]
     panels = [(label, names) for label, names in panels if names]
@@ -43,7 +44,7 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
         negative = any(
             value < 0 for series in runs.values() for name in names for value in series.get(name, ([], []))[1]
         )
-        clean(axes, ylabel=label, **({} if negative else {"ylim": (0, None)}))
+        clean(axes, ylabel=label, **({"yscale": "log"} if label == NORM else {} if negative else {"ylim": (0, None)}))
         if len(names) > 1 or (len(runs) > 1 and axes is plots[0]):
             legend(axes)
     plots[-1].set_xlabel("updates")

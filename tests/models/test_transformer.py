@@ -125,6 +125,10 @@ def test_a_sequence_longer_than_its_learnt_positions_is_refused() -> None:
         model(source, target)
 
 
+def test_decoding_ends_where_learnt_positions_do() -> None:
+    assert (translator(positions="learnt", longest=7).longest, translator(longest=7).longest) == (7, None)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -1,0 +1,101 @@
+#!/usr/bin/env python
+"""Characters a second in generating one text, compared with the matrix–vector products of its steps and nothing else.
+
+    python scripts/benchmark_generation.py --threads 2 --output results/generation.json
+
+Models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and hardly any training. The products
+are those of the model's linear maps with a vector, each in the fastest of three ways: torch's own, oneDNN's, and with
+oneDNN's own layout of the matrix. Both run in turn; the ratio is the median of the pairs, with the interval that
+contains 90 % of them.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import seqtool
+from seqtool.cli import main as command
+from seqtool.models.fast.packed import Packed
+from seqtool.predict.generator import Generator
+from seqtool.runtime.precision import onednn
+from seqtool.training import checkpoint
+
+MODELS = {"LSTM, 2×512": "shakespeare_lstm", "Transformer, 4 layers of 256": "shakespeare_transformer"}
+CHARACTERS = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for model, experiment in MODELS.items():
+        with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+            systems = trained(Path(place), experiment, arguments.threads)
+        for system in systems.values():
+            system()
+        found = benchmarking.in_turn(systems, arguments.pairs)
+        ratios = sorted(a / b for a, b in zip(*found.values(), strict=True))
+        rows[model] = {
+            **{f"{name}, characters/s": round(value) for name, value in benchmarking.medians(found).items()},
+            "ratio": round(statistics.median(ratios), 3),
+            "ratio_90_per_cent": [round(float(one), 3) for one in np.percentile(ratios, [5, 95])],
+        }
+        print(model, rows[model])
+    benchmarking.write({"machine": benchmarking.machine(arguments.threads), "rows": rows}, arguments.output)
+
+
+def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
+    """Train one update, and return both ways to be measured, in characters a second."""
+    run = place / "run"
+    settings = [f"experiment={experiment}", f"run={run}", f"data.cache={place}/cache", "train.steps=1"]
+    if command.run(["train", *settings, "train.minutes=null", f"threads={threads}", "device=cpu"]):
+        sys.exit("The training failed.")
+    generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
+    shapes = checkpoint.find(run).shapes()
+    matrices = [torch.randn(one) for name, one in shapes.items() if len(one) == 2 and "embedding" not in name]
+    return {"seqtool": partial(generate, generator), "products": partial(multiply, quickest(matrices))}
+
+
+def generate(generator: Generator) -> float:
+    start = time.perf_counter()
+    continuation = generator.samples(["I"])[0][0]
+    assert len(continuation.pieces) == CHARACTERS
+    return CHARACTERS / (time.perf_counter() - start)
+
+
+def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
+    start = time.perf_counter()
+    with torch.inference_mode(), onednn():
+        for _ in range(CHARACTERS):
+            for product in products:
+                product()
+    return CHARACTERS / (time.perf_counter() - start)
+
+
+def quickest(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
+    """Each matrix times a vector in the way that is fastest here."""
+    found = []
+    for matrix in matrices:
+        x = torch.randn(1, matrix.shape[1])
+        linear = nn.Linear(*matrix.T.shape, bias=False)
+        ways = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(Packed(linear), x)]
+        found.append(max(ways, key=lambda way: multiply([way])))
+    return found
+
+
+if __name__ == "__main__":
+    main()
