@@ -10,6 +10,7 @@ contains 90 % of them.
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -28,6 +29,7 @@ import seqtool
 from seqtool.cli import main as command
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.generator import Generator
+from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import onednn
 from seqtool.training import checkpoint
 
@@ -60,10 +62,11 @@ def main() -> None:
 
 def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
     """Train one update, and return both ways to be measured, in characters a second."""
-    run = place / "run"
-    settings = [f"experiment={experiment}", f"run={run}", f"data.cache={place}/cache", "train.steps=1"]
-    if command.run(["train", *settings, "train.minutes=null", f"threads={threads}", "device=cpu"]):
-        sys.exit("The training failed.")
+    run = place / "runs/one-update"
+    settings = [f"experiment={experiment}", f"run={run.name}", "train.steps=1", "train.minutes=null"]
+    with contextlib.chdir(place):
+        if command.run(["train", *settings, f"threads={threads}", "device=cpu"], config_directory()):
+            sys.exit("The training failed.")
     generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
     shapes = checkpoint.find(run).shapes()
     matrices = [torch.randn(one) for name, one in shapes.items() if len(one) == 2 and "embedding" not in name]
