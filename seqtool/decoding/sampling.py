@@ -13,7 +13,8 @@ from seqtool.decoding.next_token import log_probabilities
 from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
-from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.models.contract import Step
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 
 @torch.no_grad()
@@ -71,6 +72,17 @@ def sample(
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
+
+
+def without_unknown(step: StepFunction) -> StepFunction:
+    """The step with logits that rule out the unknown token: a text that is drawn has none."""
+
+    def known(memory: Any, state: Any, token: Tensor) -> Step[Any]:
+        made = step(memory, state, token)
+        made.logits[:, UNK] = -torch.inf
+        return made
+
+    return known
 
 
 def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:

@@ -13,10 +13,9 @@ from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
-from seqtool.decoding.sampling import sample
+from seqtool.decoding.sampling import sample, without_unknown
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
-from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.runtime.precision import autocast, onednn
@@ -181,7 +180,7 @@ class Generator(Predictor):
             memory, state = self.model.encode(None)
             state, prefix = read_prefix(self.model, memory, state, read)
             found = sample(
-                self._step,
+                without_unknown(self.model.step),
                 memory,
                 state,
                 uniforms=torch.from_numpy(uniforms[np.newaxis]).float(),
@@ -197,12 +196,6 @@ class Generator(Predictor):
         for draft in drafts:
             draft.close()
         return [self._continuation(one, read.shape[1]) for one in found]
-
-    def _step(self, memory: Any, state: Any, token: torch.Tensor) -> Step[Any]:
-        """A step whose logits rule out the unknown token."""
-        step: Step[Any] = self.model.step(memory, state, token)
-        step.logits[:, UNK] = -torch.inf
-        return step
 
     def _continuation(self, hypothesis: Hypothesis, begun: int) -> Continuation:
         draft, pieces = Draft(self.settings.stop or [], None), []

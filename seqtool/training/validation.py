@@ -14,12 +14,11 @@ from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
-from seqtool.decoding.sampling import sample
+from seqtool.decoding.sampling import sample, without_unknown
 from seqtool.decoding.settings import MOST, DecodeSettings
 from seqtool.errors import InputError
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
-from seqtool.models.contract import EncoderDecoder, Step
-from seqtool.models.tokens import UNK
+from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import Machine, out_of_memory
@@ -159,17 +158,11 @@ class StreamValidator:
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
         """Texts from their beginning, drawn with the same random numbers each time."""
-
-        def step(memory: Any, state: Any, token: Tensor) -> Step[Any]:
-            made = model.step(memory, state, token)
-            made.logits[:, UNK] = -torch.inf
-            return made
-
         uniforms = torch.from_numpy(np.random.default_rng(0).random((1, count, SHOWN))).float()
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
             drawn = sample(
-                step,
+                without_unknown(model.step),
                 *model.encode(None),
                 uniforms=uniforms,
                 maximum=[SHOWN],
