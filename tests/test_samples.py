@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import seqtool
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 
@@ -95,12 +97,13 @@ def test_the_likeliest_symbols(place: Path, capsys: pytest.CaptureFixture[str]) 
     assert [line["text"] for line in lines] == ["the cat\n", "the dog\n"]
     for line in lines:
         assert "".join(one["token"] for one in line["predicted"]).replace("▁", " ") == line["text"]
-        assert line["nats"] == pytest.approx(-sum(np.log(one["probability"]) for one in line["predicted"]), rel=1e-6)
+        assert line["nats"] == pytest.approx(-sum(np.log(one["probability"]) for one in line["predicted"]), rel=1e-5)
         for one in line["predicted"]:
             probabilities = list(one["likeliest"].values())
             assert len(probabilities) == 3 and probabilities == sorted(probabilities, reverse=True)
             assert one["probability"] <= probabilities[0] + 1e-6 and sum(probabilities) <= 1 + 1e-6
             assert one["likeliest"].get(one["token"], one["probability"]) == pytest.approx(one["probability"])
+            assert 0 <= one["entropy"] <= math.log(len(seqtool.load("runs/text").target_vocabulary))
     assert run(*common, "likeliest=3") == 2
     assert "likeliest= goes with format=jsonl." in capsys.readouterr().err
 

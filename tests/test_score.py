@@ -102,6 +102,37 @@ def test_prefixes_are_continued_as_forced_decoding_allows(place: Path, checkpoin
         assert alone.text == found[0].text
 
 
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_what_was_expected_at_each_token(place: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of given texts and of what the search wrote, as forced decoding has it; of a cut translation without the end."""
+    Path("source.txt").write_text("".join(f"{line}\n" for line in SOURCES))
+    search = ("translate", f"checkpoint={checkpoint}", "input=source.txt", "beam=3", "n_best=2", "max_length=5")
+    assert run(*search, "format=jsonl", "likeliest=4") == 0
+    written = [json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines()]
+    assert not all(one["ended"] for n_best in written for one in n_best)
+    for one in (one for n_best in written for one in n_best if one["tokens"]):
+        ends = ["<end>"] if one["ended"] else []
+        assert [each["token"] for each in one["predicted"]] == [*one["tokens"], *ends]
+        total = sum(math.log(each["probability"]) for each in one["predicted"])
+        assert one["log_probability"] == pytest.approx(total, abs=1e-3)
+        for each in one["predicted"]:
+            probabilities = list(each["likeliest"].values())
+            assert len(probabilities) == 4 and probabilities == sorted(probabilities, reverse=True)
+            most = sum(-p * math.log(p) for p in probabilities if p)
+            rest = max(1 - sum(probabilities), 0)
+            unknown = seqtool.load(checkpoint.split(",")).target_vocabulary
+            spread = -rest * math.log(rest / len(unknown)) if rest > 1e-9 else 0
+            assert most - 1e-3 <= each["entropy"] <= most + spread + 1e-3
+    assert run("score", f"checkpoint={checkpoint}", *PAIRS, "format=jsonl", "likeliest=2") == 0
+    for record in map(json.loads, capsys.readouterr().out.splitlines()):
+        found = [math.log(one["probability"]) for one in record["predicted"]]
+        assert found == pytest.approx(record["log_probabilities"], abs=1e-4)
+    assert run(*search, "likeliest=4") == 2
+    assert run(*search, "format=jsonl", "likeliest=-1") == 2
+    said = capsys.readouterr().err
+    assert "likeliest= goes with format=jsonl." in said and "likeliest must be at least 0, not -1." in said
+
+
 def test_weights_and_the_end(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each token and <end>, a column for each of the source and its <end>; each row sums to 1."""
     drawn: list[Any] = []

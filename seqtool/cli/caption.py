@@ -82,7 +82,7 @@ class CaptionWriter(Writer[Caption]):
             images = list(dict.fromkeys(images))  # one caption an image
             _check_ids(images)
         with self.progress(len(images)) as bar:
-            for name, seen, captions in self.captioner.described(images):
+            for name, seen, captions in self.captioner.described(images, likeliest=self.likeliest):
                 if isinstance(captions, InputError):
                     tqdm.write(f"Left out: {captions}", file=sys.stderr)
                 else:

@@ -76,7 +76,7 @@ class ScoreWriter(AlignedWriter):
             for sources, texts in self._windows():
                 known = self.predictor.target_vocabulary.encode_batch(texts)
                 self.unknown += sum(ids.count(UNK) for ids in known)
-                found: Sequence[Any] = self.predictor.given(sources, texts)
+                found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
                 for source, one in zip(sources or [""] * len(texts), found, strict=True):
                     self.write(source, [one])
                 bar.update(len(texts))

@@ -144,6 +144,7 @@ class TranslationWriter(AlignedWriter):
             prefixes=prefixes,
             attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
             replace_unknown=settings.replace_unknown,
+            likeliest=settings.likeliest,
             progress=lambda done: bar.update(min(size * done, last - bar.n)),
         )
         for line, n_best in zip(lines, results, strict=True):

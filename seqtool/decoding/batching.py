@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from seqtool.data.batches import make_source
+from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.forced import read_prefix
+from seqtool.decoding.forced import force, read_prefix
 from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
@@ -99,6 +99,54 @@ def decode(
         return found
 
     return in_batches(decoded, sources.order, settings.at_once)
+
+
+def force_all(
+    model: Any,
+    sources: Sources,
+    targets: Sequence[Sequence[int]],
+    settings: DecodeSettings,
+    *,
+    device: torch.device,
+    owners: Sequence[int] | None = None,
+    likeliest: int = 0,
+) -> list[Hypothesis]:
+    """Forced decoding (`forced.force`) of targets, ids without BOS and EOS, in batches, for the sources that are their
+    `owners`: rows of `sources`, by default one for each.
+    """
+    owners = range(len(targets)) if owners is None else owners
+    place = {row: i for i, row in enumerate(sources.order)}
+
+    def forced(some: Sequence[int]) -> list[Hypothesis]:
+        with torch.inference_mode(), autocast(device, settings.precision), onednn():
+            memory, state = model.encode(sources.batch([owners[i] for i in some]).to(device))
+            target = make_target([targets[i] for i in some]).to(device)
+            return force(model.step, memory, state, target, likeliest=likeliest)
+
+    order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -place[owners[i]]))
+    return in_batches(forced, order, settings.at_once)
+
+
+def explained(
+    model: Any,
+    sources: Sources,
+    found: Sequence[Sequence[Hypothesis]],
+    settings: DecodeSettings,
+    *,
+    device: torch.device,
+    likeliest: int,
+) -> list[list[Hypothesis]]:
+    """The n best of each source, also with what the model expected at each token, those of a prefix included."""
+    flat = [(row, one) for row, n_best in enumerate(found) for one in n_best]
+    asked: dict[str, Any] = {"device": device, "owners": [row for row, _ in flat], "likeliest": likeliest}
+    forced = force_all(model, sources, [one.tokens for _, one in flat], settings, **asked)
+    result: list[list[Hypothesis]] = [[] for _ in found]
+    for (row, one), again in zip(flat, forced, strict=True):
+        length = len(one.tokens) + one.ended  # one that was cut off has no end
+        log_p, expected = again.log_p, again.expected
+        if log_p is not None and expected is not None:
+            result[row].append(one._replace(log_p=log_p[:length], expected=expected.first(length)))
+    return result
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:

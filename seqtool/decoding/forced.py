@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.decoding.ranking import Hypothesis, hypotheses
+from seqtool.decoding.ranking import Expected, Hypothesis, hypotheses
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, PAD
 
@@ -36,17 +36,28 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"])
 
 
 @torch.no_grad()
-def force(step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"]) -> list[Hypothesis]:
+def force(
+    step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"], *, likeliest: int = 0
+) -> list[Hypothesis]:
     """Forced decoding: the probability of given targets (ids: BOS … EOS, then padding), token by token, and the
-    attention.
+    attention; with `likeliest`, also what was expected there, so many tokens at each place.
     """
-    gains, alphas = [], []
+    gains, alphas, expected = [], [], []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
         logits, state, alpha = step(memory, state, token)
-        gain = logits.float().log_softmax(-1).gather(1, following[:, None]).squeeze(1)
+        log_p = logits.float().log_softmax(-1)
+        gain = log_p.gather(1, following[:, None]).squeeze(1)
         gains.append(gain.masked_fill(following == PAD, 0.0))
+        if likeliest:
+            best = log_p.topk(min(likeliest, log_p.shape[1]), -1)
+            expected.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         if alpha is not None:
             alphas.append(alpha)
-    log_p = torch.stack(gains, 1).cpu()
-    found = hypotheses(targets[:, 1:].tolist(), torch.stack(alphas, 1) if alphas else None, log_p.sum(1))
-    return [one._replace(log_p=row[: len(one.tokens) + one.ended]) for one, row in zip(found, log_p, strict=True)]
+    total = torch.stack(gains, 1).cpu()
+    found = hypotheses(targets[:, 1:].tolist(), torch.stack(alphas, 1) if alphas else None, total.sum(1))
+    found = [one._replace(log_p=row[: len(one.tokens) + one.ended]) for one, row in zip(found, total, strict=True)]
+    if not likeliest:
+        return found
+    columns = [torch.stack(column, 1).cpu() for column in zip(*expected, strict=True)]
+    rows = [Expected(*row) for row in zip(*columns, strict=True)]
+    return [one._replace(expected=row.first(len(one.tokens) + one.ended)) for one, row in zip(found, rows, strict=True)]

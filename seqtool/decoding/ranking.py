@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from seqtool.models.tokens import EOS, PAD
@@ -14,12 +14,26 @@ LengthPenalty = Callable[[float], float]
 LEAST_COVERED = torch.finfo(torch.float32).tiny  # the coverage of a position: 0 after underflow has no logarithm
 
 
+class Expected(NamedTuple):
+    """What a model expected where each token of a text stands, EOS included: the entropy of its distribution in nats,
+    and the k likeliest tokens, best first, with their log-probabilities.
+    """
+
+    entropy: Float[Tensor, "T"]
+    tokens: Int[Tensor, "T k"]
+    log_p: Float[Tensor, "T k"]
+
+    def first(self, count: int) -> "Expected":
+        return Expected(*(one[:count] for one in self))
+
+
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
     tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
     was ranked by; attention: a row for each token and, if it ended, one for EOS, or None; ended: whether with EOS,
-    not by reaching the maximum length; log_p: that of each token, EOS included, of given texts (`forced.force`).
+    not by reaching the maximum length. Of given texts (`forced.force`) also log_p, that of each token, EOS included,
+    and, if asked for, what was expected there.
 
     If it was decoded from a prefix, tokens and attention include the prefix's; log_probability and score count only
     what follows.
@@ -31,6 +45,7 @@ class Hypothesis(NamedTuple):
     attention: Float[Tensor, "T S"] | None
     ended: bool
     log_p: Float[Tensor, "T"] | None = None
+    expected: Expected | None = None
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:

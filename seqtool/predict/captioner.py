@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import Sources, chunks, decode
+from seqtool.decoding.batching import Sources, chunks, decode, explained
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
@@ -136,33 +136,48 @@ class Captioner(Predictor):
         """The best caption of each image: a path, an http(s) URL or a Pillow image."""
         return [captions[0].text for captions in self.describe(images)]
 
-    def describe(self, images: Sequence[str | Path | Image]) -> list[list[Caption]]:
+    def describe(
+        self, images: Sequence[str | Path | Image], *, prefix: str = "", likeliest: int = 0
+    ) -> list[list[Caption]]:
         """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
         if isinstance(images, str | Path | Image):
             raise InputError("caption takes a list of images: write [image] for a single one.")
         result = []
-        for _, _, found in self.described(images):
+        for _, _, found in self.described(images, prefix=prefix, likeliest=likeliest):
             if isinstance(found, InputError):
                 raise found
             result.append(found)
         return result
 
-    def described(self, images: Sequence[str | Path | Image]) -> Iterator[Described]:
+    def described(
+        self, images: Sequence[str | Path | Image], *, prefix: str = "", likeliest: int = 0
+    ) -> Iterator[Described]:
         """Each image in order: its name, the pixels the model saw (size×size×3), and its n best captions, or why it
-        cannot be read. Random draws for an image depend on its place in the list.
+        cannot be read. Every caption begins with `prefix`; `likeliest`: also so many tokens that were expected at each
+        place. Random draws for an image depend on its place in the list.
         """
+        known = self.target_vocabulary.encode(prefix)
+        if len(known) >= self.settings.max_length:
+            raise InputError(
+                f"The prefix '{prefix[:40]}' has {len(known):,} tokens, but a caption has at most "
+                f"max_length={self.settings.max_length}: shorten it, or allow more."
+            )
         windows = list(chunks(range(len(images)), 4 * self.settings.at_once))
         for some in chunks(windows, distributed.size()):
-            for window in distributed.together(lambda numbers: self._describe(images, numbers), some):
+            for window in distributed.together(lambda numbers: self._describe(images, numbers, known, likeliest), some):
                 yield from window
 
-    def _describe(self, images: Sequence[str | Path | Image], numbers: Sequence[int]) -> list[Described]:
+    def _describe(
+        self, images: Sequence[str | Path | Image], numbers: Sequence[int], prefix: Sequence[int], likeliest: int
+    ) -> list[Described]:
         found = self._loaded(images, numbers)
         seen = {n: one for n, one in found.items() if not isinstance(one, InputError)}
         written: dict[int, Any] = {**found}
         if seen:
             loaded = torch.from_numpy(np.stack(list(seen.values()))).permute(0, 3, 1, 2)
-            described = self.describe_pictures(lambda rows: Pixels(loaded[rows].contiguous()), list(seen))
+            described = self.describe_pictures(
+                lambda rows: Pixels(loaded[rows].contiguous()), list(seen), prefix=prefix, likeliest=likeliest
+            )
             written |= zip(seen, described, strict=True)
         return [(str(images[n]), seen.get(n, NOTHING), written[n]) for n in numbers]
 
@@ -182,21 +197,29 @@ class Captioner(Predictor):
             return error
         return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
 
-    def describe_pictures(self, pictures: Pictures, numbers: Sequence[int]) -> list[list[Caption]]:
-        """The same for prepared images, pixels or annotation vectors; `numbers[i]` seeds the draws for row i."""
+    def describe_pictures(
+        self, pictures: Pictures, numbers: Sequence[int], *, prefix: Sequence[int] = (), likeliest: int = 0
+    ) -> list[list[Caption]]:
+        """The same for prepared images, pixels or annotation vectors, and the ids of a prefix; `numbers[i]` seeds the
+        draws for row i.
+        """
 
         def with_uniforms(rows: Sequence[int]) -> WithUniforms:
             drawn = [self.settings.uniforms_of_attention(numbers[i]) for i in rows]
             return WithUniforms(pictures(rows), torch.stack(drawn))
 
+        sources = Sources(range(len(numbers)), pictures if self.choosing is None else with_uniforms)
         decoded = decode(
             self.model,
-            Sources(range(len(numbers)), pictures if self.choosing is None else with_uniforms),
+            sources,
             self.settings,
             device=self.device,
             numbers=numbers,
+            prefixes=[prefix] * len(numbers) if prefix else None,
             keep_attention=self.attends,
         )
+        if likeliest:
+            decoded = explained(self.model, sources, decoded, self.settings, device=self.device, likeliest=likeliest)
         return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
 
     def likelihood(

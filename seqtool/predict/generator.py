@@ -17,7 +17,7 @@ from seqtool.decoding.sampling import sample, without_unknown
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, PAD, UNK
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import Prediction, Predictor, expectation
 from seqtool.runtime.precision import autocast, onednn
 
 MOST = 100_000  # tokens of a prompt
@@ -132,8 +132,8 @@ class Generator(Predictor):
 
     def predicted(
         self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
-    ) -> tuple[NDArray[np.float64], list[dict[str, float]]]:
-        """The same, and for every token the symbols that were likeliest there, with their probabilities, best first."""
+    ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
+        """The same, and what was expected at every token (`predictor.expectation`), if `likeliest` is not 0."""
         parts, expected, states = [np.zeros(0)], [], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
         with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
@@ -147,23 +147,27 @@ class Generator(Predictor):
                 parts.append(-mean.gather(1, chunk[0, 1:, None]).squeeze(1).cpu().double().numpy())
                 if likeliest:
                     log_each, places = mean.topk(min(likeliest, mean.shape[1]))
-                    for row, ids in zip(log_each.exp().tolist(), places.tolist(), strict=True):
-                        expected.append({self.target_vocabulary.piece(i): p for i, p in zip(ids, row, strict=True)})
+                    entropy, piece = torch.special.entr(mean.exp()).sum(-1), self.target_vocabulary.piece
+                    columns = chunk[0, 1:], -parts[-1], entropy, log_each.exp(), places
+                    for token, log_p, nats, row, ids in zip(*(one.tolist() for one in columns), strict=True):
+                        best = {piece(i): p for i, p in zip(ids, row, strict=True)}
+                        expected.append(expectation(piece(token), log_p, nats, best))
                 progress(chunk.shape[1] - 1)
         return np.concatenate(parts), expected
 
-    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Continuation]:
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         if sources is not None:
             raise InputError("A language model has no sources: leave sources= out.")
         order = range(len(texts))
-        return in_batches(lambda rows: [self._given(texts[i]) for i in rows], order, TEXTS)
+        return in_batches(lambda rows: [self._given(texts[i], likeliest) for i in rows], order, TEXTS)
 
-    def _given(self, text: str) -> Continuation:
+    def _given(self, text: str, likeliest: int) -> Continuation:
         tokens = self.target_vocabulary.encode(text)
-        log_p = (-self.nats(tokens, lambda _: None)).tolist()
-        pieces, total = [self.target_vocabulary.piece(token) for token in tokens], math.fsum(log_p)
-        return Continuation(text, total, total, pieces, None, ended=False, log_probabilities=log_p)
+        nats, expected = self.predicted(tokens, lambda _: None, likeliest=likeliest)
+        pieces, log_p = [self.target_vocabulary.piece(token) for token in tokens], (-nats).tolist()
+        total, known = math.fsum(log_p), {"log_probabilities": log_p, "predicted": expected if likeliest else None}
+        return Continuation(text, total, total, pieces, None, ended=False, **known)
 
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
         settings, known = self.settings, self.target_vocabulary

@@ -1,7 +1,8 @@
 """A trained model, or several as an ensemble, that writes text: the base of translators, captioners and generators."""
 
+import math
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.packed import laid_out
+from seqtool.models.tokens import EOS
 from seqtool.runtime.classes import build, modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import MachineSettings, choose_device, keep_memory, set_threads
@@ -41,7 +43,8 @@ class Prediction:
 
     pieces: the entries of the vocabulary that make up the text; attention: pieces × source positions, None for a model
     without attention, and `whole_attention` with a row for the end of the text, if it ended, and a column for that of a
-    source sentence; ended: by itself, not cut off at its maximum length.
+    source sentence; ended: by itself, not cut off at its maximum length; log_probabilities: of each piece, and of the
+    end; predicted: what was expected there (`expectation`), if it was asked for.
     """
 
     text: str
@@ -51,12 +54,14 @@ class Prediction:
     attention: NDArray[np.float32] | None
     ended: bool
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
+    predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
     whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
 
     @classmethod
     def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
         """`positions`: for how many source positions attention is kept; `others`: the fields that a task adds."""
         length, whole = len(hypothesis.tokens), None
+        pieces = [vocabulary.piece(token) for token in hypothesis.tokens]
         if hypothesis.attention is not None:
             columns = None if positions is None else positions + 1
             whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
@@ -64,11 +69,12 @@ class Prediction:
             text=vocabulary.decode(hypothesis.tokens),
             score=hypothesis.score,
             log_probability=hypothesis.log_probability,
-            pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
+            pieces=pieces,
             attention=None if whole is None else whole[:length, :positions],
             whole_attention=whole,
             ended=hypothesis.ended,
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
+            predicted=_expectations([*pieces, *([END] if hypothesis.ended else [])], hypothesis, vocabulary),
             **others,
         )
 
@@ -76,11 +82,39 @@ class Prediction:
         """Plain containers, for JSON."""
         return {"text": self.text, "score": self.score, "log_probability": self.log_probability}
 
+    def likeliest(self) -> dict[str, Any]:
+        """What the model expected at every piece, and at the end, for JSON; nothing if that was not asked for."""
+        return {} if self.predicted is None else {"predicted": self.predicted}
+
     def weights(self) -> dict[str, Any]:
         """The attention of every piece, and of the end, for JSON; nothing without attention."""
         if self.whole_attention is None:
             return {}
         return {"attention": [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]}
+
+
+def expectation(token: str, log_p: float, entropy: float, likeliest: Mapping[str, float]) -> dict[str, Any]:
+    """What a model expected where a token stands: its probability, the entropy of all in nats, and the likeliest ones
+    with their probabilities, best first.
+    """
+    found = {"token": token, "probability": _six(math.exp(log_p)), "entropy": round(entropy, 4)}
+    return {**found, "likeliest": {piece: _six(p) for piece, p in likeliest.items()}}
+
+
+def _six(value: float) -> float:
+    """Six significant digits."""
+    return float(f"{value:.6g}")
+
+
+def _expectations(tokens: Sequence[str], found: Hypothesis, vocabulary: Vocabulary) -> list[dict[str, Any]] | None:
+    if found.expected is None or found.log_p is None:
+        return None
+    shown = [[END if i == EOS else vocabulary.piece(i) for i in ids] for ids in found.expected.tokens.tolist()]
+    columns = tokens, found.log_p.tolist(), found.expected.entropy.tolist(), shown, found.expected.log_p.exp().tolist()
+    return [
+        expectation(token, log_p, entropy, dict(zip(pieces, p, strict=True)))
+        for token, log_p, entropy, pieces, p in zip(*columns, strict=True)
+    ]
 
 
 class Member(NamedTuple):
@@ -173,8 +207,10 @@ class Predictor(ABC):
             **members[0].vocabularies,
         )
 
-    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> Sequence[Prediction]:
-        """The given texts as if they had been written for the sources, or for nothing where None."""
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> Sequence[Prediction]:
+        """The given texts as if they had been written for the sources, or for nothing where None; with `likeliest`,
+        also so many tokens that were expected at each place.
+        """
         kind, _, _ = HOLDS[self.reads].partition(":")
         raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TextReport(Report):
     """The report on a text, by line: −log p in nats, tokens and characters; and how many symbols are unknown.
-    predicted: of each line's tokens, if asked for: the symbol, its probability, and the likeliest ones with theirs.
+    predicted: of each line's tokens, if asked for, what was expected there (`predictor.expectation`).
 
     The model treats all unknown symbols as one, so a text with many of them is predicted too well.
     """
@@ -107,12 +107,7 @@ class TextEvaluation(Evaluation):
         starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])
         predicted = None
         if self.likeliest:
-            piece = predictor.target_vocabulary.piece
-            each = [
-                {"token": piece(index), "probability": math.exp(-one), "likeliest": likeliest}
-                for index, one, likeliest in zip(stream, nats, expected, strict=True)
-            ]
-            predicted = [each[start : start + count] for start, count in zip(starts, tokens, strict=True)]
+            predicted = [expected[start : start + count] for start, count in zip(starts, tokens, strict=True)]
         return TextReport(
             name=name,
             lines=lines,

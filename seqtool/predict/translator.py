@@ -5,19 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from seqtool.data.batches import make_source, make_target
 from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import decode, encoded_sentences, in_batches
-from seqtool.decoding.forced import force
+from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import END, Prediction, Predictor
-from seqtool.runtime.precision import autocast, onednn
 
 
 @dataclass(frozen=True)
@@ -93,11 +89,13 @@ class Translator(Predictor):
         prefixes: Sequence[str] | None = None,
         attention: bool = False,
         replace_unknown: bool = False,
+        likeliest: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Translation]]:
         """The n best of each sentence, best first; one empty translation for an empty sentence. `prefixes`: how each
-        translation begins; its log-probability is that of what follows. After each batch `progress` is called with the
-        number of sentences that this process has just finished.
+        translation begins; its log-probability is that of what follows. `likeliest`: also so many tokens that were
+        expected at each place. After each batch `progress` is called with the number of sentences that this process has
+        just finished.
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
@@ -110,9 +108,10 @@ class Translator(Predictor):
         result = [[EMPTY] for _ in sentences]
         for length in sorted({len(known[i]) for i in full}):
             rows = [i for i in full if len(known[i]) == length]
+            sources = encoded_sentences([ids[i] for i in rows])
             decoded = decode(
                 self.model,
-                encoded_sentences([ids[i] for i in rows]),
+                sources,
                 self.settings,
                 device=self.device,
                 numbers=[before + i for i in rows],
@@ -120,6 +119,9 @@ class Translator(Predictor):
                 keep_attention=attention or replace_unknown,
                 progress=progress,
             )
+            if likeliest:
+                asked: dict[str, Any] = {"device": self.device, "likeliest": likeliest}
+                decoded = explained(self.model, sources, decoded, self.settings, **asked)
             for i, n_best in zip(rows, decoded, strict=True):
                 pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
                 result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
@@ -151,8 +153,10 @@ class Translator(Predictor):
                 cut = f"only the first {limit - 1:,} are translated (max_length={limit})."
                 tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
 
-    def forced(self, sources: Sequence[str], targets: Sequence[str]) -> list[Translation]:
-        """The given targets as if they had been decoded: their probabilities, and attention if there is any."""
+    def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
+        """The given targets as if they had been decoded: their probabilities, attention if there is any and, if asked
+        for, so many tokens that were expected at each place.
+        """
         if isinstance(sources, str) or isinstance(targets, str):
             raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
         if len(sources) != len(targets):
@@ -165,15 +169,8 @@ class Translator(Predictor):
         for texts, ids in zip(zip(sources, targets, strict=True), pairs, strict=True):
             for text, tokens in zip(texts, ids, strict=True):
                 self._check_length(text, len(tokens) + 1)
-
-        def forced(rows: Sequence[int]) -> list[Hypothesis]:
-            with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
-                memory, state = self.model.encode(make_source([pairs[i][0] for i in rows]).to(self.device))
-                target = make_target([pairs[i][1] for i in rows]).to(self.device)
-                return force(self.model.step, memory, state, target)
-
-        order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
-        found = in_batches(forced, order, self.settings.at_once)
+        encoded, given = encoded_sentences([source for source, _ in pairs]), [target for _, target in pairs]
+        found = force_all(self.model, encoded, given, self.settings, device=self.device, likeliest=likeliest)
         return [
             self._translation(one, self.source_vocabulary.pieces(source))
             for one, source in zip(found, sources, strict=True)
@@ -187,10 +184,10 @@ class Translator(Predictor):
                 "number of its learnt positions: shorten it."
             )
 
-    def given(self, sources: Sequence[str] | None, texts: Sequence[str]) -> list[Translation]:
+    def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
         if sources is None:
             raise InputError("A translation model scores pairs: name the file of their sources, sources=FILE.")
-        return self.forced(sources, texts)
+        return self.forced(sources, texts, likeliest=likeliest)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log p(target | source) of each pair in nats, EOS included."""

@@ -30,6 +30,7 @@ class OutputSettings:
     output: str | None
     plot: str | None
     weights: bool
+    likeliest: int
     end: bool
 
     formats: ClassVar[tuple[str, ...]] = ("text", "jsonl")
@@ -46,6 +47,10 @@ class OutputSettings:
             raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(self.formats)}.")
         if self.weights and self.format != "jsonl":
             raise InputError("weights=true goes with format=jsonl.")
+        if self.likeliest < 0:
+            raise InputError(f"likeliest must be at least 0, not {self.likeliest}.")
+        if self.likeliest and self.format != "jsonl":
+            raise InputError("likeliest= goes with format=jsonl.")
         if self.end and self.plot is None:
             raise InputError("end=true goes with plot=DIRECTORY.")
 
@@ -69,7 +74,7 @@ class Writer(ABC, Generic[P]):
             has = "reads nothing but the text" if predictor.reads == "nothing" else "has a fixed context"
             raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")
         self.output, self.format = settings.output, settings.format
-        self.weights, self.end = settings.weights, settings.end
+        self.weights, self.likeliest, self.end = settings.weights, settings.likeliest, settings.end
         self.predictor = predictor
         self.command = predictor.command
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
@@ -112,7 +117,7 @@ class Writer(ABC, Generic[P]):
         self.count += 1
 
     def record(self, one: P) -> dict[str, Any]:
-        return {**one.record(), **(one.weights() if self.weights else {})}
+        return {**one.record(), **one.likeliest(), **(one.weights() if self.weights else {})}
 
     def text(self, source: str, n_best: Sequence[P]) -> str:
         """The lines that are written for one source."""
