@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The pictures of docs/, made again: everything (about two hours on two cores), or those of the pages named. Runs that
-# exist already are used again.
+# The pictures and tables of docs/, made again: everything (about two hours on two cores), or those of the pages named.
+# Runs that exist already are used again; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,10 +10,10 @@ mkdir -p "$out"
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 
-trained() { # NAME SETTING…: train runs/NAME unless it is there
+trained() { # NAME SETTING…: train runs/NAME, go on with it, or leave it as it is if it is finished
     local name=$1
     shift
-    [ -e "runs/$name" ] || seqtool train run="$name" "$@"
+    seqtool train run="$name" train.resume=auto "$@"
 }
 
 gradients() {
@@ -49,15 +49,13 @@ sequence_to_sequence() {
     local name
     for name in attention transformer fixed; do
         trained "long-$name" experiment="long_$name"
-        [ -e "runs/long-$name/test.es" ] || seqtool eval checkpoint="runs/long-$name" output="runs/long-$name/test.es" \
-            beam=1 ter=false
-        cp "runs/long-$name/test.es" "$made/$name"
     done
-    local cache
-    cache=$(grep -l '"longest": 100' cache/toy-*/summary.json | head -1)
-    seqtool eval hypotheses="$made/fixed" references="$(dirname "$cache")/test.target.txt" \
-        sources="$(dirname "$cache")/test.source.txt" "length_bins=[20,40,60,80]" ter=false \
-        plot="$made/length" plot_beside="$made/attention,$made/transformer"
+    for name in attention transformer; do
+        [ -e "runs/long-$name/$name.es" ] || seqtool eval checkpoint="runs/long-$name" \
+            output="runs/long-$name/$name.es" beam=1 ter=false
+    done
+    seqtool eval checkpoint=runs/long-fixed beam=1 ter=false "length_bins=[20,40,60,80]" plot="$made/length" \
+        beside=runs/long-attention/attention.es,runs/long-transformer/transformer.es
     cp "$made/length/bleu_by_length.png" "$out/bleu_by_length.png"
 }
 
@@ -76,8 +74,40 @@ transformers() {
     translated transformer transformer_attention
 }
 
+described() { # RUN PICTURE SETTING…: where the words of one scene looked
+    local run=$1 picture=$2
+    shift 2
+    seqtool caption checkpoint="runs/$run" images=data/scenes/test/00007.png plot="$made/$run" length_penalty=none "$@"
+    cp "$made/$run/caption-0001-00007.png" "$out/$picture.png"
+}
+
+pictures_to_words() {
+    trained scenes experiment=scenes_soft
+    described scenes pictures_to_words
+}
+
+hard_attention() {
+    trained scenes experiment=scenes_soft
+    trained hard experiment=scenes_hard
+    described hard hard_attention hard_attention=argmax
+    seqtool eval checkpoint=runs/hard bound=64
+    seqtool eval checkpoint=runs/scenes bound=64
+}
+
+search_and_scores() { # the page's table
+    trained young experiment=quickstart train.minutes=1
+    local penalty beam
+    for penalty in average none; do
+        for beam in 1 2 5 20; do
+            echo "length_penalty=$penalty beam=$beam"
+            seqtool eval checkpoint=runs/young length_penalty=$penalty beam=$beam ter=false | grep -E "BLEU|brevity"
+        done
+    done
+}
+
 pages=("$@")
-[ $# -gt 0 ] || pages=(gradients language_models gates_and_cells attention transformers sequence_to_sequence)
+[ $# -gt 0 ] || pages=(gradients language_models gates_and_cells attention transformers sequence_to_sequence
+    pictures_to_words hard_attention search_and_scores)
 for page in "${pages[@]}"; do
     "$page"
 done

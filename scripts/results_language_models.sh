@@ -16,7 +16,7 @@ for size in 1x256 2x256 1x512 2x512; do
         [ ! -e "$out/$name.json" ] || continue
         rate=0.003
         [ "$cell" != rnn ] || rate=0.001
-        seqtool train run="table-$name" experiment=shakespeare_lstm data.train="$text" model.cell="$cell" \
+        seqtool train run="table-$name" train.resume=auto experiment=shakespeare_lstm data.train="$text" model.cell="$cell" \
             model.layers="${size%x*}" model.hidden="${size#*x}" model.dropout=0.1 optim.lr="$rate" \
             schedule=inverse_square_root schedule.warmup=50 train.epochs=null train.minutes=10 "$@"
         seqtool eval checkpoint="runs/table-$name" format=json > "runs/table-$name/scores.json"

@@ -156,6 +156,7 @@ class Describer:
         self.config: dict[str, Any] = {}
         self.trust: list[str] = []
         self.asked = 0
+        self.name = "describer"
 
     def described(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
         for name in names:

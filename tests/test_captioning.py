@@ -354,6 +354,11 @@ def test_the_bound_of_references(place: Path, capsys: pytest.CaptureFixture[str]
     assert found("draws") == drawn
     assert run("eval", "checkpoint=runs/draws", *scored[:-1]) == 0
     assert f"lower bound L_s         {drawn['bound']:.3f} [" in capsys.readouterr().out
+    assert run("eval", "checkpoint=runs/draws", *scored[:-1], "format=jsonl") == 0
+    images = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    bounds = [bound for image in images for bound in image["likelihood"]["bound"]]
+    assert len(bounds) == 152 and sum(bounds) / 152 == pytest.approx(drawn["bound"])
+    assert all(len(image["likelihood"]["estimate"]) == len(image["references"]) for image in images)
 
 
 def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,8 @@ baseline: null
 gold: null
 alignments: null
 plot: null
-plot_beside: null
+beside: null
+report: null
 document_frequencies: null
 save_document_frequencies: null
 embeddings: {source: null, target: null}
@@ -501,7 +502,7 @@ def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, caps
 
 
 GENERATING = {"prompt", "stop"}  # which eval does not have
-EVALUATING = arguments.NAMES - GENERATING - {"prefix"}
+EVALUATING = arguments.NAMES - GENERATING - {"prefix", "host", "token"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

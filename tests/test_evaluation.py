@@ -215,7 +215,7 @@ def test_systems_with_files_of_one_name_are_both_drawn(files: Path, monkeypatch:
     monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.append(systems))
     assert run("eval", *FILES, "baseline=other/system.txt", "plot=figures") == 0
     assert run("eval", *FILES, "baseline=reference.txt", "plot=figures") == 0
-    assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system.txt", "reference.txt"]]
+    assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system", "reference"]]
 
 
 def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
@@ -297,7 +297,9 @@ def test_long_lines_are_cut_with_a_warning(place: Path, tmp_path: Path, capsys: 
 def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixture[str]) -> None:
     """The first ▁ is one, and NFKC makes 18 letters of the last line."""
     vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
-    translator: Any = SimpleNamespace(settings=SimpleNamespace(max_length=8), source_vocabulary=vocabulary)
+    translator: Any = SimpleNamespace(
+        settings=SimpleNamespace(max_length=8), limit="max_length=8", source_vocabulary=vocabulary
+    )
     Translator.warn_of_long(translator, ["abcdef", "abcdefg", "\ufdfa"], first=3)
     said = re.findall(r"Line (\d) has (\d+) tokens: only the first 7 are", capsys.readouterr().err)
     assert said[0] == ("4", "8") and [line for line, _ in said] == ["4", "5"]
@@ -370,9 +372,9 @@ def test_further_systems_are_drawn_beside_one(files: Path, monkeypatch: pytest.M
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.update(systems))
     Path("third.txt").write_text(Path("reference.txt").read_text())
-    assert run("eval", *FILES, "baseline=baseline.txt", "plot_beside=third.txt", "plot=figures") == 0
-    assert list(drawn) == ["system.txt", "baseline.txt", "third.txt"]
-    assert [one.bleu.value for one in drawn["third.txt"] if one.bleu] == pytest.approx([100.0] * 2)
+    assert run("eval", *FILES, "baseline=baseline.txt", "beside=third.txt", "plot=figures") == 0
+    assert list(drawn) == ["system", "baseline", "third"]
+    assert [one.bleu.value for one in drawn["third"] if one.bleu] == pytest.approx([100.0] * 2)
     capsys.readouterr()
-    assert run("eval", *FILES, "plot_beside=third.txt") == 2
-    assert capsys.readouterr().err == "seqtool: plot_beside=FILE goes with plot=DIR.\n"
+    assert run("eval", *FILES, "beside=third.txt") == 2
+    assert capsys.readouterr().err == "seqtool: beside=FILE goes with plot=DIR or report=FILE.html.\n"

@@ -244,6 +244,31 @@ def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run("generate", *common) == 0 and len(capsys.readouterr().out.rstrip("\n")) >= 39  # without a prompt
 
 
+def test_a_transformers_windows_are_as_long_as_what_it_reads_in_training(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that every position is learnt; and it is evaluated, writes and scores as other language models do."""
+    monkeypatch.chdir(place)
+    sizes = [
+        "model.width=8",
+        "model.heads=2",
+        "model.layers=1",
+        "model.feed_forward=8",
+        "train.steps=2",
+        "train.show=1",
+    ]
+    own = [one for one in SETTINGS if not one.startswith("model")]
+    assert run("train", *own, "model=transformer_language_model", *sizes, "run=windows") == 0
+    (model,) = seqtool.load("runs/windows", device="cpu").models
+    assert model.context == 12 == len(model.decoder.words.position_embedding.weight)
+    capsys.readouterr()
+    assert run("eval", "checkpoint=runs/windows", "text=a.txt", "format=json", "bootstrap=2", "device=cpu") == 0
+    assert json.loads(capsys.readouterr().out)["loss"] > 0
+    assert run("generate", "checkpoint=runs/windows", "prompt=the", "max_length=40", "device=cpu") == 0
+    assert len(capsys.readouterr().out) == 3 + 40 + 1
+    assert run("score", "checkpoint=runs/windows", "references=a.txt", "device=cpu") == 0
+
+
 def test_the_likeliest_symbol_is_that_of_forward(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     generator = seqtool.load("runs/a", top_k=1, max_length=20, device="cpu")
@@ -295,6 +320,10 @@ BAD = {
     "flow": (
         ["train", "data=text", "data.train=a.txt", "model=transformer_language_model", "train.gradient_flow=true"],
         "train.gradient_flow=true is for recurrent models, and TransformerLanguageModel has no cells",
+    ),
+    "windows": (
+        ["train", "data=text", "data.train=a.txt", "model=transformer_language_model", "model.context=128"],
+        "model.context=128 is more than train.bptt=100, the tokens read at once in training,",
     ),
     "source vectors": (["train", *SETTINGS, "embeddings.source=a.txt"], "embeddings.source means nothing without"),
     "no file": (["train", *SETTINGS, "data.train=none.txt"], "none.txt does not exist."),

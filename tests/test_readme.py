@@ -20,7 +20,7 @@ DOCS = tuple(
     str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "extending.md"
 )
 PAGES = ("README.md", "data/README.md", *DOCS)
-LECTURES = [page for page in DOCS if page != "docs/README.md"]
+LECTURES = [page for page in DOCS if page not in ("docs/README.md", "docs/reports.md", "docs/demo.md")]
 
 
 def commands(page: str) -> Iterator[list[str]]:
@@ -72,6 +72,11 @@ def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
     if words[0] == "inspect":
         assert len(words) == 2 or words[-1].startswith("plot=")
         return
+    if words[0] == "report":
+        if not any("=" in word and not word.startswith("output=") for word in words):
+            assert len(words) >= 2
+            return
+        words = ["eval", *(word.replace("output=", "report=") for word in words[1:])]
     if "-m" in words:  # the first job of a sweep
         words = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]
     config = configuration(words)

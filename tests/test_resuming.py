@@ -48,7 +48,7 @@ VOCABULARIES = {
     "captions": [*PHOTOS, "data.vocabulary.kind=word"],
     "text": [*LETTERS, "model=language_model", "model.hidden=12", "model.embedding=8"],
     "transformer": [*PAIRS, "data.vocabulary.kind=word", "model=transformer", *WIDTH],
-    "transformer, text": [*LETTERS, "model=transformer_language_model", "model.context=8", *WIDTH],
+    "transformer, text": [*LETTERS, "model=transformer_language_model", "model.context=4", *WIDTH],
 }
 
 

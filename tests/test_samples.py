@@ -99,13 +99,13 @@ def test_the_likeliest_symbols(place: Path, capsys: pytest.CaptureFixture[str]) 
         assert "".join(one["token"] for one in line["predicted"]).replace("▁", " ") == line["text"]
         assert line["nats"] == pytest.approx(-sum(np.log(one["probability"]) for one in line["predicted"]), rel=1e-5)
         for one in line["predicted"]:
-            probabilities = list(one["likeliest"].values())
+            probabilities = [p for _, p in one["likeliest"]]
             assert len(probabilities) == 3 and probabilities == sorted(probabilities, reverse=True)
             assert one["probability"] <= probabilities[0] + 1e-6 and sum(probabilities) <= 1 + 1e-6
-            assert one["likeliest"].get(one["token"], one["probability"]) == pytest.approx(one["probability"])
+            assert dict(one["likeliest"]).get(one["token"], one["probability"]) == pytest.approx(one["probability"])
             assert 0 <= one["entropy"] <= math.log(len(seqtool.load("runs/text").target_vocabulary))
     assert run(*common, "likeliest=3") == 2
-    assert "likeliest= goes with format=jsonl." in capsys.readouterr().err
+    assert "likeliest= goes with format=jsonl or report=FILE.html." in capsys.readouterr().err
 
 
 def test_pictures_of_a_few_sentences(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +121,6 @@ def test_pictures_of_a_few_sentences(pairs: str, capsys: pytest.CaptureFixture[s
     Path("short.en").write_text("I see the dog.\n")
     capsys.readouterr()
     assert run(*common, "sources=short.en", "references=short.en", "plot=none", "samples=3") == 0
-    assert "samples=3: no translated source has 10 to 20 words, so none is drawn." in capsys.readouterr().err
+    assert "samples=3: no source has 10 to 20 words, so none is drawn." in capsys.readouterr().err
     assert run(*common, "samples=3") == 2
     assert "samples= goes with checkpoint=PATH and plot=DIR." in capsys.readouterr().err

@@ -12,6 +12,7 @@ import pytest
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
@@ -102,6 +103,35 @@ def test_prefixes_are_continued_as_forced_decoding_allows(place: Path, checkpoin
         assert alone.text == found[0].text
 
 
+def test_what_a_model_does_not_know_of_a_prefix_stays(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is written, whatever stands for other unknown words; and it is said."""
+    Path("one.txt").write_text("I have a cat.\n")
+    Path("begins.txt").write_text("Tengo ☃☃\n")
+    given = ("translate", "checkpoint=runs/attend", "input=one.txt", "prefix=begins.txt", "device=cpu")
+    for more in ([], ["replace_unknown=true"]):
+        assert run(*given, *more) == 0
+        captured = capsys.readouterr()
+        assert captured.out.startswith("Tengo ☃☃")
+        assert "does not know 1 words or pieces of the prefixes, which stay as they are." in captured.err
+    assert run("score", "checkpoint=runs/attend", "sources=one.txt", "references=begins.txt", "format=jsonl") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["text"] == "Tengo ☃☃" and "pieces of the references." in captured.err
+
+
+def test_a_long_prefix_is_continued_like_a_short_one(place: Path) -> None:
+    """Up to three times the source's length, and ten, beyond it."""
+    translator = seqtool.load("runs/attend", device="cpu", beam=1)
+    prefix = "Tengo un gato grande y una casa. " * 4
+    source, begun = (
+        known.pieces(text)
+        for known, text in ((translator.source_vocabulary, "Hi."), (translator.target_vocabulary, prefix))
+    )
+    assert len(begun) > 3 * len(source) + 10
+    (one,) = translator.hypotheses(["Hi."], prefixes=[prefix])[0]
+    assert one.ended or len(one.pieces) == len(begun) + 3 * len(source) + 10
+    assert len(one.pieces) > len(begun) + 1
+
+
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_what_was_expected_at_each_token(place: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of given texts and of what the search wrote, as forced decoding has it; of a cut translation without the end."""
@@ -110,18 +140,22 @@ def test_what_was_expected_at_each_token(place: Path, checkpoint: str, capsys: p
     assert run(*search, "format=jsonl", "likeliest=4") == 0
     written = [json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines()]
     assert not all(one["ended"] for n_best in written for one in n_best)
+    vocabulary = len(seqtool.load(checkpoint.split(",")).target_vocabulary)
     for one in (one for n_best in written for one in n_best if one["tokens"]):
         ends = ["<end>"] if one["ended"] else []
         assert [each["token"] for each in one["predicted"]] == [*one["tokens"], *ends]
         total = sum(math.log(each["probability"]) for each in one["predicted"])
         assert one["log_probability"] == pytest.approx(total, abs=1e-3)
         for each in one["predicted"]:
-            probabilities = list(each["likeliest"].values())
-            assert len(probabilities) == 4 and probabilities == sorted(probabilities, reverse=True)
+            probabilities = [p for _, p in each["likeliest"]]
+            assert (
+                "<pad>" not in dict(each["likeliest"])
+                and len(probabilities) == 4
+                and probabilities == sorted(probabilities, reverse=True)
+            )
             most = sum(-p * math.log(p) for p in probabilities if p)
             rest = max(1 - sum(probabilities), 0)
-            unknown = seqtool.load(checkpoint.split(",")).target_vocabulary
-            spread = -rest * math.log(rest / len(unknown)) if rest > 1e-9 else 0
+            spread = -rest * math.log(rest / vocabulary) if rest > 1e-9 else 0
             assert most - 1e-3 <= each["entropy"] <= most + spread + 1e-3
     assert run("score", f"checkpoint={checkpoint}", *PAIRS, "format=jsonl", "likeliest=2") == 0
     for record in map(json.loads, capsys.readouterr().out.splitlines()):
@@ -195,7 +229,21 @@ def test_nothing_is_longer_than_learnt_positions(place: Path, capsys: pytest.Cap
     long = " ".join(["I see the big dog."] * 20)
     (one,) = translator.hypotheses([long])[0]
     assert 49 <= len(one.pieces) <= 80 and len(one.source_pieces) == 79
+    with pytest.raises(InputError, match=r"min_length=100 is more than the model's 80 learnt positions: lower it\."):
+        seqtool.load("runs/learnt", device="cpu", min_length=100)
     Path("long.txt").write_text(f"I see.\n{long}\n")
+    translator.warn_of_long([long])
+    assert "only the first 79 are translated (the model's 80 learnt positions)." in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"at most the model's 80 learnt positions: shorten it\.$"):
+        translator.hypotheses(["I see."], prefixes=[long])
+    evaluation = ["eval", "checkpoint=runs/learnt", "bootstrap=2", "beam=1", "device=cpu"]
+    assert run(*evaluation, "sources=long.txt", "references=long.txt", "plot=figures", "samples=2") == 0
+    capsys.readouterr()
+    Path("gold.txt").write_text("0-0\n0-0\n")
+    assert run(*evaluation, "sources=long.txt", "references=long.txt", "gold=gold.txt", "format=json") == 0
+    captured = capsys.readouterr()
+    assert "scored without 1 of 2 lines, which are longer than the model's 80 learnt positions." in captured.err
+    assert "aer" in json.loads(captured.out)["alignment"]
     assert run("score", "checkpoint=runs/learnt", "sources=long.txt", "references=long.txt", "device=cpu") == 2
     assert "dog. I …' has 181 tokens" in capsys.readouterr().err
 
@@ -205,6 +253,7 @@ def test_nothing_is_longer_than_learnt_positions(place: Path, capsys: pytest.Cap
     [
         ("checkpoint=runs/attend references=targets.txt", "name the file of their sources, sources=FILE."),
         ("checkpoint=runs/text references=targets.txt sources=sources.txt", "leave sources= out."),
+        ("checkpoint=runs/attend references=targets.txt plot=new", "name the file of their sources, sources=FILE."),
         ("checkpoint=runs/attend references=text.txt sources=sources.txt", "sources.txt has 3 lines but references="),
         ("checkpoint=runs/attend references=empty.txt sources=empty.txt", "is empty: it must have one text a line."),
         ("checkpoint=runs/text references=blank.txt", "has only empty lines: there is nothing to score."),

@@ -574,6 +574,7 @@ REFUSED = {
     "device=gpu": r"Unknown device 'gpu'",
     "precision=fp8": r"Unknown precision 'fp8'; choose from fp32, bf16, fp16\.",
     "precision=fp16": r"precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32\.",
+    "train.show=5000000": r"train\.show must be at most 1,000, not 5,000,000\.",
     "threads=0": r"threads must be at least 1, not 0\.",
     "initialisation=zero": r"Unknown initialisation 'zero'",
     "train.batch_by=words": r"^seqtool: Unknown train\.batch_by 'words'; choose from sentences, tokens\.$",

@@ -141,7 +141,10 @@ def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixtu
     assert run(*command, "prefix=three.txt") == 0
     assert capsys.readouterr().out == written
     for arguments, message in (
-        (["input=input.txt", "prefix=two.txt"], "prefix=two.txt has 2 lines but the input has 3: give each line one."),
+        (
+            ["input=input.txt", "prefix=two.txt"],
+            "prefix=two.txt has 2 lines but the input has 3: give one for each line.",
+        ),
         (["input=input.txt", "prefix=none.txt"], "none.txt does not exist."),
         (["input=input.txt", "prefix=three.txt", "output=three.txt"], "is the same file as prefix=three.txt"),
         (["input=input.txt", "prefix=three.txt", "max_length=2"], "but a translation has at most max_length=2"),

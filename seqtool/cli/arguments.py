@@ -18,17 +18,15 @@ from seqtool.settings import escape
 from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, or any text, and those that may hold several.
-LISTS = frozenset(
-    {"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test", "plot_beside"}
-)
+LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test", "beside"})
 NAMES = LISTS | {"prompt", "text", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
-NAMES |= {"prefix"}
+NAMES |= {"prefix", "report", "host", "token"}
 NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
 NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
 NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
 # Those in which ${beam} stands for a setting's value, so that the jobs of a sweep can have names of their own.
-REFERRING = frozenset({"run", "output", "alignments", "plot", "save_document_frequencies"})
+REFERRING = frozenset({"run", "output", "alignments", "plot", "report", "save_document_frequencies"})
 DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several Python names
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)

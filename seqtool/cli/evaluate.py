@@ -1,9 +1,12 @@
 """`seqtool eval`: a checkpoint on a test set, or files against each other."""
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -18,6 +21,7 @@ from seqtool.predict.translation_evaluation import TranslationEvaluation
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import names, plain, typed
+from seqtool.view import html
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
@@ -41,6 +45,8 @@ def evaluate(config: DictConfig) -> None:
         _check_given(config, task)
         evaluation = _evaluation(config, task)
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
+        if evaluation.report is not None:
+            _write_page(Path(evaluation.report), report, made)
         if evaluation.format == "jsonl":
             lines = (_json(one) for one in report.segments())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
@@ -48,6 +54,12 @@ def evaluate(config: DictConfig) -> None:
             print(_json({**made, **report.record()}, indent=1))
         else:
             print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
+
+
+def _write_page(file: Path, report: Report, made: Mapping[str, Any]) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        html.write(file, report.page(made), report.details())
+        print(f"Report: {file}", file=sys.stderr)
 
 
 def _json(record: Mapping[str, Any], indent: int | None = None) -> str:
@@ -88,7 +100,7 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     kind = TASKS[task]
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
-    values |= {name: names(config[name]) for name in ("references", "scores", "plot_beside") if name in own}
+    values |= {name: names(config[name]) for name in ("references", "scores", "beside") if name in own}
     if "tokenize" in own:
         values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)

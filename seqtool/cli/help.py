@@ -17,9 +17,11 @@ SUMMARIES = {
     "translate": "translate lines of text, from a file or standard input",
     "caption": "describe images",
     "generate": "write text with a language model",
-    "score": "say how likely given translations or texts are to a model",
+    "score": "give the log-probability of translations or texts under a model",
     "eval": "score a checkpoint on a test set, or hypotheses against references",
     "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
+    "report": "write a run or an evaluation as one HTML file to look at",
+    "demo": "serve a page on this machine where models are seen at work",
 }
 
 EXAMPLES = {
@@ -61,6 +63,19 @@ seqtool inspect runs/first
 seqtool inspect runs/first/last
 seqtool inspect runs                                      # a table of them all
 seqtool inspect runs/first runs/second plot=figures       # their curves in one figure""",
+    "demo": """
+seqtool demo checkpoint=runs/first
+seqtool demo checkpoint=runs/first,runs/second            # two models side by side
+seqtool demo checkpoint=runs/scenes port=9000""",
+    "report": """
+seqtool report runs/first                                 # writes runs/first/report.html
+seqtool report runs/first runs/second output=both.html    # two runs beside each other
+seqtool report checkpoint=runs/first split=test output=test.html    # every sentence; eval … report=test.html
+seqtool report hypotheses=a.de baseline=b.de references=test.de sources=test.en output=systems.html""",
+}
+USAGES = {  # of commands without settings of their own
+    "inspect": "seqtool inspect PATH, or seqtool inspect RUN … plot=FOLDER",
+    "report": "seqtool report RUN … [output=FILE.html], or seqtool report [settings of eval] output=FILE.html",
 }
 
 SCRIPTS = {
@@ -107,9 +122,8 @@ More
 def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
     examples = "\n".join(f"  {line}" for line in EXAMPLES[name].strip().splitlines())
-    if name == "inspect":
-        usage = "Usage: seqtool inspect PATH, or seqtool inspect RUN … plot=FOLDER"
-        return f"seqtool inspect: {SUMMARIES[name]}\n\n{usage}\n\nExamples\n{examples}"
+    if name in USAGES:
+        return f"seqtool {name}: {SUMMARIES[name]}\n\nUsage: {USAGES[name]}\n\nExamples\n{examples}"
     from seqtool.cli.arguments import folders  # imports OmegaConf and Hydra, not needed for `seqtool --help`
     from seqtool.cli.setting_errors import composed
 
@@ -151,7 +165,7 @@ def complete(line: str, configs: Path) -> list[str]:
     if before[0] not in SUMMARIES:
         return []
     key, equals, value = word.partition("=")
-    if before[0] == "inspect":
+    if before[0] in USAGES:
         return [f"{key}={name}" for name in _files(value)] if key == "checkpoint" and equals else _files(word)
     if before[-1] in ("--config-dir", "-cd"):
         return _files(word)

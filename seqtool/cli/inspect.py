@@ -40,26 +40,32 @@ def draw(paths: Sequence[str], folder: Path) -> None:
     """The runs' table, and their learning curves and gradients, each in one figure in `folder`. InputError for a path
     that is no run, and for two runs of one name.
     """
-    runs: dict[str, Path] = {}
-    for path in map(Path, paths):
-        if not (path / METRICS).is_file():
-            raise InputError(f"{path} is not a run, whose {METRICS} could be drawn.")
-        name = path.resolve().name
-        if name in runs:
-            raise InputError(f"{runs[name]} and {path} are runs of one name: rename a folder to tell them apart.")
-        runs[name] = path
+    runs = named(paths)
     flows = {}
     for name, run in runs.items():
         if (run / FLOW).is_file() and (measured := gradient_flow.read(run / FLOW)):
             flows[f"{name}, step {measured[-1]['step']:,}"] = measured[-1]
-    if trained := _trained(runs.values()):
-        print(_table(trained))
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    if trained := _trained(runs.values()):
+        print(_table(trained))
     run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
     if flows:
         run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
     print(f"Figures: {', '.join(str(folder / name) for name in FIGURES[: 1 + bool(flows)])}")
+
+
+def named(paths: Sequence[str]) -> dict[str, Path]:
+    """Runs by their names. InputError for a path that is no run, and for two runs of one name."""
+    runs: dict[str, Path] = {}
+    for path in map(Path, paths):
+        if not (path / METRICS).is_file():
+            raise InputError(f"{path} is not a run: it has no {METRICS}.")
+        name = path.resolve().name
+        if name in runs:
+            raise InputError(f"{runs[name]} and {path} are runs with the same name: rename one folder.")
+        runs[name] = path
+    return runs
 
 
 def compare(runs: Iterable[Path]) -> None:
@@ -98,9 +104,14 @@ def _description(path: Path) -> str:
     for kind, is_one in ((ImageStore, is_store), (Cache, is_cache)):
         if is_one(path):
             return "\n".join(map(printable, _prepared(kind, path).split("\n")))
-    found = checkpoint.find(path)
+    lines = facts(checkpoint.find(path))
+    return "\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items())
+
+
+def facts(found: checkpoint.Checkpoint) -> dict[str, str]:
+    """What a checkpoint is, how it was trained and its scores, each under its name."""
     config, progress = found.config, found.progress
-    lines = {
+    return {
         "checkpoint": str(found.path),
         "model": _settings(config["model"]),
         "parameters": f"{sum(map(math.prod, found.shapes().values())):,}",
@@ -112,7 +123,6 @@ def _description(path: Path) -> str:
         "best of run": _scores(progress.get("best", {})),
         "versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
     }
-    return "\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items())
 
 
 def _prepared(kind: Any, path: Path) -> str:

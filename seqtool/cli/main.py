@@ -110,6 +110,8 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
         raise InputError(sentence([unknown(command, COMMANDS, kind="command")]))
     elif "--help" in rest or "-h" in rest:
         print(help_texts.command(command, configs, rest))
+    elif command == "report":
+        return _report(rest, configs)
     elif command == "inspect":
         plots = [one.removeprefix("plot=") for one in rest if one.startswith("plot=") and not os.path.lexists(one)]
         others = [one for one in rest if os.path.lexists(one) or not one.startswith("plot=")]
@@ -128,6 +130,27 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
             inspect(paths[0])
     else:
         return _compose_and_call(command, rest, configs)
+    return 0
+
+
+def _report(arguments: Sequence[str], configs: Path) -> int:
+    """The report of runs, or with settings that of an evaluation: `eval … report=FILE`; gives the exit status."""
+    runs = [one for one in arguments if os.path.lexists(one) or "=" not in one]
+    settings = [one for one in arguments if one not in runs]
+    outputs = [one.removeprefix("output=") for one in settings if one.startswith("output=")]
+    others = [one for one in settings if not one.startswith("output=")]
+    if bool(runs) == bool(others) or len(outputs) > 1 or not all(outputs):
+        raise InputError(
+            "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
+            "seqtool report checkpoint=PATH split=test output=FILE.html."
+        )
+    if others:
+        if not outputs:
+            raise InputError("The report of an evaluation needs a place: output=FILE.html.")
+        return _compose_and_call("eval", [*others, f"report={outputs[0]}"], configs)
+    from seqtool.cli.report import of_runs
+
+    of_runs(runs, outputs[0] if outputs else None)
     return 0
 
 

@@ -13,8 +13,9 @@ import seqtool
 from seqtool.cli.translate import AlignedSettings, AlignedWriter
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.predict.predictor import END, Predictor
+from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, windows
+from seqtool.predict.translator import Translator
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
 from seqtool.runtime.devices import MachineSettings
@@ -41,7 +42,9 @@ class ScoreSettings(AlignedSettings):
         (name, count), *others = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
         for other, lines in others:
             if lines != count:
-                raise InputError(f"{name} has {count:,} lines but {other} has {lines:,}: they must go together.")
+                raise InputError(
+                    f"{name} has {count:,} lines but {other} has {lines:,}: they must be parallel, line by line."
+                )
         if not count:
             raise InputError(f"{name} is empty: it must have one text a line.")
         return count
@@ -58,6 +61,7 @@ def score(config: DictConfig) -> None:
     with distributed.group():
         total = distributed.from_first(settings.count)
         model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+        model.check_given(settings.sources is not None)
         with ScoreWriter(settings, model).opened() as writer:
             writer.write_all(total)
 
@@ -69,13 +73,16 @@ class ScoreWriter(AlignedWriter):
         super().__init__(settings, predictor)
         self.settings, self.command = settings, "score"
         self.nats, self.tokens = 0.0, 0
-        self.unknown = 0  # words or pieces of the references that the model does not know
+        self.unknown = {"sources": 0, "references": 0}  # words or pieces that the model does not know
 
     def write_all(self, total: int) -> None:
         with self.progress(total) as bar:
             for sources, texts in self._windows():
-                known = self.predictor.target_vocabulary.encode_batch(texts)
-                self.unknown += sum(ids.count(UNK) for ids in known)
+                known = {"references": self.predictor.target_vocabulary.encode_batch(texts)}
+                if sources is not None and isinstance(self.predictor, Translator):
+                    known["sources"] = self.predictor.source_vocabulary.encode_batch(sources)
+                for side, encoded in known.items():
+                    self.unknown[side] += sum(ids.count(UNK) for ids in encoded)
                 found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
                 for source, one in zip(sources or [""] * len(texts), found, strict=True):
                     self.write(source, [one])
@@ -87,8 +94,9 @@ class ScoreWriter(AlignedWriter):
         loss = -self.nats / self.tokens
         said = f"{self.count:,} lines, {self.tokens:,} tokens: {loss:.4f} nats a token"
         print(f"{said}, perplexity {math.exp(min(loss, 700)):.2f}", file=sys.stderr)
-        if self.unknown:
-            print(f"The model does not know {self.unknown:,} words or pieces of the references.", file=sys.stderr)
+        for side, count in self.unknown.items():
+            if count:
+                print(f"The model does not know {count:,} words or pieces of the {side}.", file=sys.stderr)
 
     def text(self, source: str, n_best: Sequence[Any]) -> str:
         (found,) = n_best
@@ -97,8 +105,7 @@ class ScoreWriter(AlignedWriter):
             return f"{found.log_probability:.4f}\n"
         record: dict[str, Any] = {} if self.settings.sources is None else {"source": source}
         record |= {name: value for name, value in self.record(found).items() if name not in ("score", "ended")}
-        record["tokens"] = [*found.pieces, END] if found.ended else found.pieces
-        record["log_probabilities"] = [round(one, 6) for one in found.log_probabilities or ()]
+        record |= found.given()
         return json.dumps(record, ensure_ascii=False) + "\n"
 
     def _windows(self) -> Iterator[tuple[list[str] | None, list[str]]]:

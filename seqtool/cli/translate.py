@@ -48,6 +48,15 @@ class TranslateSettings(AlignedSettings):
         if self.prefix is not None:
             yield f"prefix={self.prefix}", self.prefix
 
+    def check(self) -> int | None:
+        """The number of prefixes. Raises InputError if the input is a file with another number of lines."""
+        prefixes = None if self.prefix is None else count_lines(self.prefix)
+        if prefixes is not None and is_file(self.input) and prefixes != (count := count_lines(self.input)):
+            raise InputError(
+                f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give one for each line."
+            )
+        return prefixes
+
     def lines(self, size: int) -> Iterator[tuple[list[str], list[str] | None]]:
         """The lines to translate, at most `size` at once, and how their translations begin.
 
@@ -57,11 +66,7 @@ class TranslateSettings(AlignedSettings):
         if self.prefix is None:
             yield from ((lines, None) for lines in windows(self.input, size))
             return
-        prefixes, before = count_lines(self.prefix), 0
-        if is_file(self.input) and prefixes != (count := count_lines(self.input)):
-            raise InputError(
-                f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give each line one."
-            )
+        prefixes, before = self.check(), 0
         beginnings = read_lines(Path(self.prefix), may_be_empty=True)
         for lines in windows(self.input, size):
             before += len(lines)
@@ -75,8 +80,10 @@ def translate(config: DictConfig) -> None:
     """Translate lines; only translations go to standard output."""
     settings = TranslateSettings.of(config, Translator)
     check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
-    with distributed.group(), TranslationWriter(settings, Translator.configured(config)).opened() as writer:
-        writer.write_all()
+    with distributed.group():
+        distributed.from_first(settings.check)  # before the model is loaded
+        with TranslationWriter(settings, Translator.configured(config)).opened() as writer:
+            writer.write_all()
 
 
 class AlignedWriter(Writer[Translation]):
@@ -115,6 +122,7 @@ class TranslationWriter(AlignedWriter):
         self.settings = settings
         self.translator = translator
         self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
+        self.unknown_in_prefixes = 0
 
     def shows_progress(self) -> bool:
         """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
@@ -132,12 +140,20 @@ class TranslationWriter(AlignedWriter):
                 f"in {self.lines_with_unknown:,} of {self.count:,} lines.",
                 file=sys.stderr,
             )
+        if self.unknown_in_prefixes and distributed.is_first():
+            print(
+                f"The model does not know {self.unknown_in_prefixes:,} words or pieces of the prefixes, which stay as "
+                "they are.",
+                file=sys.stderr,
+            )
 
     def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
         self.translator.warn_of_long(lines, first=self.count + 1)
         unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
         self.unknown += sum(unknown)
         self.lines_with_unknown += sum(map(bool, unknown))
+        known = self.translator.target_vocabulary.encode_batch(prefixes or [])
+        self.unknown_in_prefixes += sum(ids.count(UNK) for ids in known)
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,

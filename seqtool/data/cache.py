@@ -5,6 +5,7 @@
         train.source.tokens.bin                and offsets.bin, and those of the target: data/columns.py
         valid.source.txt valid.target.txt      the original sentences: references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
+    train.words.txt                        how often each word stands in the targets, or in the first million of them
         summary.json                           what was kept, what was dropped and why, settings, versions
 
 and if the corpus has images, in place of sources and their text:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
+WORDS = "train.words.txt"
 
 
 class Split:
@@ -180,6 +182,16 @@ class Cache:
             advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
         return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
+
+    def word_counts(self) -> dict[str, int] | None:
+        """How often each word (`text.words.words`) stands in the training targets; None in caches of earlier
+        versions, and in those of plain text.
+        """
+        path = self.directory / WORDS
+        if not path.exists():
+            return None
+        lines = (line.split("\t") for line in _lines(path))
+        return {word: int(count) for count, word in lines}
 
     def describe(self) -> str:
         """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""

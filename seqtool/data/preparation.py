@@ -15,7 +15,7 @@ import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from seqtool.data.cache import FORMAT, Cache
+from seqtool.data.cache import FORMAT, WORDS, Cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
 from seqtool.data.corpora.corpus import Corpus
@@ -24,7 +24,9 @@ from seqtool.data.directories import make_once, place, versions
 from seqtool.data.text.encoding import Texts, encode, token_type
 from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
 from seqtool.data.text.vocabulary_training import train
+from seqtool.data.text.words import words
 from seqtool.errors import InputError
+from seqtool.runtime.files import write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.unfinished import SHARD, Unfinished
 from seqtool.settings import Config
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
 SEED = 0  # for the sample that SentencePiece learns from
+COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
 
 
@@ -136,7 +139,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     unfinished, sides = Unfinished(directory), steps.corpus.sides
     counts = unfinished.known.get("counts")
     if counts is None:
-        counts = {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits()}
+        counts = {split: sum(1 for _ in _counted(directory, steps, split)) for split in steps.corpus.splits()}
         save_all(directory, _vocabularies(steps, counts["train"]))
         unfinished.note(counts=counts)
     splits = {}
@@ -151,6 +154,20 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
+
+
+def _counted(directory: Path, steps: Steps, split: str) -> Iterator[Texts]:
+    """The texts of a split. How often each word stands in the targets to train on is written beside the splits."""
+    if split != "train" or steps.verbatim:
+        yield from steps.texts(split)
+        return
+    counts: Counter[str] = Counter()
+    for number, texts in enumerate(steps.texts(split)):
+        if number < COUNTED:
+            counts.update(words(texts[-1]))
+        yield texts
+    lines = (f"{count}\t{word}\n" for word, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    write_whole(directory / WORDS, "".join(lines).encode())
 
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:

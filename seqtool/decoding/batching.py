@@ -10,6 +10,7 @@ import torch
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.forced import force, read_prefix
+from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
@@ -25,7 +26,8 @@ class Sources:
     """The sources to decode, one per row.
 
     order: the order in which rows are batched, similar lengths together and the longest first; batch: given some rows,
-    the input of the model's `encode`; maximum: each row's greatest output length in tokens, EOS included, or None.
+    the input of the model's `encode`; maximum: each row's greatest output length in tokens, EOS included and a prefix
+    not, or None.
     """
 
     order: Sequence[int]
@@ -49,41 +51,33 @@ def decode(
     prefixes: Sequence[Sequence[int]] | None = None,
     keep_attention: bool,
     progress: Callable[[int], None] | None = None,
+    trace: Lattice | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses for each source, in the order given; several processes share out the batches.
 
     `numbers`, one per source (by default its row), seed the sampling. `prefixes`: with what ids each output begins, all
     of one length, which counts as part of the output's. After each batch `progress` is called with the number of
-    sources that this process has just finished.
+    sources that this process has just finished. `trace` records the search for a single source.
     """
     penalty = length_penalty(settings.length_penalty, settings.length_alpha)
     known = len(prefixes[0]) if prefixes else 0
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
-        maximum = [settings.max_length] * len(rows)
-        if sources.maximum is not None:
-            maximum = [max(settings.min_length, min(settings.max_length, sources.maximum[i])) for i in rows]
         with torch.inference_mode(), autocast(device, settings.precision), onednn():
             source = sources.batch(rows).to(device)
             memory, state = model.encode(source)
-            maximum, prefix = [max(1, most - known) for most in maximum], None
+            prefix = None
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
                 state, prefix = read_prefix(model, memory, state, tokens)
-            limits = {"maximum": maximum, "minimum": max(1, settings.min_length - known)}
+            limits = {
+                "maximum": _limits(sources, rows, settings, known),
+                "minimum": max(1, settings.min_length - known),
+            }
             start = (model.step, memory, state)
             asked: dict[str, Any] = {**limits, "keep_attention": keep_attention, "prefix": prefix}
             if settings.sample:
-                uniforms = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
-                drawn = sample(
-                    *start,
-                    uniforms=torch.from_numpy(uniforms).float(),
-                    temperature=settings.temperature,
-                    top_k=settings.top_k,
-                    top_p=settings.top_p,
-                    **asked,
-                )
-                found = [sorted(some, key=lambda one: (not one.ended, -one.log_probability)) for some in drawn]
+                found = _sampled(start, settings, [i if numbers is None else numbers[i] for i in rows], asked)
             else:
                 found = beam_search(
                     *start,
@@ -92,6 +86,7 @@ def decode(
                     penalty=penalty,
                     coverage=settings.coverage_penalty,
                     mask=source.mask if isinstance(source, Source) else None,
+                    trace=trace,
                     **asked,
                 )
         if progress is not None:
@@ -99,6 +94,31 @@ def decode(
         return found
 
     return in_batches(decoded, sources.order, settings.at_once)
+
+
+def _limits(sources: Sources, rows: Sequence[int], settings: DecodeSettings, known: int) -> list[int]:
+    """How many tokens each row may have after a prefix of `known` ones."""
+    most = [settings.max_length] * len(rows)
+    if sources.maximum is not None:
+        own = [min(settings.max_length, sources.maximum[i] + known) for i in rows]
+        most = [max(settings.min_length, one) for one in own]
+    return [max(1, one - known) for one in most]
+
+
+def _sampled(
+    start: tuple[Any, Any, Any], settings: DecodeSettings, numbers: Sequence[int], asked: dict[str, Any]
+) -> list[list[Hypothesis]]:
+    """Samples of each source, those that ended first, the likelier before the others."""
+    uniforms = np.stack([settings.uniforms(number) for number in numbers])
+    drawn = sample(
+        *start,
+        uniforms=torch.from_numpy(uniforms).float(),
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        **asked,
+    )
+    return [sorted(some, key=lambda one: (not one.ended, -one.log_probability)) for some in drawn]
 
 
 def force_all(

@@ -49,7 +49,8 @@ def force(
         gain = log_p.gather(1, following[:, None]).squeeze(1)
         gains.append(gain.masked_fill(following == PAD, 0.0))
         if likeliest:
-            best = log_p.topk(min(likeliest, log_p.shape[1]), -1)
+            possible = log_p.index_fill(1, torch.tensor([PAD, BOS], device=log_p.device), -torch.inf)
+            best = possible.topk(min(likeliest, log_p.shape[1] - 2), -1)
             expected.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         if alpha is not None:
             alphas.append(alpha)

@@ -77,13 +77,15 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
     """A model p(y_t | y_<t, source). `S` is its decoder's state.
 
     Only models that read text have a `source_embedding`; `penalties` is what the loss adds to −log p; `longest` is the
-    longest source or target that can be read, in tokens with BOS or EOS, None for any.
+    longest source or target that can be read, in tokens with BOS or EOS, None for any; embedded words are multiplied by
+    `embedding_scale`.
     """
 
     reads: ClassVar[Literal["text", "images", "nothing"]]
     attends: bool
     penalties = Penalties()
     longest: int | None = None
+    embedding_scale: float = 1.0
     source_embedding: nn.Embedding
     target_embedding: nn.Embedding
     output: nn.Linear

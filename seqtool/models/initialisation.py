@@ -1,8 +1,10 @@
 """Initial weights: ours, and those the papers print, chosen by name in the config (`initialisation=`).
 
-None of them touches a captioner's backbone, which has initial weights of its own.
+None of them touches normalisations, whose gains are 1 and biases 0 from the start, or a captioner's backbone, which has
+initial weights of its own.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,17 +18,15 @@ from seqtool.runtime.classes import chosen
 
 UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
 NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices not listed below
+NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 ALIGNMENT = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_a
 
 
 def default(model: nn.Module) -> None:
-    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1, gains of
-    normalisations 1.
-    """
-    gains = {module.weight for module in model.modules() if isinstance(module, nn.LayerNorm)}
+    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1."""
     for name, parameter in _named_parameters(model):
         if parameter.dim() < 2:
-            nn.init.constant_(parameter, float(parameter in gains))
+            nn.init.zeros_(parameter)
         elif "embedding" in name:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
         else:
@@ -77,6 +77,9 @@ def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: f
     `forget_bias`, unless None, replaces the scheme's first bias of an LSTM's forget gates. InputError for either in a
     model or scheme that has no such weights.
     """
+    for setting, value in {"initialisation_gain": gain, "forget_bias": forget_bias}.items():
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{setting} must be a finite number, not {value}.")
     cells = [module for module in model.modules() if isinstance(module, Cell)]
     lstms = [cell for cell in cells if isinstance(cell, LSTM)]
     if gain != 1 and (not cells or name not in ORTHOGONAL):
@@ -96,8 +99,8 @@ def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: f
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    backbones = (module for module in model.modules() if isinstance(module, Backbone))
-    theirs = {parameter for backbone in backbones for parameter in backbone.parameters()}
+    modules = (module for module in model.modules() if isinstance(module, (Backbone, *NORMALISATIONS)))
+    theirs = {parameter for module in modules for parameter in module.parameters()}
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in theirs)
 
 

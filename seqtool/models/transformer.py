@@ -13,7 +13,7 @@ from seqtool.models.contract import EncoderDecoder, Output, Step
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
 from seqtool.models.sizes import check_sizes, tie_matrices
-from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, Sizes, Words
+from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, Sizes, Words, scale
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TransformerDecoder(nn.Module):
             over = (None, None) if source is None else (source.layers[i], source.mask)
             weights = source is not None and i == self.shown and not self.training
             x, seen, alpha = layer(x, past.layers[i], *over, weights=weights)
-            layers.append(seen if self.training else seen.to(embedding.weight.dtype))
+            layers.append(seen.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
         return Read(self.last(x), Past(tuple(layers)), attention)
@@ -156,6 +156,7 @@ class Transformer(SourceTransformer):
         words = Words(sizes, positions, longest)
         self.decoder = TransformerDecoder(sizes, decoder_layers, words, reads=True, shown=shown)
         self.output = nn.Linear(width, target_vocabulary)
+        self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
@@ -193,6 +194,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
         self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, longest), reads=True, shown=shown)
         self.longest = self.decoder.words.longest
         self.output = nn.Linear(width, target_vocabulary)
+        self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
@@ -237,8 +239,9 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, context), reads=False)
+        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, context, name="context"), reads=False)
         self.output = nn.Linear(width, target_vocabulary)
+        self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
     def encode(self, source: Any) -> tuple[tuple[()], Window]:
@@ -249,7 +252,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Step(self.project(features[:, 0]), window, None)
 
     def prefill(self, memory: Any, state: Window, tokens: Tensor) -> tuple[Window, None]:
-        return self._read(state, tokens)[1], None
+        return (self._read(state, tokens)[1] if tokens.shape[1] else state), None
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
         if state is None or (self.training and target.shape[1] <= self.context):

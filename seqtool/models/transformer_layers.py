@@ -86,7 +86,8 @@ class SourceAttention(nn.Module):
     def with_weights(self, x: Vectors, source: Annotations, mask: Mask) -> tuple[Vectors, Float[Tensor, "N t heads S"]]:
         """The same, and the weights, softmax(QKᵀ/√d_k) of (1)."""
         q, k, v = self._divided(x, source)
-        e = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~mask[:, None, None], -math.inf)
+        scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
+        e = (scaled @ k.transpose(-1, -2)).masked_fill(~mask[:, None, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype))
         weights = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
         return self._joined(alpha.to(v.dtype) @ v, x), weights
@@ -208,18 +209,19 @@ class DecoderLayer(nn.Module):
 class Words(nn.Module):
     """Embedded words times √E (3.4) plus their positions: sinusoids (3.5), or learnt ones for the first `longest`."""
 
-    def __init__(self, sizes: Sizes, positions: str, longest: int) -> None:
+    def __init__(self, sizes: Sizes, positions: str, longest: int, *, name: str = "longest") -> None:
+        """`name`: the setting that `longest` comes from, for messages."""
         super().__init__()
         if positions not in ("sinusoids", "learnt"):
             raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
-        check_sizes(dropout=sizes.dropout, longest=longest)
+        check_sizes(dropout=sizes.dropout, **{name: longest})
         self.longest = longest if positions == "learnt" else None
         self.position_embedding = nn.Embedding(longest, sizes.width) if positions == "learnt" else None
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
-        y: Tensor = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        y: Tensor = embedding(tokens) * scale(embedding.embedding_dim)
         end = start + tokens.shape[1]
         if self.position_embedding is None:
             table = sinusoids_up_to(1 << (end - 1).bit_length(), y.shape[-1], y.dtype, y.device)
@@ -232,6 +234,11 @@ class Words(nn.Module):
                 )
         y = self.dropout(y + table[start:end])
         return y
+
+
+def scale(width: int) -> float:
+    """√E, by which embedded words are multiplied (3.4)."""
+    return math.sqrt(width)
 
 
 @lru_cache(maxsize=32)

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
 from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
-from seqtool.predict import scored_captions
-from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport, have_files
+from seqtool.predict import evaluation_pages, scored_captions
+from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport, have_files, titles
 from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
+    from seqtool.predict.caption_details import CaptionDetails
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.likelihood import Likelihood
     from seqtool.training.checkpoint import Checkpoint
@@ -35,6 +36,8 @@ OTHERS = (  # in the report
     *("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood"),
 )
 WIDTH = max(len(score(name).label) for name in NAMES)
+
+MOST_DRAWS = 10_000  # for each reference
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +52,19 @@ class CaptionReport(SystemReport):
     java: Mapping[str, float]
     warnings: Sequence[str]
     likelihood: "Likelihood | None" = None
+    titles: Sequence[str] = ()
+    shown: "Sequence[CaptionDetails]" = ()  # of the system and its baseline, for its page
 
     segment: ClassVar[str] = "image"
+
+    @property
+    def systems(self) -> dict[str, System]:
+        """The system and its baseline, by title."""
+        found = [self.system, *([] if self.baseline is None else [self.baseline])]
+        return dict(zip(self.titles, found, strict=True))
+
+    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        return evaluation_pages.of_captions(self, made)
 
     def record(self) -> dict[str, Any]:
         scores = {score(name).label: value for name, value in self.system.values.items()}
@@ -61,6 +75,11 @@ class CaptionReport(SystemReport):
         if self.likelihood is not None:
             found["likelihood"] = self.likelihood.record()
         return {**found, "intervals": intervals, **self.compared()}
+
+    def segments(self) -> Iterator[dict[str, Any]]:
+        for number, found in enumerate(super().segments()):
+            likely = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
+            yield {**found, **likely}
 
     def own_signatures(self) -> dict[str, str]:
         """Those of the user's own scores."""
@@ -90,6 +109,9 @@ class SavedFrequencies(Report):
         found = {"images": self.frequencies.images, "ngrams": len(self.frequencies.counts)}
         return {"document_frequencies": self.file, **found, "tokenize": self.frequencies.tokenize}
 
+    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError  # `rules` refuse it
+
     def text(self) -> str:
         ngrams, images = len(self.frequencies.counts), self.frequencies.images
         return f"{self.file}: {ngrams:,} n-grams in the references of {images:,} images"
@@ -113,11 +135,12 @@ class CaptionEvaluation(HypothesesEvaluation):
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
         rules = {
             unknown: self.tokenize in TOKENIZERS,
-            f"bound must be at least 1, not {self.bound}.": self.bound is None or self.bound >= 1,
+            f"bound must be from 1 to {MOST_DRAWS:,}, not {self.bound}.": self.bound is None
+            or 1 <= self.bound <= MOST_DRAWS,
             "bound= goes with checkpoint=PATH, a captioner with attention.": self.bound is None or checkpoint,
         }
         if self.save_document_frequencies is not None:
-            others = {self.hypotheses, self.baseline, self.document_frequencies, self.output} != {None}
+            others = {self.hypotheses, self.baseline, self.document_frequencies, self.output, self.report} != {None}
             alone = len(self.references) == 1 and not (checkpoint or self.java or others)
             return {**rules, "save_document_frequencies=FILE goes with references=FILE alone.": alone}
         either = checkpoint == (self.hypotheses is None)
@@ -148,7 +171,12 @@ class CaptionEvaluation(HypothesesEvaluation):
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
         scored_captions.check_images(captions, references, hypotheses_name=name, references_name=place)
-        return self._report(captions, baseline, references, frequencies, warnings)
+        report = self._report(captions, baseline, references, frequencies, warnings, name=name)
+        if self.report is None:
+            return report
+        from seqtool.predict.caption_details import CaptionDetails
+
+        return replace(report, shown=self._shown(CaptionDetails.of_file(name, references), references))
 
     def of_checkpoint(
         self, predictor: "Captioner", data: DictConfig | None, found: "Checkpoint | None" = None
@@ -164,20 +192,29 @@ class CaptionEvaluation(HypothesesEvaluation):
         images = {str(image.file): image for image in corpus.images(self.split)}
         references = {image.identifier: image.captions for image in images.values()}
         baseline = self._baseline(references)
-        captions = {}
+        captions, shown = {}, None
+        if self.report is not None:
+            from seqtool.predict.caption_details import CaptionDetails
+
+            shown = CaptionDetails()
         output = nullcontext() if self.output is None else replacing(Path(self.output))
         with output as out, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for name, _, described in predictor.described(list(images)):
+            for name, pixels, described in predictor.described(list(images)):
                 bar.update()
                 if isinstance(described, InputError):
                     tqdm.write(f"Left out: {described}", file=sys.stderr)
-                else:
-                    captions[images[name].identifier] = described[0].text
+                    continue
+                best, identifier = described[0], images[name].identifier
+                captions[identifier] = best.text
+                if shown is not None:
+                    shown.add(identifier, pixels, {**best.record(), **best.weights()})
             if out is not None:
                 out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
-        report = self._report(captions, baseline, references, frequencies, [])
+        report = self._report(captions, baseline, references, frequencies, [], name=predictor.name)
+        if shown is not None:
+            report = replace(report, shown=self._shown(shown, references))
         if self.bound is None:
             return report
         files = [name for name, image in images.items() if image.identifier in references]
@@ -212,8 +249,12 @@ class CaptionEvaluation(HypothesesEvaluation):
         references: Mapping[str, Sequence[str]],
         frequencies: DocumentFrequencies | None,
         warnings: list[str],
+        *,
+        name: str,
     ) -> CaptionReport:
-        """The report on the images that have references here; a baseline may have described more."""
+        """The report on the images that have references here; a baseline may have described more. `name`: the system's,
+        in a report to look at.
+        """
         if baseline is not None:
             baseline = {image: baseline[image] for image in references if image in baseline}
             scored_captions.check_images(baseline, references, hypotheses_name=str(self.baseline))
@@ -237,7 +278,12 @@ class CaptionEvaluation(HypothesesEvaluation):
             lengths=brevity(system.statistics[0]),
             java=java,
             warnings=warnings,
+            titles=titles([name, *([] if self.baseline is None else [self.baseline])]),
         )
+
+    def _shown(self, system: "CaptionDetails", references: Mapping[str, Any]) -> "list[CaptionDetails]":
+        """What is shown of the system and of its baseline."""
+        return [system, *([] if self.baseline is None else [type(system).of_file(self.baseline, references)])]
 
 
 def _coco_results(captions: Mapping[str, str]) -> str:

@@ -52,13 +52,21 @@ class Caption(Prediction):
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
     def record(self) -> dict[str, Any]:
-        """Includes row and column of the location that each word chose, or else attended to most."""
+        """Includes row and column of the location that each word chose, if attention was hard, or else attended to
+        most.
+        """
         record = {**super().record(), "words": self.words, "ended": self.ended}
         if self.attention is not None:
             looked = self.attention.argmax(-1) if self.chosen is None else np.array(self.chosen, int)
             rows, columns = np.unravel_index(looked, self.grid)
             record["attended"] = [[int(row), int(column)] for row, column in zip(rows, columns, strict=True)]
+            record["hard"] = self.chosen is not None
         return record
+
+    def weights(self) -> dict[str, Any]:
+        """Each row has the locations in reading order, of a grid of so many rows and columns."""
+        found = super().weights()
+        return {"grid": list(self.grid), **found} if found else {}
 
 
 # An image's name, the pixels the model saw (size×size×3), and its captions, or why it cannot be read.
@@ -97,7 +105,7 @@ class Choosing:
 
     def __init__(self, model: Any, choice: Choice) -> None:
         self.model, self.choice = model, choice
-        self.step = model.step
+        self.step, self.prefill = model.step, model.prefill
 
     def encode(self, source: WithUniforms) -> tuple[Any, Any]:
         memory, state = self.model.encode(source.images)
@@ -244,23 +252,24 @@ class Captioner(Predictor):
                 pictures.append(one)
             rows = [row for row, n in enumerate(some) for _ in captions[n]]
             targets = [self.target_vocabulary.encode(text) for n in some for text in captions[n]]
-            drawn = None
-            if model.hard:
-                seeds = ([self.settings.seed, first[some[0]] + i, 2] for i in range(len(targets)))
-                shapes = [(samples, len(target) + 1) for target in targets]
-                random = (np.random.default_rng(s).random(shape) for s, shape in zip(seeds, shapes, strict=True))
-                drawn = [torch.from_numpy(one).float() for one in random]
+
+            def drawn(i: int) -> Tensor:
+                """The random numbers for the i-th caption."""
+                generator = np.random.default_rng([self.settings.seed, first[some[0]] + i, 2])
+                return torch.from_numpy(generator.random((samples, len(targets[i]) + 1))).float()
+
             with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
-                a = model.annotations(Pixels(pixels).to(self.device))[rows]
-                likely = list(of_captions(model, a, targets, drawn))
+                a = model.annotations(Pixels(pixels).to(self.device))
+                likely = list(of_captions(model, a, rows, targets, drawn if model.hard else None))
             progress(len(some))
             return list(zip((len(target) + 1 for target in targets), likely, strict=True))
 
         shared = distributed.together(of_images, list(chunks(range(len(images)), self.settings.at_once)))
         tokens, found = zip(*(one for some in shared for one in some), strict=True)
         values = {name: np.array([one[name] for one in found]) for name in found[0]}
-        return Likelihood(values, np.array(tokens), samples if model.hard else None)
+        owners = np.repeat(np.arange(len(captions)), [len(some) for some in captions])
+        return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
 
     def check_likelihood(self) -> None:
         """InputError unless this is one model with attention that may draw."""

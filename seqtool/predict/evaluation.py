@@ -34,6 +34,7 @@ class Evaluation(ABC):
     split: str
     bootstrap: int
     format: str
+    report: str | None = field(default=None, kw_only=True)
 
     reads: ClassVar[tuple[str, ...]]  # the settings that name files to read
     writes: ClassVar[tuple[str, ...]] = ()  # the settings that name files to write
@@ -78,7 +79,7 @@ class Evaluation(ABC):
         read = [(f"{setting}={file}", file) for setting in self.reads for file in names(getattr(self, setting))]
         for _, file in read:
             check_file(Path(file))
-        check_outputs({setting: getattr(self, setting) for setting in self.writes}, read)
+        check_outputs({setting: getattr(self, setting) for setting in (*self.writes, "report")}, read)
 
 
 def have_files(corpus: Corpus, data: DictConfig | None) -> None:
@@ -89,6 +90,13 @@ def have_files(corpus: Corpus, data: DictConfig | None) -> None:
         corpus.check()
     else:
         first_here(corpus.fetch)
+
+
+def titles(paths: Sequence[str]) -> list[str]:
+    """Of systems: a run's name, and the names of files as far as it takes to tell them apart."""
+    choices = [Path(path).stem for path in paths], [Path(path).name for path in paths], paths
+    unequal = next((list(some) for some in choices if len({*some}) == len(some)), None)
+    return unequal or [f"{path} ({number})" for number, path in enumerate(paths, 1)]
 
 
 @dataclass
@@ -127,6 +135,14 @@ class Report(ABC):
     @abstractmethod
     def text(self) -> str:
         """Tables for people."""
+
+    @abstractmethod
+    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """The report that `view.html` writes; `made`: the origin of what is scored, empty for files."""
+
+    def details(self) -> Iterator[str]:
+        """What the page shows only when asked for, in chunks."""
+        yield from ()
 
     def segments(self) -> Iterator[dict[str, Any]]:
         """The results for each line or image, for JSON lines."""

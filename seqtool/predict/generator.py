@@ -16,7 +16,7 @@ from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.sampling import sample, without_unknown
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
-from seqtool.models.tokens import BOS, PAD, UNK
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor, expectation
 from seqtool.runtime.precision import autocast, onednn
 
@@ -146,21 +146,35 @@ class Generator(Predictor):
                 mean = torch.stack(log_p).logsumexp(0) - math.log(len(log_p))
                 parts.append(-mean.gather(1, chunk[0, 1:, None]).squeeze(1).cpu().double().numpy())
                 if likeliest:
-                    log_each, places = mean.topk(min(likeliest, mean.shape[1]))
                     entropy, piece = torch.special.entr(mean.exp()).sum(-1), self.target_vocabulary.piece
-                    columns = chunk[0, 1:], -parts[-1], entropy, log_each.exp(), places
-                    for token, log_p, nats, row, ids in zip(*(one.tolist() for one in columns), strict=True):
-                        best = {piece(i): p for i, p in zip(ids, row, strict=True)}
-                        expected.append(expectation(piece(token), log_p, nats, best))
+                    mean[:, [PAD, BOS, EOS]] = -torch.inf  # a text has none
+                    log_each, places = mean.topk(min(likeliest, mean.shape[1] - 3))
+                    columns = chunk[0, 1:], -parts[-1], entropy, places, log_each.exp()
+                    for token, log_p, nats, ids, p in zip(*(one.tolist() for one in columns), strict=True):
+                        expected.append(expectation(piece(token), log_p, nats, [piece(i) for i in ids], p))
                 progress(chunk.shape[1] - 1)
         return np.concatenate(parts), expected
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
-        if sources is not None:
-            raise InputError("A language model has no sources: leave sources= out.")
+        self.check_given(sources is not None)
         order = range(len(texts))
         return in_batches(lambda rows: [self._given(texts[i], likeliest) for i in rows], order, TEXTS)
+
+    def following(self, text: str, likeliest: int) -> dict[str, Any]:
+        """What was expected at each token of a text, and of the symbols after it the likeliest with their
+        probabilities, and the entropy of all in nats.
+        """
+        tokens = self.target_vocabulary.encode(text)
+        if len(tokens) > MOST:
+            raise InputError(f"A text has {len(tokens):,} tokens, more than {MOST:,}: shorten it.")
+        _, expected = self.predicted([*tokens, UNK], lambda _: None, likeliest=likeliest)
+        after = expected.pop()
+        return {"predicted": expected, "entropy": after["entropy"], "likeliest": after["likeliest"]}
+
+    def check_given(self, sources: bool) -> None:
+        if sources:
+            raise InputError("A language model has no sources: leave sources= out.")
 
     def _given(self, text: str, likeliest: int) -> Continuation:
         tokens = self.target_vocabulary.encode(text)

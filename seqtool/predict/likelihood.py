@@ -8,7 +8,7 @@ The second is, on average, between the two and rises with K.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqtool.data.batches import make_target
+from seqtool.metrics.bootstrap import bootstrap
 from seqtool.models.inputs import Annotations
 
-ROWS = 512  # captions times draws, at a time
+AT_ONCE = 32  # captions
+ROWS = 512  # captions times draws
 
 
 @dataclass(frozen=True)
 class Likelihood:
     """Of given captions, in nats: one number for each, under the name of what it is, and each one's tokens, EOS
-    included. samples: K, or None without draws.
+    included, and the image that it describes. samples: K, or None without draws.
     """
 
     values: dict[str, NDArray[np.float64]]
     tokens: NDArray[np.int64]
+    images: NDArray[np.int64]
     samples: int | None
 
     def record(self) -> dict[str, Any]:
@@ -40,15 +43,23 @@ class Likelihood:
         return {**counted, **({} if self.samples is None else {"samples": self.samples}), **means}
 
     def lines(self) -> list[str]:
-        """Nats per caption with a 95 % interval of the mean, and per token."""
+        """Nats per caption with an interval from resampling images, and per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
         found = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
+        counts = np.bincount(self.images)
         for name, each in self.values.items():
-            half = 1.96 * each.std(ddof=1) / math.sqrt(len(each)) if len(each) > 1 else math.nan
-            low, high = each.mean() - half, each.mean() + half
-            per_token = each.sum() / self.tokens.sum()
-            found.append(f"{LABELS[name]:<22}  {each.mean():.3f} [{low:.3f}, {high:.3f}], {per_token:.4f} per token")
+            sums = np.bincount(self.images, each).astype(np.float64)
+
+            def mean(images: NDArray[np.int64], sums: NDArray[np.float64] = sums) -> float:
+                return float(sums[images].sum() / counts[images].sum())
+
+            estimate = bootstrap(mean, [np.flatnonzero(counts)])
+            found.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {each.sum() / self.tokens.sum():.4f} per token")
         return found
+
+    def of_image(self, number: int) -> dict[str, list[float]]:
+        """Of each of its captions."""
+        return {name: each[self.images == number].tolist() for name, each in self.values.items()}
 
 
 LABELS = {"bound": "lower bound L_s", "estimate": "estimate of log p", "log_p": "log p"}
@@ -56,20 +67,25 @@ LABELS = {"bound": "lower bound L_s", "estimate": "estimate of log p", "log_p": 
 
 @torch.inference_mode()
 def of_captions(
-    model: Any, a: Float[Tensor, "B S D"], captions: Sequence[Sequence[int]], chances: Sequence[Tensor] | None
+    model: Any,
+    a: Float[Tensor, "B S D"],
+    rows: Sequence[int],
+    captions: Sequence[Sequence[int]],
+    chances: Callable[[int], Tensor] | None,
 ) -> Iterator[dict[str, float]]:
-    """The likelihood of each of B captions (ids) of as many images. `chances`: for each caption, uniform random numbers
-    in [0, 1), K×(its tokens and EOS), or None for attention that draws nothing.
+    """The likelihood of each caption (ids) of the image that `rows` says. `chances`: for the i-th, random numbers in
+    [0, 1), K×(its tokens and EOS), or None for attention that draws nothing.
     """
-    for start in range(0, len(captions), at_once := 32):
-        some = slice(start, start + at_once)
-        target = make_target(captions[some]).to(a.device)
+    for start in range(0, len(captions), AT_ONCE):
+        some = range(start, min(start + AT_ONCE, len(captions)))
+        images, target = a[[rows[i] for i in some]], make_target([captions[i] for i in some]).to(a.device)
         if chances is None:
-            nll = _nll(model, a[some], target, None)
+            nll = _nll(model, images, target, None)
             yield from ({"log_p": -float(each)} for each in nll[:, 0])
             continue
-        drawn = [torch.nn.functional.pad(one, (0, target.shape[1] - 1 - one.shape[1])) for one in chances[some]]
-        nll = _nll(model, a[some], target, torch.stack(drawn).to(a.device))
+        drawn = map(chances, some)
+        padded = [torch.nn.functional.pad(one, (0, target.shape[1] - 1 - one.shape[1])) for one in drawn]
+        nll = _nll(model, images, target, torch.stack(padded).to(a.device))
         estimates = (-nll).logsumexp(1) - math.log(nll.shape[1])
         for bound, estimate in zip(-nll.mean(1), estimates, strict=True):
             yield {"bound": float(bound), "estimate": float(estimate)}

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,11 @@ class Prediction:
         """Plain containers, for JSON."""
         return {"text": self.text, "score": self.score, "log_probability": self.log_probability}
 
+    def given(self) -> dict[str, Any]:
+        """Its tokens, <end> included, and their log-probabilities, for JSON."""
+        tokens = [*self.pieces, END] if self.ended else self.pieces
+        return {"tokens": tokens, "log_probabilities": [round(one, 6) for one in self.log_probabilities or ()]}
+
     def likeliest(self) -> dict[str, Any]:
         """What the model expected at every piece, and at the end, for JSON; nothing if that was not asked for."""
         return {} if self.predicted is None else {"predicted": self.predicted}
@@ -93,12 +98,14 @@ class Prediction:
         return {"attention": [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]}
 
 
-def expectation(token: str, log_p: float, entropy: float, likeliest: Mapping[str, float]) -> dict[str, Any]:
+def expectation(
+    token: str, log_p: float, entropy: float, likeliest: Sequence[str], probabilities: Sequence[float]
+) -> dict[str, Any]:
     """What a model expected where a token stands: its probability, the entropy of all in nats, and the likeliest ones
     with their probabilities, best first.
     """
     found = {"token": token, "probability": _six(math.exp(log_p)), "entropy": round(entropy, 4)}
-    return {**found, "likeliest": {piece: _six(p) for piece, p in likeliest.items()}}
+    return {**found, "likeliest": [[one, _six(p)] for one, p in zip(likeliest, probabilities, strict=True)]}
 
 
 def _six(value: float) -> float:
@@ -111,10 +118,7 @@ def _expectations(tokens: Sequence[str], found: Hypothesis, vocabulary: Vocabula
         return None
     shown = [[END if i == EOS else vocabulary.piece(i) for i in ids] for ids in found.expected.tokens.tolist()]
     columns = tokens, found.log_p.tolist(), found.expected.entropy.tolist(), shown, found.expected.log_p.exp().tolist()
-    return [
-        expectation(token, log_p, entropy, dict(zip(pieces, p, strict=True)))
-        for token, log_p, entropy, pieces, p in zip(*columns, strict=True)
-    ]
+    return [expectation(*row) for row in zip(*columns, strict=True)]
 
 
 class Member(NamedTuple):
@@ -150,11 +154,25 @@ class Predictor(ABC):
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
-        if longest := [model.longest for model in self.models if model.longest is not None]:
-            self.settings = replace(self.settings, max_length=min(self.settings.max_length, *longest))
+        self.longest = min((model.longest for model in self.models if model.longest is not None), default=None)
+        self.shortened = self.longest is not None and self.longest < self.settings.max_length
+        if self.longest is not None and getattr(self.settings, "min_length", 0) > self.longest:
+            raise InputError(
+                f"min_length={self.settings.min_length} is more than the model's {self.longest:,} learnt positions: "
+                "lower it."
+            )
+        if self.shortened:
+            self.settings = replace(self.settings, max_length=self.longest)
+        shortest = f"the model's {self.longest:,} learnt positions" if self.shortened else None
+        self.limit = shortest or f"max_length={self.settings.max_length}"  # what bounds a text, for messages
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends)
+
+    @property
+    def name(self) -> str:
+        """The names of its runs."""
+        return " + ".join(checkpoint.run_name(path) for path in self.checkpoints)
 
     @classmethod
     def decoding(cls) -> dict[str, Any]:
@@ -211,6 +229,11 @@ class Predictor(ABC):
         """The given texts as if they had been written for the sources, or for nothing where None; with `likeliest`,
         also so many tokens that were expected at each place.
         """
+        self.check_given(sources is not None)
+        raise NotImplementedError
+
+    def check_given(self, sources: bool) -> None:
+        """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""
         kind, _, _ = HOLDS[self.reads].partition(":")
         raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from seqtool.data.corpora.caption_files import captioned, field, read_captions
 from seqtool.data.corpora.coco import image_id
@@ -21,6 +21,7 @@ SHAPES = (
 SCORE = rf"\t(?P<score>-?([0-9]+(\.[0-9]+)?|inf|nan))(\t{NOT_ENDED})?"
 LINE = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
+C = TypeVar("C")
 Captions = dict[str, list[str]]  # by image; ids are text: the number 42 and the text "42" are the same image
 
 
@@ -54,7 +55,27 @@ def is_own(path: Path) -> bool:
 
 
 def by_reference(file: str, references: Mapping[str, Any]) -> dict[str, str]:
-    """The captions of a file of hypotheses, under the references' names of their images.
+    """The captions of a file of hypotheses, under the references' names of their images (`named`)."""
+    return named(file, read_hypotheses(Path(file)), references)
+
+
+def records(file: str, references: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """All that `caption format=jsonl` wrote of each image's best caption, under the references' names of their images,
+    with the name in the file as `file`; nothing if the file has another format.
+    """
+    if not _is(Path(file), ".jsonl"):
+        return {}
+    found = {}
+    for line in read_lines(Path(file)):
+        record = parse_json(line) if line.strip() else {}
+        if isinstance(record, dict) and isinstance(record.get("captions"), list) and "image" in record:
+            best = record["captions"][0] if record["captions"] else {}
+            found[str(record["image"])] = {"file": str(record["image"]), **(best if isinstance(best, dict) else {})}
+    return named(file, found, references)
+
+
+def named(file: str, captions: Mapping[str, C], references: Mapping[str, Any]) -> dict[str, C]:
+    """What a file says of images, under the references' names of these images.
 
     An image may have the same name in both, or the end of its path (`photos/a.jpg` is `a.jpg`), or the number or name
     that it has in COCO's results. An image that is not among the references keeps its name.
@@ -62,9 +83,9 @@ def by_reference(file: str, references: Mapping[str, Any]) -> dict[str, str]:
     short: dict[str, list[str]] = {}
     for image in references:
         short.setdefault(_short(image), []).append(image)
-    found: dict[str, str] = {}
+    found: dict[str, C] = {}
     called: dict[str, str] = {}
-    for image, caption in read_hypotheses(Path(file)).items():
+    for image, caption in captions.items():
         parts = PurePosixPath(image).parts
         ends = (PurePosixPath(*parts[i:]).as_posix() for i in range(len(parts)))
         alike = short.get(_short(image), [])

@@ -17,13 +17,17 @@ from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import Estimate, bootstrap
 from seqtool.metrics.tables import table
 from seqtool.models.tokens import UNK
+from seqtool.predict import evaluation_pages
 from seqtool.predict.evaluation import Evaluation, Report
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
+from seqtool.view.packing import Details
 
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
     from seqtool.training.checkpoint import Checkpoint
+
+LIKELIEST = 10  # symbols at each place, in a report
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,19 @@ class TextReport(Report):
     unknown: int
     resamples: int
     predicted: Sequence[Sequence[dict[str, Any]]] | None = None
+
+    @cached_property
+    def _packed(self) -> Details:
+        details = Details()
+        for predicted in self.predicted or ():
+            details.add(predicted=predicted)
+        return details
+
+    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        return evaluation_pages.of_text(self, made, self._packed)
+
+    def details(self) -> Iterator[str]:
+        return self._packed.chunks()
 
     @cached_property
     def bits(self) -> Estimate:
@@ -90,11 +107,15 @@ class TextEvaluation(Evaluation):
 
     reads = ("text",)
 
+    @property
+    def shows_tokens(self) -> bool:
+        return self.format == "jsonl" or self.report is not None
+
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         return {
             "task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint,
             f"likeliest must be at least 0, not {self.likeliest}.": self.likeliest >= 0,
-            "likeliest= goes with format=jsonl.": not self.likeliest or self.format == "jsonl",
+            "likeliest= goes with format=jsonl or report=FILE.html.": not self.likeliest or self.shows_tokens,
         }
 
     def of_checkpoint(self, predictor: "Generator", data: DictConfig | None, found: "Checkpoint | None") -> TextReport:
@@ -103,10 +124,11 @@ class TextEvaluation(Evaluation):
         tokens = np.array([len(ids) for ids in encoded], np.int64)
         with progress_bar(total=int(tokens.sum()), unit="token", description="eval") as bar:
             stream = [index for ids in encoded for index in ids]
-            nats, expected = predictor.predicted(stream, bar.update, likeliest=self.likeliest)
+            likeliest = self.likeliest or (LIKELIEST if self.report is not None else 0)
+            nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
         starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])
         predicted = None
-        if self.likeliest:
+        if likeliest:
             predicted = [expected[start : start + count] for start, count in zip(starts, tokens, strict=True)]
         return TextReport(
             name=name,

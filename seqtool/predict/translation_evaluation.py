@@ -3,113 +3,33 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores
 from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
-from seqtool.metrics.tables import table
-from seqtool.metrics.translation import NAMES, LengthScore
-from seqtool.predict.evaluation import HypothesesEvaluation, SystemReport
+from seqtool.metrics.translation import NAMES
+from seqtool.predict.evaluation import HypothesesEvaluation, titles
 from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, read_translations, test_set
+from seqtool.predict.translation_report import TranslationReport
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import names
 from seqtool.view import plots
 
 if TYPE_CHECKING:
+    from seqtool.predict.sentence_details import SentenceDetails
     from seqtool.predict.translator import Translator
     from seqtool.training.checkpoint import Checkpoint
 
-
-@dataclass(frozen=True)
-class TranslationReport(SystemReport):
-    """The report on translations. The first score is BLEU; sources: None if they are unknown."""
-
-    sources: Sequence[str] | None
-    edges: Sequence[int]
-    alignment: AlignmentScores | None
-
-    segment: ClassVar[str] = "line"
-
-    def record(self) -> dict[str, Any]:
-        aligned = {} if self.alignment is None else {"alignment": asdict(self.alignment)}
-        gaps = {} if self.gaps is None else {"gaps": self.gaps}
-        return {"system": self._system(), **self.compared(), **aligned, **gaps}
-
-    def _system(self) -> dict[str, Any]:
-        """Includes BLEU's parts: the n-gram precisions in per cent, n = 1..4 (smoothed if none matches), the
-        brevity penalty (1 is none), and the ratio of the hypotheses' length to the references'.
-        """
-        values = self.system.values.items()
-        quoted = [{"name": score(n).label, "value": v, "signature": self.system.signature(n)} for n, v in values]
-        parts = translation.bleu_parts(self.system.statistics[0])
-        return {
-            "sentences": len(self.names),
-            "scores": quoted,
-            "bleu": asdict(self.system.estimates["bleu"]),
-            "precisions": list(parts.precisions),
-            "brevity_penalty": parts.bp,
-            "length_ratio": parts.sys_len / max(parts.ref_len, 1),
-            "by_length": [asdict(one) for one in self.by_length],
-        }
-
-    def text(self) -> str:
-        parts = [self._system_text()]
-        if self.comparison is not None:
-            parts.append(self.comparison.text())
-        if self.gaps is not None:
-            parts.append("\n".join(f"{name}: {value}" for name, value in self.gaps["text"].items()))
-        if self.alignment is not None:
-            parts.append(self.alignment.text())
-        return "\n\n".join(parts)
-
-    def _system_text(self) -> str:
-        found = self._system()
-        rows = [(score(name).label, f"{value:.{score(name).digits}f}") for name, value in self.system.values.items()]
-        rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
-        lines = table(("score", f"{len(self.names):,} sentences"), rows)
-        if self.sources is not None:
-            cells = [(b.label, f"{b.sentences:,}", "-" if b.bleu is None else b.bleu.text()) for b in self.by_length]
-            lines += ["", *table(("source words", "sentences", "BLEU"), cells)]
-        precisions = " / ".join(f"{precision:.1f}" for precision in found["precisions"])
-        lengths = f"brevity penalty {found['brevity_penalty']:.3f}, length ratio {found['length_ratio']:.3f}"
-        lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
-        return "\n".join([*lines, *(f"{one['name']}: {one['signature']}" for one in found["scores"])])
-
-    @cached_property
-    def by_length(self) -> tuple[LengthScore, ...]:
-        """BLEU of the system by source length."""
-        return self.lengths_of(self.system)
-
-    def lengths_of(self, system: System) -> tuple[LengthScore, ...]:
-        """BLEU by source length; empty if the sources are unknown."""
-        if self.sources is None:
-            return ()
-        return translation.bleu_by_length(system.statistics[0], self.sources, edges=self.edges, samples=system.samples)
-
-    @cached_property
-    def gaps(self) -> dict[str, Any] | None:
-        """The system's lead on the shortest and on the longest sources, and the difference between the two."""
-        if self.sources is None or self.baseline is None:
-            return None
-        (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.edges)
-        if len(first) == 0 or len(last) == 0:
-            return None
-        statistics = self.baseline.statistics[0], self.system.statistics[0]
-        gaps = translation.length_gaps(*statistics, first, last, samples=self.system.samples)
-        ahead = "BLEU ahead of the baseline, {} source words".format
-        estimates = {ahead(short): gaps.short, ahead(long): gaps.long, "the difference of the two": gaps.growth}
-        return {**asdict(gaps), "text": {name: estimate.text() for name, estimate in estimates.items()}}
+LIKELIEST = 5  # tokens at each place, in a report
 
 
 @dataclass
@@ -124,13 +44,13 @@ class TranslationEvaluation(HypothesesEvaluation):
     lowercase: bool
     length_bins: list[int]
     plot: str | None
-    plot_beside: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
     samples: int = 0
     ter: bool = True
 
     tokenizer: ClassVar[str] = "13a"
     labels = tuple(score(name).label for name in NAMES)
-    reads = ("hypotheses", "references", "sources", "baseline", "plot_beside", "alignments", "gold")
+    reads = ("hypotheses", "references", "sources", "baseline", "beside", "alignments", "gold")
     writes = ("output", "plot")
 
     def check(self, *, checkpoint: bool) -> None:
@@ -158,7 +78,8 @@ class TranslationEvaluation(HypothesesEvaluation):
             "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
             f"samples must be at least 0, not {self.samples}.": self.samples >= 0,
             "samples= goes with checkpoint=PATH and plot=DIR.": not self.samples or (checkpoint and bool(self.plot)),
-            "plot_beside=FILE goes with plot=DIR.": self.plot is not None or not self.plot_beside,
+            "beside=FILE goes with plot=DIR or report=FILE.html.": not self.beside
+            or (self.plot or self.report) is not None,
             "gold=FILE needs sources=FILE.": self.gold is None or self.sources is not None,
             **{f"{name}= means nothing with {kind}=.": getattr(self, name) is None for name in useless},
         }
@@ -169,10 +90,11 @@ class TranslationEvaluation(HypothesesEvaluation):
         hypotheses = read_translations(name)
         test = read_test_files(self, hypotheses, name=name)
         aligned = None
-        if self.alignments is not None:
-            aligned = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
-        links = None if aligned is None else [sure for sure, _ in aligned]
-        return self._report(hypotheses, self._baseline(test), self._beside(test), links, test)
+        if self.alignments is not None and test.golds is not None:
+            read = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
+            links = [sure for sure, _ in read]
+            aligned = AlignmentScores.of(links, test.golds, test.sources, test.references[0])
+        return self._report(hypotheses, self._baseline(test), self._beside(test), aligned, test, name=name)
 
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, found: "Checkpoint | None" = None
@@ -186,24 +108,59 @@ class TranslationEvaluation(HypothesesEvaluation):
         baseline, beside = self._baseline(test), self._beside(test)
         if self.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(self.plot).mkdir(parents=True, exist_ok=True)
-        hypotheses = self._translated(predictor, test.sources)
-        links = None
-        if test.golds is not None and predictor.attends:
-            links = [one.alignment or set() for one in predictor.forced(test.sources, test.references[0])]
-        if self.samples:
-            self._draw_samples(predictor, test, hypotheses)
-        return self._report(hypotheses, baseline, beside, links, test)
+        aligned = None if test.golds is None or not predictor.attends else self._aligned(predictor, test)
+        shown, counts = None, None
+        if self.report is not None:
+            from seqtool.predict.sentence_details import SentenceDetails, word_counts  # imports torch
 
-    def _translated(self, predictor: "Translator", sources: Sequence[str]) -> list[str]:
-        """The translations, which are also written to `output`; if this is stopped, the finished part is kept."""
+            shown, counts = SentenceDetails(predictor), word_counts(predictor, found)
+        hypotheses = self._translated(predictor, test.sources, shown)
+        made: dict[str, Any] = {"name": predictor.name, "shown": shown, "counts": counts}
+        return self._report(hypotheses, baseline, beside, aligned, test, **made)
+
+    def _aligned(self, predictor: "Translator", test: TestSet) -> AlignmentScores | None:
+        """The alignments of the references that the model can read, against the gold ones."""
+        pairs = list(zip(test.sources, test.references[0], test.golds or (), strict=True))
+        fitting = [(source, target, gold) for source, target, gold in pairs if predictor.can_force(source, target)]
+        if len(fitting) < len(pairs):
+            print(
+                f"Alignments are scored without {len(pairs) - len(fitting):,} of {len(pairs):,} lines, which are "
+                f"longer than the model's {predictor.longest:,} learnt positions.",
+                file=sys.stderr,
+            )
+        if not fitting:
+            return None
+        sources, targets, golds = (list(column) for column in zip(*fitting, strict=True))
+        links = [one.alignment or set() for one in predictor.forced(sources, targets)]
+        return AlignmentScores.of(links, golds, sources, targets)
+
+    def _translated(
+        self, predictor: "Translator", sources: Sequence[str], shown: "SentenceDetails | None"
+    ) -> list[str]:
+        """The translations, which are also written to `output`; if this is stopped, the finished part is kept. Those
+        of `samples` are drawn, and `shown` is given what a report shows of each.
+        """
         found: list[str] = []
+        samples = self._samples(sources, predictor.settings.seed)
         size = 32 * predictor.settings.at_once
         output = nullcontext() if self.output is None else keeping(Path(self.output), lambda: f"{len(found):,} lines")
         with output as out, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
                 predictor.warn_of_long(window, first=start + 1)
-                lines = predictor.translate(window)
+                here = [i for i in samples if start <= i < start + len(window)]
+                if not here and shown is None:
+                    lines = predictor.translate(window)
+                else:
+                    likeliest = 0 if shown is None else LIKELIEST
+                    n_best = predictor.hypotheses(window, attention=True, likeliest=likeliest)
+                    best = [hypotheses[0] for hypotheses in n_best]
+                    lines = [one.text for one in best]
+                    if shown is not None:
+                        shown.add(window, best)
+                for i in here:
+                    if self.plot is not None and (drawn := best[i - start].shown(end=False)) is not None:
+                        plots.alignment(*drawn, Path(self.plot) / f"alignment-{i + 1:04d}.png")
                 if out is not None:
                     out.writelines(line + "\n" for line in lines)
                 found += lines
@@ -221,25 +178,28 @@ class TranslationEvaluation(HypothesesEvaluation):
 
     def _beside(self, test: TestSet) -> list[list[str]]:
         """The lines of further systems."""
-        return [self._lines(file, test) for file in self.plot_beside]
+        return [self._lines(file, test) for file in self.beside]
 
     def _report(
         self,
         hypotheses: Sequence[str],
         baseline: Sequence[str] | None,
         beside: Sequence[Sequence[str]],
-        links: Sequence[set[Link]] | None,
+        alignment: AlignmentScores | None,
         test: TestSet,
+        *,
+        name: str,
+        shown: "SentenceDetails | None" = None,
+        counts: Mapping[str, int] | None = None,
     ) -> TranslationReport:
+        """`name`: the system's, in plots and reports; `shown`, `counts`: for a report."""
         references = list(zip(*test.references, strict=True))
-        names = [name for name in NAMES if self.ter or name != "ter"]
-        found = scorers((*names, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
+        wanted = [one for one in NAMES if self.ter or one != "ter"]
+        found = scorers((*wanted, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
         translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
-        alignment = None
-        if links is not None and test.golds is not None:
-            alignment = AlignmentScores.of(links, test.golds, test.sources, test.references[0])
+        others = found if self.report is not None else found[:1]  # plots show BLEU alone
         report = TranslationReport(
             system=System(hypotheses, found, samples=self.bootstrap),
             baseline=None if baseline is None else System(baseline, found, samples=self.bootstrap),
@@ -248,34 +208,27 @@ class TranslationEvaluation(HypothesesEvaluation):
             sources=test.sources or None,
             edges=self.length_bins,
             alignment=alignment,
+            titles=titles([name, *names(self.baseline), *self.beside]),
+            beside=[System(lines, others, samples=self.bootstrap) for lines in beside],
+            shown=shown,
+            counts=counts,
         )
         if self.plot is not None:
-            others = [System(lines, found[:1], samples=self.bootstrap) for lines in beside]
-            self._draw(report, others, Path(self.plot))
+            self._draw(report, Path(self.plot))
         return report
 
-    def _draw_samples(self, predictor: "Translator", test: TestSet, hypotheses: Sequence[str]) -> None:
-        """The alignments of a few translations, each named by its line of the test set."""
-        fitting = [i for i, source in enumerate(test.sources) if 10 <= len(source.split()) <= 20 and hypotheses[i]]
+    def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
+        """Which sentences of 10 to 20 words have their alignments drawn, if any."""
+        if not self.samples:
+            return []
+        fitting = [i for i, source in enumerate(sources) if 10 <= len(source.split()) <= 20]
         if not fitting and self.plot is not None:
-            print(
-                f"samples={self.samples}: no translated source has 10 to 20 words, so none is drawn.", file=sys.stderr
-            )
-        order = np.random.default_rng(predictor.settings.seed).permutation(len(fitting))
-        chosen = sorted(fitting[place] for place in order[: self.samples])
-        forced = predictor.forced([test.sources[i] for i in chosen], [hypotheses[i] for i in chosen])
-        for i, one in zip(chosen, forced, strict=True):
-            if self.plot is not None and (shown := one.shown(end=False)) is not None:  # else another process draws
-                plots.alignment(*shown, Path(self.plot) / f"alignment-{i + 1:04d}.png")
+            print(f"samples={self.samples}: no source has 10 to 20 words, so none is drawn.", file=sys.stderr)
+        order = np.random.default_rng(seed).permutation(len(fitting))
+        return sorted(fitting[place] for place in order[: self.samples])
 
-    def _draw(self, report: TranslationReport, beside: Sequence[System], directory: Path) -> None:
-        """BLEU by source length, labelled with the names of the files, or with their paths if the names are equal."""
-        paths = [self.hypotheses or "checkpoint", *names(self.baseline), *self.plot_beside]
-        labels = [Path(path).name for path in paths]
-        if len(set(labels)) < len(labels):
-            labels = paths
-        systems = [*([] if report.baseline is None else [report.baseline]), *beside]
-        lengths = [report.by_length, *map(report.lengths_of, systems)]
-        drawn = dict(zip(labels, lengths, strict=True))
+    def _draw(self, report: TranslationReport, directory: Path) -> None:
+        """BLEU by source length."""
         directory.mkdir(parents=True, exist_ok=True)
-        plots.bleu_by_length(drawn, directory / "bleu_by_length.png")
+        lengths = {title: report.lengths_of(system) for title, system in report.systems.items()}
+        plots.bleu_by_length(lengths, directory / "bleu_by_length.png")

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all
+from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
@@ -91,11 +92,12 @@ class Translator(Predictor):
         replace_unknown: bool = False,
         likeliest: int = 0,
         progress: Callable[[int], None] | None = None,
+        trace: Lattice | None = None,
     ) -> list[list[Translation]]:
         """The n best of each sentence, best first; one empty translation for an empty sentence. `prefixes`: how each
         translation begins; its log-probability is that of what follows. `likeliest`: also so many tokens that were
         expected at each place. After each batch `progress` is called with the number of sentences that this process has
-        just finished.
+        just finished. `trace` records the search for a single sentence.
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
@@ -118,13 +120,15 @@ class Translator(Predictor):
                 prefixes=[known[i] for i in rows] if length else None,
                 keep_attention=attention or replace_unknown,
                 progress=progress,
+                trace=trace,
             )
             if likeliest:
                 asked: dict[str, Any] = {"device": self.device, "likeliest": likeliest}
                 decoded = explained(self.model, sources, decoded, self.settings, **asked)
             for i, n_best in zip(rows, decoded, strict=True):
                 pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
-                result[i] = [self._translation(one, pieces, replace_unknown=replace_unknown) for one in n_best]
+                begun = self.target_vocabulary.pieces(prefixes[i]) if prefixes is not None and UNK in known[i] else []
+                result[i] = [self._translation(one, pieces, replace_unknown, begun) for one in n_best]
         return result
 
     def _known(self, prefixes: Sequence[str] | None, count: int) -> list[list[int]]:
@@ -136,9 +140,10 @@ class Translator(Predictor):
         limit = self.settings.max_length
         for prefix, ids in zip(prefixes, known := self.target_vocabulary.encode_batch(prefixes), strict=True):
             if len(ids) >= limit:
+                advice = "shorten it" if self.shortened else "shorten it, or allow more"
                 raise InputError(
                     f"The prefix '{prefix[:40]}' has {len(ids):,} tokens, but a translation has at most "
-                    f"max_length={limit}: shorten it, or allow more."
+                    f"{self.limit}: {advice}."
                 )
         return known
 
@@ -150,7 +155,7 @@ class Translator(Predictor):
                 continue
             tokens = len(vocabulary.encode(line))
             if tokens >= limit:
-                cut = f"only the first {limit - 1:,} are translated (max_length={limit})."
+                cut = f"only the first {limit - 1:,} are translated ({self.limit})."
                 tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
 
     def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
@@ -176,36 +181,49 @@ class Translator(Predictor):
             for one, source in zip(found, sources, strict=True)
         ]
 
+    def can_force(self, source: str, target: str) -> bool:
+        """Whether the model can read the pair: one with learnt positions has only so many."""
+        sides = (self.source_vocabulary, source), (self.target_vocabulary, target)
+        return self.longest is None or all(len(known.encode(text)) < self.longest for known, text in sides)
+
     def _check_length(self, text: str, length: int) -> None:
-        longest = min((model.longest for model in self.models if model.longest is not None), default=length)
-        if length > longest:
+        if self.longest is not None and length > self.longest:
             raise InputError(
-                f"'{text[:40]}…' has {length:,} tokens with its end, but the model reads at most {longest:,}, the "
+                f"'{text[:40]}…' has {length:,} tokens with its end, but the model reads at most {self.longest:,}, the "
                 "number of its learnt positions: shorten it."
             )
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
-        if sources is None:
+        self.check_given(sources is not None)
+        found = self.forced(sources or [], texts, likeliest=likeliest)
+        return [replace(one, text=text) for one, text in zip(found, texts, strict=True)]
+
+    def check_given(self, sources: bool) -> None:
+        if not sources:
             raise InputError("A translation model scores pairs: name the file of their sources, sources=FILE.")
-        return self.forced(sources, texts, likeliest=likeliest)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
     def _translation(
-        self, hypothesis: Hypothesis, source_pieces: list[str], *, replace_unknown: bool = False
+        self,
+        hypothesis: Hypothesis,
+        source_pieces: list[str],
+        replace_unknown: bool = False,
+        begun: Sequence[str] = (),
     ) -> Translation:
+        """`begun`: the pieces of its prefix as they are written, of which the model may not know all."""
         found = Translation.of(
             hypothesis, self.target_vocabulary, positions=len(source_pieces), source_pieces=source_pieces
         )
-        if not replace_unknown or found.attention is None or UNK not in hypothesis.tokens:
-            return found
-        pieces = [
-            source_pieces[int(weights.argmax())] if token == UNK else piece
-            for token, piece, weights in zip(hypothesis.tokens, found.pieces, found.attention, strict=True)
-        ]
-        return replace(found, text=_joined(pieces), pieces=pieces)
+        pieces = list(found.pieces)
+        for i in (i for i, token in enumerate(hypothesis.tokens) if token == UNK):
+            if i < len(begun):
+                pieces[i] = begun[i]
+            elif replace_unknown and found.attention is not None:
+                pieces[i] = source_pieces[int(found.attention[i].argmax())]
+        return found if pieces == found.pieces else replace(found, text=_joined(pieces), pieces=pieces)
 
 
 def _joined(pieces: Sequence[str]) -> str:

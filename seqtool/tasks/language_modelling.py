@@ -54,6 +54,12 @@ class LanguageModelling(Task):
         ]
         if given:
             raise InputError(f"{', '.join(f'{name}=' for name in given)} means nothing for {self.name}: leave it out.")
+        context, read = config.model.get("context"), config.train.bptt
+        if isinstance(context, int) and isinstance(read, int) and context > read:
+            raise InputError(
+                f"model.context={context} is more than train.bptt={read}, the tokens read at once in training, "
+                f"so the later positions of a window would not be trained: set train.bptt={context}."
+            )
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:
         return Streams(cache.split("train").stream, rows=settings.batch_size, steps=settings.bptt)

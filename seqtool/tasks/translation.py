@@ -64,8 +64,10 @@ class Translation(Task):
             written = dict(zip(full, texts, strict=True))
             return System([written.get(i, "") for i in range(len(references))], found).values
 
+        texts = split.texts("source") if train.show else []
+
         def example(i: int) -> dict[str, str]:
-            return {"source": split.texts("source")[full[i]], "reference": references[full[i]]}
+            return {"source": texts[full[i]], "reference": references[full[i]]}
 
         sources = encoded_sentences([ids[i] for i in full])
         vocabulary = cache.target_vocabulary

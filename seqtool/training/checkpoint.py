@@ -185,6 +185,12 @@ def find(path: str | Path, *, trust: Sequence[str] = ()) -> Checkpoint:
     return dataclasses.replace(_find(Path(path)), trust=trust)
 
 
+def run_name(path: Path) -> str:
+    """The name of the run that a checkpoint belongs to; of one by itself, that of its folder."""
+    place = path.absolute()
+    return place.parents[1].name if place.parent.name == "checkpoints" else place.name
+
+
 def _find(path: Path) -> Checkpoint:
     if (path / RECORD).exists() or (path / MANIFEST).exists():
         return read(path)

@@ -32,7 +32,7 @@ def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
         embedding: nn.Embedding = getattr(model, f"{side}_embedding")
         rows, vectors = pretrained_vectors(Path(file), known, embedding.embedding_dim)
         with torch.no_grad():
-            embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors)
+            embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors) / model.embedding_scale
         log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")
 
 

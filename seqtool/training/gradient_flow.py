@@ -7,6 +7,7 @@ Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ def check(model: EncoderDecoder[Any]) -> None:
 
 
 def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.device, step: int) -> None:
-    """Add a step, unless already measured, to the run's `gradient_flow.jsonl`, and plot all its measurements.
+    """Add a step, unless already measured, to the run's `gradient_flow.jsonl`, and plot its measurements, the newest
+    and of many some of the earlier ones.
 
     Each uses the same training examples.
     """
@@ -58,17 +60,40 @@ def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.dev
     records.append({"step": step, **flow(model, split.probes(PROBES).to(device))})
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(records[-1]) + "\n")
-    shown = records[:: max(1, len(records) // 6)]
+    shown = records[:: -max(1, len(records) // 6)][::-1]
     run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, run / GRADIENT_FLOW)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The measurements of a run, without those of versions that recorded less. InputError if the file is damaged."""
-    try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [record for record in records if "gradients" in record]
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged: its lines are not JSON objects.") from error
+    """The measurements of a run, without those of versions that recorded less, and without a last line that was cut
+    short. InputError if the file is damaged.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line or "{}")
+            if not isinstance(record, dict) or ("gradients" in record and not _is_measurement(record)):
+                raise ValueError
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} is damaged: line {number:,} is no measurement.") from error
+        records += [record] if "gradients" in record else []
+    return records
+
+
+def _is_measurement(record: dict[str, Any]) -> bool:
+    """Whether it has what `flow` gives, and its step."""
+    gradients, values = record["gradients"], record.get("singular_values")
+    if not (isinstance(record.get("step"), int) and isinstance(gradients, dict) and isinstance(values, dict)):
+        return False
+    states = [state for state in gradients.values() if isinstance(state, dict)]
+    columns = [*values.values(), *(column for state in states for column in state.values())]
+    numbers = all(
+        isinstance(column, list) and all(isinstance(x, int | float | None) for x in column) for column in columns
+    )
+    return numbers and len(states) == len(gradients) and gradients.keys() == values.keys()
 
 
 def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
@@ -86,12 +111,13 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
         states = [tensor for one in seen.values() for state in one.after for tensor in state]
         found = iter(torch.autograd.grad(loss, states, allow_unused=True))
-        gradients: dict[str, dict[str, list[float]]] = {}
+        gradients: dict[str, dict[str, list[float | None]]] = {}
         for name, one in seen.items():
             steps = [[next(found) for _ in state] for state in one.after]
             tensors = zip("hc", zip(*steps, strict=True), strict=False)
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
-        values = {name: _singular_values(one) for name, one in seen.items()}
+        length = int(last[0]) + 1
+        values = {name: _singular_values(one, length) for name, one in seen.items()}
     return {"gradients": gradients, "singular_values": values}
 
 
@@ -116,19 +142,21 @@ def _watching(model: EncoderDecoder[Any]) -> Iterator[dict[str, Watched]]:
             hook.remove()
 
 
-def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float]:
+def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     """By time step, the mean over the rows whose gradient is not exactly 0, as it is after a row's last token."""
     norms = []
     for gradient in gradients:
-        of_rows = torch.zeros(1) if gradient is None else gradient.norm(dim=-1)
+        of_rows = torch.zeros(1) if gradient is None else gradient.double().norm(dim=-1)  # squares underflow in float
         reached = of_rows[of_rows > 0]
         norms.append(_rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
 
 
-def _singular_values(one: Watched) -> list[float]:
-    """Of ∂s_t/∂s_{t−1} at the first row's middle step."""
-    t = len(one.after) // 2
+def _singular_values(one: Watched, length: int) -> list[float | None]:
+    """Of ∂s_t/∂s_{t−1} in the first row, in the middle of its `length` targets or of a source, which is as long as any;
+    none where the state has exploded.
+    """
+    t = min(length, len(one.after)) // 2
     x, state = one.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in one.before[t]]
     sizes = [tensor.shape[1] for tensor in state]
 
@@ -136,8 +164,11 @@ def _singular_values(one: Watched) -> list[float]:
         return torch.cat(one.cell(x, torch.split(s, sizes, -1)), -1)[0]
 
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
+    if not jacobian.isfinite().all():
+        return []
     return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.double())]
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _rounded(value: float) -> float | None:
+    """None for a value that is not finite, for which JSON has no number."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

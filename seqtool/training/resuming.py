@@ -24,6 +24,7 @@ from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, located, modules, own_modules, renamed
+from seqtool.runtime.defaults import defaults
 from seqtool.settings import escape, names, plain
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.progress import Progress
@@ -148,6 +149,8 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings
+    for name in (one for one in FIXED if one not in GROUPS and "." not in one):
+        stored.setdefault(name, defaults("train").get(name))
     for group in ("model", "data"):
         for name, value in _defaults_of(stored[group], config[group]).items():
             stored[group].setdefault(name, value)

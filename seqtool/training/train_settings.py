@@ -7,6 +7,7 @@ from seqtool.data.batches import UNITS
 from seqtool.errors import InputError
 
 CHOICES = {"batch_by": UNITS, "normalise": ("tokens", "sentences"), "resume": ("true", "false", "auto")}
+MOST_SHOWN = 1000  # samples
 MAY_BE_ZERO = ("label_smoothing", "epochs", "steps", "minutes", "average_last", "show")  # the other numbers are above 0
 
 
@@ -49,6 +50,8 @@ class TrainSettings:
             for name, value in vars(self).items()
             if not isinstance(value, bool | str | None) and (value < 0 or (value == 0 and name not in MAY_BE_ZERO))
         ]
+        if self.show > MOST_SHOWN:
+            problems.append(f"train.show must be at most {MOST_SHOWN:,}, not {self.show:,}.")
         if self.label_smoothing >= 1:
             problems.append(f"train.label_smoothing must be below 1, not {self.label_smoothing}.")
         if problems:

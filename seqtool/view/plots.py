@@ -136,8 +136,10 @@ def clean(axes: "Axes", **properties: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def legend(axes: "Axes") -> None:
-    for text in axes.legend(frameon=False).get_texts():
+def legend(axes: "Axes", *, above: bool = False) -> None:
+    """`above`: outside, where curves that fill the axes leave no room inside."""
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if above else {}
+    for text in axes.legend(frameon=False, **place).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 
 

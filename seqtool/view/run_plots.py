@@ -24,17 +24,7 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
     runs by their names: see `read_metrics`. Several runs have a colour each. InputError if there is nothing to draw.
     """
     runs = {name: read_metrics(file) for name, file in metrics.items()}
-    known = dict.fromkeys(name for series in runs.values() for name in series)
-    own = [name.removeprefix("valid_") for name in known if "." in name]
-    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
-    panels = [
-        ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
-        *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
-        ("learning rate", {"learning_rate": "learning rate"}),
-        (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
-    ]
-    panels = [(label, {k: v for k, v in names.items() if k in known}) for label, names in panels]
-    panels = [(label, names) for label, names in panels if names]
+    panels = panels_of(runs)
     if not panels:
         raise InputError(f"{', '.join(map(str, metrics.values()))} holds no losses, scores or learning rates to draw.")
     figure = make_figure(7, 2.3 * len(panels) + 0.4)
@@ -46,10 +36,25 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
         )
         clean(axes, ylabel=label, **({"yscale": "log"} if label == NORM else {} if negative else {"ylim": (0, None)}))
         if len(names) > 1 or (len(runs) > 1 and axes is plots[0]):
-            legend(axes)
+            legend(axes, above=len(runs) > 1)
     plots[-1].set_xlabel("updates")
     figure.align_ylabels()
     save_figure(figure, path)
+
+
+def panels_of(runs: Mapping[str, Series]) -> list[tuple[str, dict[str, str]]]:
+    """The panels of learning curves: what the y axis is called, and the series in it by what they are called."""
+    known = dict.fromkeys(name for series in runs.values() for name in series)
+    own = [name.removeprefix("valid_") for name in known if "." in name]
+    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
+    panels = [
+        ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
+        *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
+        ("learning rate", {"learning_rate": "learning rate"}),
+        (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
+    ]
+    panels = [(label, {k: v for k, v in names.items() if k in known}) for label, names in panels]
+    return [(label, names) for label, names in panels if names]
 
 
 def _curves(axes: Any, names: Mapping[str, str], runs: Mapping[str, Series]) -> None:

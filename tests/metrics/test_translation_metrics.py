@@ -16,7 +16,7 @@ from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
 from seqtool.metrics.scores import SCORES, Statistics, scorers
 from seqtool.metrics.systems import Comparison, System
 from seqtool.metrics.translation import NAMES, Bleu, bleu_by_length, bleu_of, check_lengths, length_bins, length_gaps
-from seqtool.predict.translation_evaluation import TranslationReport
+from seqtool.predict.translation_report import TranslationReport
 
 WORDS = [
     "a",

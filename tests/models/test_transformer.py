@@ -7,9 +7,11 @@ import pytest
 import torch
 from small_models import LAYERS, TRANSFORMER, VOCABULARY, WORDS, random_sentences
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from seqtool.data.batches import make_source, make_target
+from seqtool.decoding.beam_search import beam_search
+from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
 from seqtool.models.transformer import Transformer, TransformerLanguageModel
@@ -18,6 +20,11 @@ from seqtool.models.transformer_layers import SelfAttention, SourceAttention, si
 READER: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},
     **{"target_vocabulary": VOCABULARY, "layers": 2, "dropout": 0.0, "tie": "none", "positions": "learnt"},
+}
+
+
+CPU_ATTENTION = {  # of which torch's counter knows only from 2.15 on
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
 }
 
 
@@ -111,11 +118,39 @@ def test_windows_of_a_text(norm: str, positions: str) -> None:
         assert torch.allclose(alone[:, -1], whole[:, t], atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", ["sinusoids", "learnt"])
+def test_a_text_by_steps_and_by_prefilling(positions: str) -> None:
+    """Both give what `forward` gives, over several windows, whatever stands in the other rows."""
+    model, text = reader(6, positions=positions), torch.randint(VOCABULARY, (3, 20))
+    output = model(None, text)
+    whole = model.project(output.features)
+    _, first = model.encode(None)
+    stepped = prefilled = select(first, torch.zeros(3, dtype=torch.int64))
+    for t in range(20):
+        logits, stepped, attention = model.step((), stepped, text[:, t])
+        assert attention is None and torch.allclose(logits, whole[:, t], atol=1e-5)
+    for piece in text.split([4, 1, 9, 6], 1):
+        prefilled, _ = model.prefill((), prefilled, piece)
+    for state in (stepped, prefilled):
+        assert torch.equal(state.tokens, output.state.tokens)
+        for one, other in zip(state.past.layers, output.state.past.layers, strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+    assert torch.allclose(model(None, text[1:2]).features, output.features[1:2], atol=1e-5)
+    assert model.prefill((), stepped, text[:, :0])[0] is stepped
+
+
 def test_a_training_target_is_a_window_by_itself() -> None:
     model, text = reader(6).train(), torch.randint(VOCABULARY, (2, 12))
     first, second = text.split(6, 1)
     carried = model(None, second, model(None, first).state).features
     assert torch.equal(carried, model(None, second).features)
+
+
+def test_every_position_of_a_window_is_trained() -> None:
+    model, text = reader(6).train(), torch.randint(4, VOCABULARY, (2, 7))
+    model.loss(model(None, text[:, :-1]).features, text[:, 1:], 0.0).total.backward()
+    gradient = model.decoder.words.position_embedding.weight.grad
+    assert len(gradient) == 6 and (gradient.abs().sum(1) > 0).all()
 
 
 def test_a_sequence_longer_than_its_learnt_positions_is_refused() -> None:
@@ -127,6 +162,43 @@ def test_a_sequence_longer_than_its_learnt_positions_is_refused() -> None:
 
 def test_decoding_ends_where_learnt_positions_do() -> None:
     assert (translator(positions="learnt", longest=7).longest, translator(longest=7).longest) == (7, None)
+
+
+@pytest.mark.parametrize("scheme", ["default", "bahdanau2015", "sutskever2014"])
+def test_normalisations_begin_as_they_are(scheme: str) -> None:
+    model = translator()
+    initialise(model, scheme)
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert norms and all((one.weight == 1).all() and (one.bias == 0).all() for one in norms)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_learns_to_reverse(norm: str) -> None:
+    """Every sequence, word for word, by greedy search."""
+    torch.manual_seed(0)
+    sizes = {"width": 32, "feed_forward": 64, "source_vocabulary": 12, "target_vocabulary": 12}
+    model = Transformer(**WORDS | TRANSFORMER | LAYERS | sizes | {"norm": norm})
+    initialise(model, "default")
+    sentences = [[4 + int(i) for i in torch.randint(8, (int(n),))] for n in torch.randint(3, 7, (256,))]
+    source, target = make_source(sentences), make_target([one[::-1] for one in sentences])
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.003, betas=(0.9, 0.98))
+    for _ in range(250):
+        optimiser.zero_grad()
+        model.loss(model(source, target[:, :-1]).features, target[:, 1:], 0.0).total.backward()
+        optimiser.step()
+    model.eval()
+    found = beam_search(
+        model.step,
+        *model.encode(source),
+        beam=1,
+        maximum=[10] * 256,
+        n_best=1,
+        penalty=lambda length: length,
+        coverage=0.0,
+        keep_attention=False,
+    )
+    right = sum(one[0].tokens == sentence[::-1] for one, sentence in zip(found, sentences, strict=True))
+    assert right >= 254
 
 
 @pytest.mark.parametrize(
@@ -145,13 +217,18 @@ def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
         translator(**settings)
 
 
+def test_a_windows_length_is_named_by_its_own_setting() -> None:
+    with pytest.raises(InputError, match=r"model\.context must be"):
+        reader(2_000_000)
+
+
 def test_what_a_token_costs_grows_linearly_while_decoding() -> None:
     """Operations and kept numbers up to 500 tokens: those of keys and values, once a token."""
     model = translator(longest=600)
     memory, state = model.encode(make_source([[5, 6, 7, 8]]))
     operations, numbers = {}, {}
     for t in range(1, 501):
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
             state = model.step(memory, state, torch.tensor([4 + t % 7])).state
         operations[t], numbers[t] = counter.get_total_flops(), sum(layer.numel() for layer in state.layers)
     assert numbers[500] == 500 * 2 * 2 * 8  # two layers, keys and values of 8 numbers

@@ -1,0 +1,124 @@
+#!/usr/bin/env python
+"""Sentences a second that `seqtool demo` translates for many clients, beside those of `seqtool translate`; its memory.
+
+    python scripts/benchmark_demo.py --checkpoint runs/first --input test.en --threads 2 --output results/demo.json
+
+32 clients send 20 requests of 50 sentences each, at once; every answer is compared with the command's translation. The
+command's rate is that of the same sentences in one file, less the time for eight of them, which is that of
+starting and loading. Then 20,000 requests of one short sentence each: memory after 2,000 and after all.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+
+from seqtool.runtime.files import read_lines
+
+CLIENTS, REQUESTS, SENTENCES = 32, 20, 50
+FEW, SMALL, BEFORE = 8, 20_000, 2_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--input", required=True, type=Path, help="sentences, one a line")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--small", type=int, default=SMALL, help="small requests")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    lines = [line for line in read_lines(arguments.input) if line.strip()]
+    lines = list(islice(cycle(lines), arguments.clients * REQUESTS * SENTENCES))
+    found = command(lines, arguments.checkpoint, arguments.threads)
+    record = {"machine": benchmarking.machine(arguments.threads), **served(lines, found["texts"], arguments)}
+    record["translate_sentences_per_second"] = round(found["rate"], 1)
+    record["ratio"] = round(record["sentences_per_second"] / found["rate"], 3)
+    print(json.dumps(record, indent=1))
+    benchmarking.write(record, arguments.output)
+
+
+def command(lines: list[str], checkpoint: str, threads: int) -> dict[str, Any]:
+    """The command's translations, and how many it makes in a second."""
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        seconds = {}
+        for count in (FEW, len(lines)):
+            file, output = Path(place, "input"), Path(place, "output")
+            file.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
+            start = time.perf_counter()
+            words = ["translate", f"checkpoint={checkpoint}", f"input={file}", f"output={output}", f"threads={threads}"]
+            subprocess.run([sys.executable, "-m", "seqtool", *words], check=True, capture_output=True)
+            seconds[count] = time.perf_counter() - start
+        texts = output.read_text(encoding="utf-8").splitlines()
+    return {"texts": texts, "rate": len(lines) / (seconds[len(lines)] - seconds[FEW])}
+
+
+def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The server's rate, wrong answers and memory."""
+    settings = [f"checkpoint={arguments.checkpoint}", f"threads={arguments.threads}", "port=0"]
+    server = subprocess.Popen([sys.executable, "-m", "seqtool", "demo", *settings], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        found = re.search(r":(\d+)/", server.stdout.readline())
+        assert found is not None
+        port = int(found[1])
+        while ask(port, "/api/model")["state"] == "loading":
+            time.sleep(0.2)
+        requests = [slice(i, i + SENTENCES) for i in range(0, len(lines), SENTENCES)]
+        with ThreadPoolExecutor(arguments.clients) as pool:
+            start = time.perf_counter()
+            answers = list(pool.map(lambda one: ask(port, "/api/translate", {"sentences": lines[one]}), requests))
+            seconds = time.perf_counter() - start
+            written = [one["translations"][0]["text"] for answer in answers for one in answer["translations"]]
+            small = {"sentences": lines[:1]}
+            list(pool.map(lambda _: ask(port, "/api/translate", small), range(min(BEFORE, arguments.small))))
+            before = memory(server.pid)
+            list(pool.map(lambda _: ask(port, "/api/translate", small), range(max(0, arguments.small - BEFORE))))
+            after = memory(server.pid)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+    return {
+        "clients": arguments.clients,
+        "requests": len(requests),
+        "sentences": len(lines),
+        "sentences_per_second": round(len(lines) / seconds, 1),
+        "other_than_the_commands": sum(one != text for one, text in zip(written, texts, strict=True)),
+        "small_requests": arguments.small,
+        f"megabytes_after_{BEFORE}": round(before),
+        "megabytes_after_all": round(after),
+    }
+
+
+def ask(port: int, path: str, body: Any = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    try:
+        content = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, content, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        if answer.status != 200:
+            sys.exit(f"{path} was answered with {answer.status}: {text}")
+        return json.loads(text)
+    finally:
+        connection.close()
+
+
+def memory(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    main()

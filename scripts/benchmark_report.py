@@ -1,0 +1,91 @@
+#!/usr/bin/env python
+"""How large reports are, and how long a browser takes until one shows, and sorts.
+
+    python scripts/benchmark_report.py --checkpoint runs/first --sentences 1000,20000 --output results/report.json
+    python scripts/benchmark_report.py --captioner runs/scenes --output results/report.json
+
+Sentences are the built-in grammar's. Times are of Chromium without a window, driven by Playwright (pip install
+playwright; apt-get install chromium), medians of five: from opening the file until its table is there, and from a click
+on the head of a column until the first row is another.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+from playwright.sync_api import sync_playwright
+
+REPEATS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", help="a translation model of the built-in corpus")
+    parser.add_argument("--captioner", help="a captioner of the built-in pictures")
+    parser.add_argument("--sentences", default="1000,20000")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        if arguments.checkpoint is not None:
+            for count in map(int, arguments.sentences.split(",")):
+                data = ["data=toy", "data.train=10", f"data.test={count}", f"data.cache={place}/cache"]
+                report = made(place, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
+                rows[f"{count} sentences"] = {"megabytes": size(report), **shown(report)}
+        if arguments.captioner is not None:
+            report = made(place, arguments.captioner, arguments.threads, [])
+            rows["200 pictures"] = {"megabytes": size(report)}
+    record = {"machine": benchmarking.machine(arguments.threads), "rows": rows}
+    print(json.dumps(record, indent=1))
+    benchmarking.write(record, arguments.output)
+
+
+def made(place: str, checkpoint: str, threads: int, settings: list[str]) -> Path:
+    report = Path(place, "report.html")
+    words = [f"checkpoint={checkpoint}", f"report={report}", f"threads={threads}", "split=test", *settings]
+    subprocess.run([sys.executable, "-m", "seqtool", "eval", *words], check=True, capture_output=True)
+    return report
+
+
+def size(report: Path) -> float:
+    return round(report.stat().st_size / 1e6, 2)
+
+
+def shown(report: Path) -> dict[str, float]:
+    """Seconds until the report shows, and until it is sorted."""
+    first, sorting = [], []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        for _ in range(REPEATS):
+            page = browser.new_page()
+            start = time.perf_counter()
+            page.goto(report.as_uri())
+            page.locator(".rows tbody tr").first.wait_for()
+            first.append(time.perf_counter() - start)
+            head = page.locator("th button").nth(3)
+            start = time.perf_counter()
+            head.click()
+            page.locator("th[aria-sort=descending]").wait_for()
+            sorting.append(time.perf_counter() - start)
+            page.close()
+        browser.close()
+    return {"seconds_until_it_shows": median(first), "seconds_until_it_is_sorted": median(sorting)}
+
+
+def median(seconds: list[float]) -> float:
+    return round(statistics.median(seconds), 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""`seqtool demo`: a page on this machine where models are seen at work."""
+
+import importlib.util
+import logging
+import secrets
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from seqtool.errors import InputError
+from seqtool.runtime.classes import modules
+from seqtool.settings import names, typed
+
+PACKAGES = ("starlette", "uvicorn", "python_multipart")
+WORKING_SECONDS = 2  # that a request has to end in after Ctrl-C
+CONNECTIONS = 512
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass
+class DemoSettings:
+    """The settings of configs/demo.yaml for the server."""
+
+    host: str
+    port: int
+    token: str | None
+    device: str
+    threads: int | None
+    precision: str
+
+
+def demo(config: DictConfig) -> None:
+    """Serve the page until Ctrl-C; its address is printed at once, and the models are loaded meanwhile."""
+    if missing := [one for one in PACKAGES if importlib.util.find_spec(one) is None]:
+        raise InputError(f"seqtool demo needs {', '.join(missing)}: pip install 'seqtool[demo]'.")
+    import uvicorn
+
+    from seqtool.demo.app import make_app
+    from seqtool.demo.engine import Engine
+    from seqtool.demo.guards import check_address
+
+    settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
+    checkpoints, trust = names(config.checkpoint), modules(config.trust)
+    check_address(settings.host, settings.port)
+    _check(checkpoints, trust)
+    token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
+    listening = _bound(settings.host, settings.port)
+    port = listening.getsockname()[1]
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
+    engine = Engine(lambda: _loaded(checkpoints, trust, settings))
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(engine, host=settings.host, token=token),
+            access_log=False,
+            log_config=None,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=WORKING_SECONDS,
+            server_header=False,
+            date_header=False,
+            ws="none",
+        )
+    )
+    with suppress(KeyboardInterrupt):  # the server has ended cleanly by then
+        server.run(sockets=[listening])
+    if engine.state == "failed":
+        raise InputError(engine.problem)
+
+
+def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
+    """Find every checkpoint before the server starts. InputError for models of different tasks."""
+    from seqtool.training.checkpoint import find
+
+    found = [find(path, trust=trust) for path in checkpoints]
+    if not found:
+        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; two are shown side by side: a,b.")
+    for one in found[1:]:
+        if one.reads != found[0].reads:
+            raise InputError(f"{found[0].path} and {one.path} are for different tasks: show them one at a time.")
+
+
+def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: DemoSettings) -> list[Any]:
+    import seqtool
+
+    machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
+    return [seqtool.load(path, trust=trust, **machine) for path in checkpoints]
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there."""
+    listening = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"host={host} port={port} cannot be listened on ({reason}): choose another port, or port=0 for any that "
+            "is free."
+        ) from error
+    listening.listen(128)
+    return listening

@@ -1,0 +1,175 @@
+"""The web application of a demo: its page, and the JSON interface that the page uses too."""
+
+import io
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import PurePath
+from typing import Any
+
+from PIL.Image import Image
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Http
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from seqtool.data.images.image_decoding import open_image
+from seqtool.demo import answers, scenes
+from seqtool.demo.engine import BusyError, Engine
+from seqtool.demo.guards import App, Guard, RefusedError
+from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
+from seqtool.errors import InputError
+from seqtool.predict.caption_details import address
+from seqtool.runtime.version import __version__
+from seqtool.training.checkpoint import find
+from seqtool.view.html import WEB
+
+PICTURES = 8  # of a request
+NAME = 200  # letters of a picture's name
+KINDS = {".js": "text/javascript", ".css": "text/css"}
+PAGE = "demo.html"
+
+log = logging.getLogger("seqtool")
+
+
+class Json(JSONResponse):
+    """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(content, ensure_ascii=False)
+        finite = json.loads(text, parse_constant=lambda _: None) if "NaN" in text or "Infinity" in text else content
+        return json.dumps(finite, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
+def make_app(engine: Engine, *, host: str, token: str | None) -> App:
+    """The application behind its guards; `host` and `token`: see `guards.Guard`."""
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> Any:
+        engine.start()
+        yield
+        engine.stop()
+
+    def posted(kind: Callable[[Request], answers.Asked]) -> Callable[[Http], Awaitable[Response]]:
+        async def endpoint(http: Http) -> Response:
+            return Json(await engine.ask(kind(Request(await http.body()))))
+
+        return endpoint
+
+    async def caption(http: Http) -> Response:
+        request, images, shown = await _pictures(http)
+        found = await engine.ask(answers.caption(request, images))
+        return Json({**found, **({"pictures": [address(_pixels(one)) for _, one in images]} if shown else {})})
+
+    async def model(_: Http) -> Response:
+        return Json(_described(engine))
+
+    async def offered(_: Http) -> Response:
+        return Json(scenes.offered())
+
+    files = {path.name: path.read_bytes() for path in WEB.iterdir() if path.suffix in KINDS}
+    page = (WEB / PAGE).read_bytes()
+
+    async def start(_: Http) -> Response:
+        return Response(page, media_type="text/html")
+
+    async def file(http: Http) -> Response:
+        name = http.path_params["name"]
+        if name not in files:
+            raise HTTPException(404, "There is no such file.")
+        return Response(files[name], media_type=KINDS[PurePath(name).suffix])
+
+    kinds = {
+        **{"translate": answers.translate, "score": answers.score, "why": answers.why},
+        **{"generate": answers.generate, "next": answers.following},
+    }
+    routes = [
+        Route("/", start, methods=["GET"]),
+        Route("/web/{name}", file, methods=["GET"]),
+        Route("/api/model", model, methods=["GET"]),
+        Route("/api/scenes", offered, methods=["GET"]),
+        Route("/api/caption", caption, methods=["POST"]),
+        *(Route(f"/api/{name}", posted(kind), methods=["POST"]) for name, kind in kinds.items()),
+    ]
+    handlers: Any = {InputError: _refused, BusyError: _busy, HTTPException: _failed, ClientDisconnect: _gone}
+    handlers |= {MultiPartException: _refused, RefusedError: _stopped, Exception: _broken}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers, lifespan=life), host=host, token=token)
+
+
+async def _pictures(http: Http) -> tuple[Request, list[tuple[str, Image]], bool]:
+    """The fields of a request for captions, its pictures with their names, and whether the page wants to see what the
+    model sees: a form with `images` and the fields in `request`, or JSON with a built-in `scene`.
+    """
+    if not http.headers.get("content-type", "").startswith("multipart/form-data"):
+        request = Request(await http.body())
+        described = request.object("scene")
+        if described is None:
+            raise InputError("Send pictures as a form with files named 'images', or a 'scene'.")
+        return request, [("scene", scenes.drawn(described))], request.flag("picture")
+    async with http.form(max_files=PICTURES, max_fields=1, max_part_size=1 << 20) as form:
+        fields = form.get("request", "{}")
+        request = Request(fields.encode() if isinstance(fields, str) else b"")
+        images = []
+        for one in form.getlist("images"):
+            if not isinstance(one, UploadFile):
+                raise InputError("'images' must be files.")
+            name = PurePath((one.filename or "").replace("\\", "/")).name[:NAME] or "picture"
+            images.append((name, open_image(io.BytesIO(await one.read()), name=name)))
+    if not images:
+        raise InputError("The form has no file named 'images'.")
+    return request, images, request.flag("picture")
+
+
+def _pixels(image: Image) -> Any:
+    import numpy as np
+
+    return np.asarray(image if max(image.size) <= 512 else image.resize((448, 448)))
+
+
+def _described(engine: Engine) -> dict[str, Any]:
+    models: Sequence[Any] = engine.models
+    found = [
+        {
+            "name": one.name,
+            "command": one.command,
+            "attends": one.attends,
+            "parameters": sum(math.prod(shape) for path in one.checkpoints for shape in find(path).shapes().values()),
+            "settings": answers.settings_of(one),
+        }
+        for one in models
+    ]
+    limits = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
+    state = {"state": engine.state, "problem": engine.problem}
+    return {"version": __version__, **state, "models": found, "limits": limits}
+
+
+async def _refused(_: Http, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 400)
+
+
+async def _stopped(_: Http, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", getattr(error, "status", 400), {"connection": "close"})
+
+
+async def _busy(_: Http, __: Exception) -> Response:
+    return PlainTextResponse("Too many requests are waiting: try again in a moment.\n", 503, {"retry-after": "1"})
+
+
+async def _failed(_: Http, error: Exception) -> Response:
+    status = getattr(error, "status_code", 400)
+    return PlainTextResponse(f"{getattr(error, 'detail', error)}\n", status)
+
+
+async def _gone(_: Http, __: Exception) -> Response:
+    return PlainTextResponse("", 400)
+
+
+async def _broken(_: Http, error: Exception) -> Response:
+    log.error("A request could not be answered: %s: %s", type(error).__name__, error)
+    return PlainTextResponse("The model could not answer this request; the server's log says why.\n", 500)

@@ -1,0 +1,172 @@
+"""What protects the server of a demo: from other sites' pages, from other names for this machine, from strangers, and
+from requests that are too large or too slow.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from seqtool.errors import InputError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+JSON_BYTES = 2 << 20  # of a request's body
+UPLOAD_BYTES = 20 << 20  # of pictures
+SECONDS = 60.0  # in which a request must have arrived
+COOKIE = "seqtool-token"
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class RefusedError(Exception):
+    """A request that is not answered: the status, and why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Guard:
+    """An ASGI application behind the guards. host: the address that was bound; token: None where none is needed."""
+
+    def __init__(self, app: App, *, host: str, token: str | None) -> None:
+        self._app = app
+        self._hosts = {*LOCAL, f"[{host}]" if ":" in host else host}
+        self._any_host = host in ("0.0.0.0", "::")
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        cookie = None
+        try:
+            self._check_host(headers)
+            self._check_origin(headers, scope["method"])
+            cookie = self._check_token(headers, scope)
+            receive = _limited(receive, headers, UPLOAD_BYTES if scope["path"] == "/api/caption" else JSON_BYTES)
+        except RefusedError as refused:
+            await _answer(send, refused)
+            return
+
+        started = False
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                known = {name for name, _ in message["headers"]}
+                added = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in known]
+                if cookie is not None:
+                    added.append((b"set-cookie", f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode()))
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, guarded)
+        except RefusedError as refused:
+            if not started:
+                await _answer(send, refused)
+
+    def _check_host(self, headers: dict[str, str]) -> None:
+        """A page elsewhere may have given its own name this machine's address (DNS rebinding)."""
+        if not self._any_host and _without_port(headers.get("host", "")) not in self._hosts:
+            raise RefusedError(421, "This server is called by another name: open the address that it printed.")
+
+    def _check_origin(self, headers: dict[str, str], method: str) -> None:
+        """Pages of other sites may not send anything."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        own = origin is None or origin.lower().partition("://")[2] == headers.get("host", "").lower()
+        if method not in ("GET", "HEAD") and not (own and site in ("none", "same-origin")):
+            raise RefusedError(403, "This request comes from another site's page.")
+
+    def _check_token(self, headers: dict[str, str], scope: Scope) -> str | None:
+        """The token to keep in a cookie, if it came in the address."""
+        if self._token is None:
+            return None
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        kept = _cookie(headers.get("cookie", ""))
+        if not any(secrets.compare_digest(one.encode(), self._token.encode()) for one in (given, bearer, kept)):
+            raise RefusedError(
+                401, "A token is needed: open the whole address that was printed, or send it as a bearer token."
+            )
+        return self._token if given else None
+
+
+def _limited(receive: Receive, headers: dict[str, str], most: int) -> Receive:
+    """The body, of at most so many bytes and within `SECONDS`."""
+    declared = headers.get("content-length", "0")
+    if not declared.isdecimal() or len(declared) > 15:
+        raise RefusedError(400, "The request's Content-Length is no number.")
+    if int(declared) > most:
+        raise RefusedError(413, f"The request is too large: at most {most >> 20} MB can be sent.")
+    loop = asyncio.get_running_loop()
+    deadline, received, complete = loop.time() + SECONDS, 0, False
+
+    async def limited() -> MutableMapping[str, Any]:
+        nonlocal received, complete
+        if complete:  # only the client's leaving is still to come
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, deadline - loop.time()))
+        except TimeoutError:
+            raise RefusedError(408, f"The request did not arrive within {SECONDS:.0f} seconds.") from None
+        received += len(message.get("body", b""))
+        complete = message["type"] != "http.request" or not message.get("more_body", False)
+        if received > most:
+            raise RefusedError(413, f"The request is too large: at most {most >> 20} MB can be sent.")
+        return message
+
+    return limited
+
+
+async def _answer(send: Send, refused: RefusedError) -> None:
+    headers = {**HEADERS, "content-type": "text/plain; charset=utf-8", "connection": "close"}
+    start = {"type": "http.response.start", "status": refused.status}
+    await send({**start, "headers": [(name.encode(), value.encode()) for name, value in headers.items()]})
+    await send({"type": "http.response.body", "body": f"{refused.reason}\n".encode()})
+
+
+def _without_port(host: str) -> str:
+    """`[::1]:8000` → `[::1]`."""
+    name = host.lower()
+    if name.startswith("["):
+        return name[: name.find("]") + 1]
+    return name.partition(":")[0]
+
+
+def _cookie(text: str) -> str:
+    try:
+        found = SimpleCookie(text).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise InputError for a port that no server can have."""
+    if not 0 <= port <= 65535:
+        raise InputError(f"port must be from 0 to 65,535, not {port}.")
+    if not host or any(letter.isspace() or letter in "/@?#" for letter in host):
+        raise InputError(f"host={host} is not an address: use 127.0.0.1 or one of this machine's.")

@@ -1,0 +1,103 @@
+"""What a request may ask for: JSON objects, checked field by field before anything is computed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from seqtool.errors import InputError
+from seqtool.runtime.files import parse_json
+from seqtool.settings import typed
+
+SENTENCES = 1000  # of a request
+CHARACTERS = 200_000  # of all its texts together
+TEXT = 20_000  # characters of one text
+MOST: dict[str, float] = {
+    **{"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "likeliest": 50},
+    **{"top_k": 10**9, "seed": 2**31},
+}
+
+
+class Request:
+    """A JSON object whose fields are taken one by one; `done` refuses those that are left."""
+
+    def __init__(self, content: bytes) -> None:
+        try:
+            found = parse_json(content)
+        except (ValueError, RecursionError) as error:
+            raise InputError("The request is not JSON that can be read: send an object, as the page does.") from error
+        if not isinstance(found, dict):
+            raise InputError("The request must be a JSON object.")
+        self._left: dict[str, Any] = dict(found)
+        self._characters = 0
+
+    def texts(self, name: str, count: int | None = None) -> list[str]:
+        """A list of texts; with `count`, exactly so many."""
+        found = self._left.pop(name, None)
+        if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+            raise InputError(f"'{name}' must be a list of one or more texts.")
+        if len(found) > SENTENCES:
+            raise InputError(f"'{name}' has {len(found):,} texts: at most {SENTENCES:,} can be sent at once.")
+        if count is not None and len(found) != count:
+            raise InputError(f"'{name}' has {len(found):,} texts, but {count:,} are needed, one for each.")
+        return [self._checked(name, one) for one in found]
+
+    def optional_texts(self, name: str, count: int) -> list[str] | None:
+        """The same, or None where the field is missing or null."""
+        if self._left.get(name) is not None:
+            return self.texts(name, count)
+        self._left.pop(name, None)
+        return None
+
+    def text(self, name: str, default: str | None = None) -> str:
+        found = self._left.pop(name, default)
+        if not isinstance(found, str):
+            raise InputError(f"'{name}' must be a text.")
+        return self._checked(name, found)
+
+    def number(self, name: str, default: int, most: int) -> int:
+        found = self._left.pop(name, default)
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= most:
+            raise InputError(f"'{name}' must be a whole number from 0 to {most:,}.")
+        return found
+
+    def flag(self, name: str) -> bool:
+        found = self._left.pop(name, False)
+        if not isinstance(found, bool):
+            raise InputError(f"'{name}' must be true or false.")
+        return found
+
+    def object(self, name: str) -> Mapping[str, Any] | None:
+        found = self._left.pop(name, None)
+        if found is not None and not isinstance(found, dict):
+            raise InputError(f"'{name}' must be an object.")
+        return found
+
+    def predictor(self, models: Sequence[Any]) -> Any:
+        """The model that `model` names by its place, with the request's own settings for decoding."""
+        place = self.number("model", 0, len(models) - 1)
+        model: Any = models[place]
+        given = self.object("settings") or {}
+        own = asdict(model.settings)
+        fixed = {"precision", "batch_size"}
+        if unknown := [name for name in given if name not in own or name in fixed]:
+            known = ", ".join(name for name in own if name not in fixed)
+            raise InputError(f"Unknown setting '{unknown[0]}'; a request can set {known}.")
+        for name, value in given.items():
+            if name in MOST and isinstance(value, int | float) and value > MOST[name]:
+                raise InputError(f"{name} must be at most {MOST[name]:,} here, not {value:,}.")
+        return replace(model, settings=typed(type(model.settings), {**own, **given})) if given else replace(model)
+
+    def done(self) -> None:
+        """Raise InputError for a field that nothing has taken."""
+        if self._left:
+            raise InputError(f"Unknown field '{next(iter(self._left))[:40]}'.")
+
+    def _checked(self, name: str, text: str) -> str:
+        self._characters += len(text)
+        if len(text) > TEXT or self._characters > CHARACTERS:
+            raise InputError(
+                f"'{name}' is too long: at most {TEXT:,} characters a text and {CHARACTERS:,} a request can be sent."
+            )
+        if text.encode(errors="replace").decode() != text:
+            raise InputError(f"'{name}' holds a character that no text has.")
+        return text

@@ -1,0 +1,66 @@
+"""The built-in pictures as a page edits them: scenes as plain JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from PIL.Image import Image
+
+from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
+from seqtool.data.corpora.toy_phrases import Draw
+from seqtool.errors import InputError
+
+OFFERED = 12  # invented scenes
+MOST = 12  # objects of a scene
+CLUTTER = 2**31
+
+
+def offered() -> dict[str, Any]:
+    """Some scenes, the same ones each time, and what objects there can be; outlines have points from −1 to 1."""
+    draw = Draw(7)
+    return {
+        "scenes": [plain(invent(draw)) for _ in range(OFFERED)],
+        "side": SIDE,
+        "sizes": {name: sum(sides) // 2 for name, sides in SIDES.items()},
+        "colours": {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in COLOURS.items()},
+        "shapes": {name: [[round(x, 4), round(y, 4)] for x, y in points] for name, points in SHAPES.items()},
+    }
+
+
+def plain(scene: Scene) -> dict[str, Any]:
+    items = [
+        {"shape": one.shape, "colour": one.colour, "turned": one.turned, "box": list(one.box)} for one in scene.items
+    ]
+    return {"items": items, "clutter": scene.clutter}
+
+
+def drawn(described: Mapping[str, Any]) -> Image:
+    """The picture of a scene in the form of `plain`. Raises InputError for anything else."""
+    items, clutter = described.get("items"), described.get("clutter", 0)
+    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MOST:
+        raise InputError(f"'scene' must have 'items', at most {MOST} objects, and may have 'clutter'.")
+    if isinstance(clutter, bool) or not isinstance(clutter, int) or not 0 <= clutter < CLUTTER:
+        raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER - 1:,}.")
+    return render(Scene(tuple(map(_item, items)), clutter))
+
+
+def _item(described: Any) -> Item:
+    if not isinstance(described, dict) or set(described) != {"shape", "colour", "turned", "box"}:
+        raise InputError("Each of a scene's items must have 'shape', 'colour', 'turned' and 'box', and nothing else.")
+    shape, colour, turned, box = (described[name] for name in ("shape", "colour", "turned", "box"))
+    for name, value, known in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
+        if not isinstance(value, str) or value not in known:
+            raise InputError(f"Unknown {name}; choose from {', '.join(known)}.")
+    if not _whole(turned) or abs(turned) > 360:
+        raise InputError("'turned' must be a whole number of degrees from -360 to 360.")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_whole, box)):
+        raise InputError("'box' must be four whole numbers: left, top, right, bottom.")
+    left, top, right, bottom = box
+    if not (0 <= left < right <= SIDE and 0 <= top < bottom <= SIDE):
+        raise InputError(f"'box' must lie within the picture, {SIDE} by {SIDE} pixels.")
+    longest = max(right - left, bottom - top)
+    size = min(SIDES, key=lambda name: abs(sum(SIDES[name]) / 2 - longest))
+    return Item(shape, colour, size, turned, (left, top, right, bottom))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,65 @@
+"""How well a system writes rare and frequent words: F1 by how often a word stands in the training data, as in
+compare-mt (Neubig et al. 2019, section 3).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seqtool.data.text.words import words
+from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
+
+EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more
+
+
+@dataclass(frozen=True)
+class WordScore:
+    """F1 of the words that stand so often in the training data; None if neither side has one. words: of references."""
+
+    label: str
+    words: int
+    f1: Estimate | None
+
+
+def f1_by_count(
+    hypotheses: Sequence[str], references: Sequence[str], counts: Mapping[str, int], *, samples: int = SAMPLES
+) -> list[WordScore]:
+    """F1 in per cent for each range of `EDGES`, with intervals from resampling sentences; `counts`: how often each
+    word stands in the training data. A word that stands n times in a reference is found at most n times.
+    """
+    found = np.array([_overlap(*pair, counts) for pair in zip(hypotheses, references, strict=True)])
+    scores = []
+    for place, label in enumerate(labels()):
+        matched, written, wanted = found[:, place].T
+
+        def f1(
+            rows: NDArray[np.int64], m: NDArray[np.int64] = matched, total: NDArray[np.int64] = written + wanted
+        ) -> float:
+            return 200 * float(m[rows].sum()) / max(1, int(total[rows].sum()))
+
+        known = int((written + wanted).sum())
+        estimate = bootstrap(f1, [np.arange(len(found))], samples) if known else None
+        scores.append(WordScore(label, int(wanted.sum()), estimate))
+    return scores
+
+
+def labels() -> list[str]:
+    ends = [*(edge - 1 for edge in EDGES), None]
+    starts = [0, *EDGES]
+    return [
+        f"{start:,}+" if end is None else f"{start:,}" if start == end else f"{start:,}–{end:,}"
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _overlap(hypothesis: str, reference: str, counts: Mapping[str, int]) -> NDArray[np.int64]:
+    """For each range the words that are found, those of the hypothesis and those of the reference."""
+    written, wanted = Counter(words(hypothesis)), Counter(words(reference))
+    found = np.zeros((len(EDGES) + 1, 3), np.int64)
+    for column, some in enumerate((written & wanted, written, wanted)):
+        for word, count in some.items():
+            found[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
+    return found

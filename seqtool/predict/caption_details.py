@@ -1,0 +1,103 @@
+"""What a report of captions shows of each picture: the pixels that the model saw, its words, and where each looked."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from seqtool.data.images.image_decoding import fit, read_image
+from seqtool.errors import InputError
+from seqtool.predict.scored_captions import records
+from seqtool.view.packing import fractions
+
+PICTURES = 200  # in a report
+CONSIDERED = 5000  # pictures from which they are chosen, those of the first images
+SIDE = 224  # pixels of a picture that is read from a file
+END = "<end>"
+SMALL = 128  # up to this side a picture is kept as it is; a larger one as JPEG
+QUALITY = 80
+
+Caption = dict[str, Any]  # text, words, and with attention the grid and the packed weights
+
+
+class CaptionDetails:
+    """By image, pictures as addresses that hold their data, and captions."""
+
+    def __init__(self) -> None:
+        self.pictures: dict[str, str] = {}
+        self.captions: dict[str, Caption] = {}
+
+    @classmethod
+    def of_file(cls, file: str, references: Mapping[str, Any]) -> "CaptionDetails":
+        """What `caption format=jsonl` wrote, and the pictures if their files are still there; without words and
+        attention for a file in another format.
+        """
+        details = cls()
+        for image, record in list(records(file, references).items())[:CONSIDERED]:
+            details.captions[image] = caption(record)
+            if (found := picture(record["file"])) is not None:
+                details.pictures[image] = found
+        return details
+
+    def add(self, image: str, seen: NDArray[np.uint8], record: Mapping[str, Any]) -> None:
+        """An image as the model saw it, and its caption, in the form of `caption format=jsonl weights=true`."""
+        if len(self.pictures) < CONSIDERED:
+            self.pictures[image], self.captions[image] = address(seen), caption(record)
+
+
+def caption(record: Mapping[str, Any]) -> Caption:
+    """A caption from its record; what is damaged or missing in it is not shown."""
+    found: Caption = {"text": str(record.get("text", "")), "words": [str(word) for word in record.get("words", ())]}
+    found["words"] = found["words"] or found["text"].split()
+    grid, rows, looked = record.get("grid"), record.get("attention"), record.get("attended")
+    try:
+        weights = np.asarray(rows, float)
+        height, width = (int(side) for side in grid or ())
+    except (TypeError, ValueError):
+        return found
+    if weights.ndim != 2 or weights.shape[1] != height * width:
+        return found
+    if len(weights) == len(found["words"]) + 1:
+        found["words"].append(END)
+    if len(weights) != len(found["words"]) or not np.isfinite(weights).all():
+        return found
+    found |= {"grid": [height, width], "weights": fractions(weights)}
+    if record.get("hard") and isinstance(looked, list):
+        found["chosen"] = [row * width + column for row, column in looked]
+    return found
+
+
+def address(pixels: NDArray[np.uint8]) -> str:
+    """An image, size×size×3, as a data: address."""
+    buffer, image = io.BytesIO(), Image.fromarray(pixels)
+    small = max(image.size) <= SMALL
+    image.save(buffer, "PNG" if small else "JPEG", **({"optimize": True} if small else {"quality": QUALITY}))
+    kind = "png" if small else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def picture(file: str) -> str | None:
+    """The picture in a file, squeezed into a square as `caption` does by default; None if it cannot be read."""
+    if not Path(file).is_file():
+        return None
+    try:
+        return address(fit(read_image(file), size=SIDE, mode="squash"))
+    except InputError:
+        return None
+
+
+def chosen(scores: Sequence[float | None], count: int) -> dict[str, list[int]]:
+    """Which of `count` images are shown, in several orders: the best and the worst twelve by score, twelve at random,
+    and all that are in the report.
+    """
+    ranked = sorted(range(count), key=lambda i: (-(scores[i] or 0.0), i))
+    drawn = np.random.default_rng(0).permutation(count).tolist()
+    best, worst = ranked[:12], ranked[::-1][:12]
+    shown = list(dict.fromkeys([*best, *worst, *drawn]))[:PICTURES]
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn[:12], "all": sorted(shown)}
+    return {name: [i for i in order if i in set(shown)] for name, order in orders.items()}

@@ -1,0 +1,77 @@
+"""One self-contained HTML file: scripts, style and data inside, nothing from elsewhere, and a policy that allows only
+the script and the style that it was written with. What it shows it takes from JSON, as text.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from seqtool.runtime.files import replacing
+
+WEB = Path(__file__).with_name("web")
+IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
+NAME = re.compile(r"^(?:const|let|(?:async )?function) (?P<name>\w+)", re.MULTILINE)
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This report is drawn by the script inside it, which needs no network: allow scripts to see it.</noscript>
+"""
+
+
+def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:
+    """Write a report (`web/report.js`), and chunks of details, which are JSON too. No reader ever sees part of it."""
+    script, style = bundle("report.js"), (WEB / "style.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    with replacing(path) as out:
+        title = html.escape(str(report["title"]))
+        out.write(PAGE.format(policy=policy, title=title, style=style))
+        out.write(_data("report", json.dumps(report, ensure_ascii=False, separators=(",", ":"), allow_nan=False)))
+        for number, chunk in enumerate(details):
+            out.write(_data(f"details-{number}", chunk))
+        out.write(f"<script>{script}</script>\n</body>\n</html>\n")
+
+
+def bundle(name: str) -> str:
+    """A module of `web/` and those that it imports as one script: each once, after those that it needs itself.
+
+    Their names at the top must differ, since all share one scope.
+    """
+    texts: dict[str, str] = {}
+
+    def add(file: str) -> None:
+        if file in texts:
+            return
+        text = (WEB / file).read_text(encoding="utf-8")
+        for found in IMPORT.finditer(text):
+            add(found["file"])
+        texts[file] = IMPORT.sub("", text).replace("\nexport ", "\n")
+
+    add(name)
+    return "\n".join(["(() => {", '"use strict";', *texts.values(), "})();"])
+
+
+def _data(name: str, text: str) -> str:
+    """A block of JSON, in which no text can end the block."""
+    return f'<script type="application/json" id="{name}">{_inert(text)}</script>\n'
+
+
+def _inert(text: str) -> str:
+    """`<` stands only in JSON's strings, and a lone surrogate, which UTF-8 does not have, is written as its escape."""
+    return text.replace("<", "\\u003c").encode("utf-8", "backslashreplace").decode()
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,152 @@
+// Attention between the words of a source and those of a target: as lines between two rows of words, or as a heat map.
+
+import { choice, fill, h, label, moved, s, said, shown } from "./elements.js";
+
+const LETTER = 7.6; // pixels that a letter takes
+const CELL = 22;
+const LEAST = 0.02; // weights below it have no line
+
+/**
+ * The attention, in both forms. source and target are words, weights target × source. `marked` is a target word to
+ * begin with; `onword`, if given, is called with the place of a target word that is pressed.
+ */
+export function alignment({ source, target, weights, onword = null }) {
+  if (!weights || weights.length === 0) return h("p", { class: "empty" }, "No attention to show.");
+  const place = h("div", {});
+  const forms = { lines: () => links({ source, target, weights, onword }), map: () => heatMap({ source, target, weights }) };
+  const show = (form) => fill(place, forms[form]());
+  show("lines");
+  return h("div", { class: "alignment" }, choice("Form", [["lines", "Lines"], ["map", "Heat map"]], "lines", show), place);
+}
+
+/** The source's words above the target's, and a line for each weight, the stronger the weight. */
+function links({ source, target, weights, onword }) {
+  const above = row(source);
+  const below = row(target);
+  const width = Math.max(above.width, below.width, 80);
+  const height = 150;
+  const drawn = weights.flatMap((one, t) =>
+    one.map((weight, i) =>
+      weight < LEAST
+        ? null
+        : s("line", {
+            class: "link",
+            "data-target": t,
+            "data-source": i,
+            x1: above.middles[i],
+            x2: below.middles[t],
+            y1: 26,
+            y2: height - 26,
+            "stroke-opacity": weight.toFixed(3),
+            "stroke-width": (0.5 + 3 * weight).toFixed(2),
+          }),
+    ),
+  );
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Choose a word below to see where it looked.");
+  let place = -1;
+  const words = [
+    ...source.map((word, i) => s("text", { class: "word", "data-source": i, x: above.middles[i], y: 18 }, cut(word))),
+    ...target.map((word, t) =>
+      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t), onclick: () => onword?.(t) }, cut(word)),
+    ),
+  ];
+  function mark(t) {
+    place = t;
+    for (const line of svg.querySelectorAll(".link")) line.classList.toggle("off", Number(line.dataset.target) !== t);
+    for (const word of svg.querySelectorAll(".word[data-target]")) word.classList.toggle("on", Number(word.dataset.target) === t);
+    for (const word of svg.querySelectorAll(".word[data-source]"))
+      word.classList.toggle("on", weights[t][Number(word.dataset.source)] === Math.max(...weights[t]));
+    reading.textContent = looked(target[t], source, weights[t]);
+  }
+  const svg = s(
+    "svg",
+    {
+      class: "links",
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: "img",
+      tabindex: 0,
+      "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words`,
+      onkeydown: (event) => {
+        const next = moved(event, place, target.length);
+        if (next !== null) mark(next);
+        else if (event.key === "Enter" && place >= 0) onword?.(place);
+      },
+    },
+    drawn.filter(Boolean),
+    words,
+  );
+  return h("div", {}, h("div", { class: "scroll" }, svg), reading);
+}
+
+/** A heat map: rows are the target's words, columns the source's. Light is 0. */
+export function heatMap({ source, target, weights }) {
+  const left = Math.max(40, ...target.map((word) => cut(word).length * LETTER + 8));
+  const top = Math.max(30, ...source.map((word) => cut(word).length * LETTER * 0.75 + 12));
+  const width = left + CELL * source.length + 60;
+  const height = top + CELL * target.length + 4;
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
+  let place = -1;
+  const frame = s("rect", { class: "frame", width: CELL, height: CELL, visibility: "hidden" });
+  const go = (next) => {
+    place = next;
+    const [t, i] = [Math.floor(next / source.length), next % source.length];
+    frame.setAttribute("x", left + CELL * i);
+    frame.setAttribute("y", top + CELL * t);
+    frame.setAttribute("visibility", "visible");
+    reading.textContent = `${label(target[t])} ← ${label(source[i])}: ${said(weights[t][i], 3)}`;
+  };
+  const cells = weights.flatMap((one, t) =>
+    one.map((weight, i) =>
+      s("rect", { class: "cell", x: left + CELL * i, y: top + CELL * t, width: CELL, height: CELL, "fill-opacity": weight.toFixed(3), onpointerenter: () => go(t * source.length + i) }),
+    ),
+  );
+  const svg = s(
+    "svg",
+    {
+      class: "heat",
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: "img",
+      tabindex: 0,
+      "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
+      onkeydown: (event) => {
+        const next = moved(event, place, weights.length * source.length, source.length);
+        if (next !== null) go(next);
+      },
+    },
+    s("rect", { class: "ground", x: left, y: top, width: CELL * source.length, height: CELL * target.length }),
+    cells,
+    source.map((word, i) => {
+      const x = left + CELL * (i + 0.65);
+      return s("text", { class: "word start", x, y: top - 6, transform: `rotate(-55 ${x} ${top - 6})` }, cut(word));
+    }),
+    target.map((word, t) => s("text", { class: "word end", x: left - 6, y: top + CELL * (t + 0.7) }, cut(word))),
+    frame,
+  );
+  return h("div", {}, h("div", { class: "scroll" }, svg), reading);
+}
+
+function looked(word, source, weights) {
+  const order = weights.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]);
+  const best = order.slice(0, 3).filter(([weight], i) => i === 0 || weight >= LEAST);
+  return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${said(weight)}`).join(", ")}`;
+}
+
+/** Where the words of a row stand. */
+function row(words) {
+  let x = 4;
+  const middles = words.map((word) => {
+    const width = cut(word).length * LETTER + 14;
+    x += width;
+    return x - width / 2;
+  });
+  return { middles, width: x + 4 };
+}
+
+function cut(word) {
+  const text = label(word);
+  return text.length > 24 ? `${text.slice(0, 23)}…` : text;
+}

@@ -1,0 +1,107 @@
+// Captioning: drop a picture or edit a built-in one, see where each word looked, force a word.
+
+import { get, newest, post, settings } from "./asking.js";
+import { fill, h, said } from "./elements.js";
+import { looking } from "./pictures.js";
+import { sceneEditor } from "./scene.js";
+import { tokens } from "./tokens.js";
+
+const END = "<end>";
+
+export async function captionsView(models) {
+  const own = models[0].settings;
+  let picture = null; // a File, or null for the scene
+  const columns = models.map((model, place) => column(model, place));
+  const fields = {
+    beam: { label: "Beam", kind: "number", value: own.beam, min: 1, max: 50 },
+    length_penalty: { label: "Length penalty", kind: "choice", value: own.length_penalty, options: ["average", "none", "gnmt"] },
+    hard_attention: { label: "Attention", kind: "choice", value: own.hard_attention, options: ["expected", "argmax", "sample"] },
+    seed: { label: "Seed", kind: "number", value: own.seed, min: 0 },
+  };
+  const controls = settings(fields, () => all());
+  const editor = sceneEditor(await get("/api/scenes"), () => {
+    picture = null;
+    anew();
+  });
+  const all = () => columns.forEach((one) => one.describe(picture ?? editor.scene(), controls.read()));
+  const anew = () => {
+    columns.forEach((one) => one.forget());
+    all();
+  };
+  const take = (files) => {
+    if (!files.length) return;
+    [picture] = files;
+    anew();
+  };
+  const input = h("input", { type: "file", accept: "image/*", onchange: () => take(input.files) });
+  const drop = h(
+    "label",
+    {
+      class: "drop",
+      ondragover: (event) => event.preventDefault(),
+      ondrop: (event) => {
+        event.preventDefault();
+        take(event.dataTransfer.files);
+      },
+    },
+    "Drop a picture here, or choose one: ",
+    input,
+  );
+  all();
+  return h("div", {}, h("div", { class: "columns" }, h("section", { class: "column", "aria-label": "Picture" }, h("h2", {}, "Picture"), drop, h("h3", {}, "Or a built-in one"), editor.element, controls.element), columns.map((one) => one.element)));
+}
+
+function column(model, place) {
+  const found = h("div", { class: "found", "aria-live": "polite" });
+  let prefix = "";
+  let last = [null, {}];
+
+  const ask = newest(found, async (picture, chosen) => {
+    const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: place, settings: chosen };
+    let body = { scene: picture, ...fields };
+    if (picture instanceof File) {
+      body = new FormData();
+      body.append("request", JSON.stringify(fields));
+      body.append("images", picture);
+    }
+    const answer = await post("/api/caption", body);
+    show(answer.captions[0].captions[0], answer.pictures[0]);
+  });
+
+  function show(best, picture) {
+    const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
+    const columns = best.grid ? best.grid[1] : 1;
+    const chosen = best.hard ? best.attended.map(([row, column]) => row * columns + column) : null;
+    const predicted = best.predicted ?? [];
+    const force = (at, token) => {
+      if (token === END) return;
+      prefix = [...predicted.slice(0, at).map((one) => one.token), token].join("").replaceAll("▁", " ").trim();
+      ask(...last);
+    };
+    fill(
+      found,
+      prefix ? h("p", { class: "prefix" }, `Begins with “${prefix}” `, h("button", { type: "button", onclick: forgetAndAsk }, "Let it begin freely")) : null,
+      looking({ picture, name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen }).element,
+      h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
+      h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}`),
+      h("h3", {}, "Each token, and what else was expected: choose one to force it"),
+      tokens(predicted, { onforce: force }),
+    );
+  }
+
+  function describe(picture, chosen) {
+    last = [picture, chosen];
+    ask(picture, chosen);
+  }
+
+  function forget() {
+    prefix = "";
+  }
+
+  function forgetAndAsk() {
+    forget();
+    ask(...last);
+  }
+
+  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), found), describe, forget };
+}

@@ -1,0 +1,129 @@
+// A report: one page of sections, which seqtool/view/report.py describes.
+
+import { alignment } from "./alignment.js";
+import { intervals, lines, plain } from "./charts.js";
+import { differing } from "./difference.js";
+import { choice, counted, fill, h, said } from "./elements.js";
+import { looking, places } from "./pictures.js";
+import { table } from "./table.js";
+import { tokens } from "./tokens.js";
+import { fractions, integers, matrix } from "./unpacking.js";
+
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+
+const SECTIONS = {
+  facts: ({ rows }) => h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+  table: ({ columns, rows }) => plain(columns, rows),
+  text: ({ lines }) => h("div", {}, lines.map((line) => h("p", {}, line))),
+  curves: ({ panels }) => h("div", { class: "panels" }, panels.map((panel) => lines(panel))),
+  intervals: (section) => intervals(section),
+  samples,
+  sentences,
+  pictures,
+};
+
+/** Samples that a run kept while it was trained: one can go through its validations. */
+function samples({ steps }) {
+  const place = h("div", {});
+  const slider = h("input", { type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, "aria-label": "Step", oninput: () => show(Number(slider.value)) });
+  const status = h("p", { class: "status", "aria-live": "polite" });
+  function show(i) {
+    status.textContent = `after ${counted(steps[i].step)} steps (validation ${i + 1} of ${steps.length})`;
+    fill(place, steps[i].samples.map((sample) => SECTIONS.facts({ rows: Object.entries(sample) })));
+  }
+  show(steps.length - 1);
+  return h("div", { class: "samples" }, h("div", { class: "controls" }, slider, status), place);
+}
+
+/** Every sentence, with the scores of its own; a row opens to all that is known of it. */
+function sentences({ systems, scores, sources, references, hypotheses, values, flags, details }) {
+  const rows = hypotheses[0].map((_, i) => i);
+  const source = (i) => (sources ? sources[i] : "");
+  const columns = [{ label: "#", value: (i) => i + 1, number: true }];
+  if (sources) columns.push({ label: "Source", value: source });
+  systems.forEach((name, k) =>
+    columns.push({ label: name, value: (i) => hypotheses[k][i], cell: (i) => (k ? differing(hypotheses[k][i], hypotheses[0][i]) : hypotheses[0][i]) }),
+  );
+  scores.forEach(({ label, digits }, j) => {
+    systems.forEach((name, k) => columns.push({ label: k ? `${label} ${name}` : label, value: (i) => values[k][j][i], cell: (i) => said(values[k][j][i], digits), number: true }));
+    if (systems.length === 2) columns.push({ label: `Δ ${label}`, value: (i) => values[0][j][i] - values[1][j][i], cell: (i) => said(values[0][j][i] - values[1][j][i], digits), number: true });
+  });
+  return table({
+    label: "sentences",
+    columns,
+    rows,
+    search: (i) => [source(i), ...references[i], ...hypotheses.map((one) => one[i])].join("\n"),
+    flags: (i) => flags[i],
+    open: (i) => sentence({ i, source: source(i), references: references[i], systems, hypotheses: hypotheses.map((one) => one[i]), flags: flags[i], detail: details ? detailed(i, details) : null }),
+  });
+}
+
+function sentence({ source, references, systems, hypotheses, flags, detail }) {
+  const facts = [["Source", source], ...references.map((one, i) => [references.length > 1 ? `Reference ${i + 1}` : "Reference", one])].filter(([, text]) => text !== "");
+  const written = hypotheses.map((text, k) => h("div", {}, h("dt", {}, systems[k]), h("dd", { dir: "auto" }, differing(text, references[0] ?? ""))));
+  return h(
+    "div",
+    { class: "sentence" },
+    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { dir: "auto" }, value))), written),
+    flags.length ? h("p", { class: "flags" }, `Flags: ${flags.join(", ")}`) : null,
+    detail?.weights ? alignment(detail) : null,
+    detail?.predicted ? tokens(detail.predicted) : null,
+  );
+}
+
+const chunks = new Map();
+
+/** What is shown of a sentence only when it is opened; it lies in chunks, which are parsed when they are needed. */
+function detailed(i, { size, pieces, nats: most }) {
+  const number = Math.floor(i / size);
+  if (!chunks.has(number)) chunks.set(number, read(`details-${number}`));
+  const found = chunks.get(number)[i % size];
+  const words = (text) => integers(text, 3).map((piece) => pieces[piece]);
+  const detail = {};
+  if (found.weights !== undefined) Object.assign(detail, { source: words(found.source), target: words(found.target) });
+  if (found.weights !== undefined) detail.weights = matrix(found.weights, detail.source.length);
+  if (found.tokens !== undefined) {
+    const probabilities = (text) => fractions(text, most).map((nats) => Math.exp(-nats));
+    const [names, p, entropies] = [words(found.tokens), probabilities(found.nats), fractions(found.entropies, most)];
+    const [others, other] = [words(found.likeliest), probabilities(found.likeliest_nats)];
+    const k = others.length / Math.max(names.length, 1);
+    detail.predicted = names.map((token, t) => ({ token, probability: p[t], entropy: entropies[t], likeliest: others.slice(t * k, (t + 1) * k).map((one, j) => [one, other[t * k + j]]) }));
+  }
+  return detail;
+}
+
+/** Pictures with their captions: all of a choice, with one word singled out in each. */
+function pictures({ pictures: all, orders, scores, systems }) {
+  const state = { order: Object.keys(orders)[0], word: "" };
+  const place = h("div", { class: "gallery" });
+  const status = h("p", { class: "status", "aria-live": "polite" });
+  function draw() {
+    const shownOnes = state.word ? all.map((_, i) => i).filter((i) => all[i].captions.some((one) => places(one.words, state.word).length)) : orders[state.order];
+    status.textContent = `${counted(shownOnes.length)} of ${counted(all.length)} pictures`;
+    fill(place, shownOnes.map((i) => card(all[i], { scores, systems, word: state.word })));
+  }
+  const word = h("input", { type: "search", "aria-label": "Single out a word", placeholder: "Single out a word: dog", oninput: () => { state.word = word.value.trim().toLowerCase(); draw(); } });
+  draw();
+  const order = choice("Which", Object.keys(orders).map((name) => [name, name]), state.order, (name) => { state.order = name; draw(); });
+  return h("div", {}, h("div", { class: "controls" }, order, word, status), place);
+}
+
+function card({ name, picture, captions, references, values }, { scores, systems, word }) {
+  const each = captions.map((one, k) => {
+    const attention = one.weights === undefined ? null : matrix(one.weights, one.grid[0] * one.grid[1]);
+    const view = looking({ picture, name: `${name}: ${one.text}`, words: one.words, attention, grid: one.grid ?? null, chosen: one.chosen ?? null });
+    const found = word ? places(one.words, word) : [];
+    if (found.length) view.look(found[0]);
+    const own = scores.map(({ label, digits }, j) => `${label} ${said(values[k][j], digits)}`).join(", ");
+    return h("div", {}, systems.length > 1 ? h("h4", {}, systems[k]) : null, view.element, h("p", { class: "status" }, own));
+  });
+  return h("article", { class: "card" }, h("h3", {}, name), each, h("details", {}, h("summary", {}, "References"), h("ul", {}, references.map((one) => h("li", { dir: "auto" }, one)))));
+}
+
+const report = read("report");
+document.title = report.title;
+document.body.append(
+  h("header", {}, h("h1", {}, report.title), h("p", {}, report.subtitle)),
+  h("nav", { "aria-label": "Sections" }, h("ul", {}, report.sections.map((section, i) => h("li", {}, h("a", { href: `#section-${i}` }, section.title))))),
+  h("main", {}, report.sections.map((section, i) => h("section", { id: `section-${i}`, "aria-labelledby": `title-${i}` }, h("h2", { id: `title-${i}` }, section.title), section.note ? h("p", { class: "note" }, section.note) : null, SECTIONS[section.kind](section)))),
+);

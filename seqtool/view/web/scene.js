@@ -1,0 +1,130 @@
+// The built-in pictures: one can be chosen and edited, by pointer or keys.
+
+import { fill, h, s } from "./elements.js";
+
+/** offered: what /api/scenes gives; `changed` is called with the scene each time that it is another. */
+export function sceneEditor(offered, changed) {
+  let scene = structuredClone(offered.scenes[0]);
+  let chosen = 0;
+  const { side } = offered;
+  const board = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "board", role: "group", "aria-label": "Scene: choose an object, drag it or move it with the arrow keys" });
+  const tools = h("div", { class: "controls" });
+
+  function outline(item) {
+    const turn = (item.turned * Math.PI) / 180;
+    const points = offered.shapes[item.shape].map(([x, y]) => [Math.cos(turn) * x - Math.sin(turn) * y, Math.sin(turn) * x + Math.cos(turn) * y]);
+    const [left, top, right, bottom] = item.box;
+    const range = (axis) => [Math.min(...points.map((point) => point[axis])), Math.max(...points.map((point) => point[axis]))];
+    const [[x0, x1], [y0, y1]] = [range(0), range(1)];
+    return points.map(([x, y]) => `${left + ((x - x0) / (x1 - x0)) * (right - left)},${top + ((y - y0) / (y1 - y0)) * (bottom - top)}`).join(" ");
+  }
+
+  function name(item) {
+    const size = Math.max(item.box[2] - item.box[0], item.box[3] - item.box[1]) > (offered.sizes.small + offered.sizes.large) / 2 ? "large" : "small";
+    return `${size} ${item.colour} ${item.shape}`;
+  }
+
+  function draw() {
+    const items = scene.items.map((item, i) =>
+      s("polygon", {
+        points: outline(item),
+        fill: offered.colours[item.colour],
+        class: i === chosen ? "item on" : "item",
+        tabindex: 0,
+        role: "button",
+        "aria-label": name(item),
+        "aria-pressed": String(i === chosen),
+        onfocus: () => choose(i),
+        onkeydown: (event) => key(event, i),
+        onpointerdown: (event) => drag(event, i),
+      }),
+    );
+    fill(board, s("rect", { width: side, height: side, class: "paper" }), items);
+    const item = scene.items[chosen];
+    const pick = (label, options, value, set) =>
+      h("label", { class: "setting" }, label, h("select", { onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
+    fill(
+      tools,
+      item ? pick("Colour", Object.keys(offered.colours), item.colour, (value) => (item.colour = value)) : null,
+      item ? pick("Shape", Object.keys(offered.shapes), item.shape, (value) => (item.shape = value)) : null,
+      item ? pick("Size", Object.keys(offered.sizes), name(item).split(" ")[0], (value) => resize(item, offered.sizes[value])) : null,
+      item ? h("button", { type: "button", onclick: () => edit(() => scene.items.splice(chosen, 1)) }, "Remove") : null,
+      scene.items.length < 12 ? h("button", { type: "button", onclick: add }, "Add an object") : null,
+    );
+  }
+
+  function choose(i) {
+    if (i === chosen) return;
+    chosen = i;
+    draw();
+    board.querySelectorAll(".item")[i].focus();
+  }
+
+  function edit(change) {
+    change();
+    chosen = Math.max(0, Math.min(chosen, scene.items.length - 1));
+    draw();
+    changed(scene);
+  }
+
+  function add() {
+    const half = Math.floor(offered.sizes.large / 2);
+    const middle = Math.floor(side / 2);
+    edit(() => {
+      scene.items.push({ shape: "circle", colour: "red", turned: 0, box: [middle - half, middle - half, middle + half, middle + half] });
+      chosen = scene.items.length - 1;
+    });
+  }
+
+  function resize(item, length) {
+    const [left, top, right, bottom] = item.box;
+    const scale = length / Math.max(right - left, bottom - top);
+    const [width, height] = [Math.round((right - left) * scale), Math.round((bottom - top) * scale)];
+    item.box = [left, top, left + width, top + height];
+    move(item, 0, 0);
+  }
+
+  function move(item, dx, dy) {
+    const [left, top, right, bottom] = item.box;
+    const x = Math.max(0, Math.min(side - (right - left), left + dx));
+    const y = Math.max(0, Math.min(side - (bottom - top), top + dy));
+    item.box = [x, y, x + right - left, y + bottom - top];
+  }
+
+  function key(event, i) {
+    const steps = { ArrowLeft: [-2, 0], ArrowRight: [2, 0], ArrowUp: [0, -2], ArrowDown: [0, 2] };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    edit(() => move(scene.items[i], ...steps[event.key]));
+    board.querySelectorAll(".item")[i].focus();
+  }
+
+  function drag(event, i) {
+    event.preventDefault();
+    chosen = i;
+    draw();
+    const box = board.getBoundingClientRect();
+    const scale = side / box.width;
+    const start = [event.clientX, event.clientY];
+    const from = scene.items[i].box.slice();
+    const follow = (moving) => {
+      scene.items[i].box = from.slice();
+      edit(() => move(scene.items[i], Math.round((moving.clientX - start[0]) * scale), Math.round((moving.clientY - start[1]) * scale)));
+    };
+    const end = () => {
+      window.removeEventListener("pointermove", follow);
+      window.removeEventListener("pointerup", end);
+    };
+    window.addEventListener("pointermove", follow);
+    window.addEventListener("pointerup", end);
+  }
+
+  const pick = h(
+    "label",
+    { class: "setting" },
+    "Scene",
+    h("select", { onchange: (event) => edit(() => { scene = structuredClone(offered.scenes[Number(event.target.value)]); chosen = 0; }) }, offered.scenes.map((_, i) => h("option", { value: i }, `number ${i + 1}`))),
+  );
+  draw();
+  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, pick), board, tools), scene: () => scene };
+}

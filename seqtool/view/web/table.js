@@ -1,0 +1,96 @@
+// A table that sorts, filters and pages, whose rows open.
+
+import { counted, fill, h, unique } from "./elements.js";
+
+const PAGE = 50; // rows
+
+/**
+ * columns: {label, value(row), cell(row) or null, number}; search(row) is the text that the filter looks through;
+ * flags(row) names, of which one can be asked for; open(row) gives what a row shows when it is opened.
+ */
+export function table({ label, columns, rows, search, flags = () => [], open }) {
+  const state = { sort: null, down: false, text: "", flag: "", page: 0 };
+  const body = h("tbody", {});
+  const status = h("p", { class: "status", "aria-live": "polite" });
+  const pages = h("div", { class: "pages" });
+  const heads = columns.map((column, i) =>
+    h("th", { scope: "col", class: column.number ? "number" : null }, h("button", { type: "button", onclick: () => sort(i) }, column.label, h("span", { "aria-hidden": "true" }))),
+  );
+  const texts = rows.map((row) => search(row).toLowerCase());
+  const named = rows.map((row) => flags(row));
+  const kinds = [...new Set(named.flat())].sort();
+  const count = (kind) => named.filter((one) => one.includes(kind)).length;
+
+  function sort(i) {
+    state.down = state.sort === i ? !state.down : Boolean(columns[i].number);
+    state.sort = i;
+    state.page = 0;
+    draw();
+  }
+
+  function chosen() {
+    const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
+    const kept = rows.map((_, i) => i).filter((i) => words.every((word) => texts[i].includes(word)) && (!state.flag || named[i].includes(state.flag)));
+    if (state.sort === null) return kept;
+    const values = rows.map(columns[state.sort].value);
+    const sign = state.down ? -1 : 1;
+    return kept.sort((a, b) => sign * compare(values[a], values[b]) || a - b);
+  }
+
+  function draw() {
+    const found = chosen();
+    const last = Math.max(0, Math.ceil(found.length / PAGE) - 1);
+    state.page = Math.min(state.page, last);
+    heads.forEach((head, i) => {
+      const order = state.sort === i ? (state.down ? "descending" : "ascending") : "none";
+      head.setAttribute("aria-sort", order);
+      head.querySelector("span").textContent = { ascending: " ▲", descending: " ▼", none: "" }[order];
+    });
+    fill(body, found.slice(state.page * PAGE, (state.page + 1) * PAGE).flatMap((i) => line(rows[i])));
+    const most = Math.min((state.page + 1) * PAGE, found.length);
+    status.textContent = found.length ? `${counted(state.page * PAGE + 1)}–${counted(most)} of ${counted(found.length)}` : "None.";
+    const go = (page, text) => h("button", { type: "button", disabled: page < 0 || page > last || page === state.page, onclick: () => turn(page) }, text);
+    fill(pages, last ? [go(0, "First"), go(state.page - 1, "Previous"), go(state.page + 1, "Next"), go(last, "Last")] : []);
+  }
+
+  function turn(page) {
+    state.page = page;
+    draw();
+  }
+
+  function line(row) {
+    const name = unique("row");
+    const opener = h("button", { type: "button", class: "opener", "aria-expanded": "false", "aria-controls": name, onclick: toggle }, "Open");
+    const inside = h("tr", { id: name, class: "inside", hidden: true }, h("td", { colspan: columns.length + 1 }));
+    function toggle() {
+      const closed = inside.hidden;
+      inside.hidden = !closed;
+      opener.setAttribute("aria-expanded", String(closed));
+      opener.textContent = closed ? "Close" : "Open";
+      if (closed && !inside.firstChild.firstChild) fill(inside.firstChild, open(row));
+    }
+    const cells = columns.map((column) => h("td", { class: column.number ? "number" : null, dir: column.number ? null : "auto" }, column.cell ? column.cell(row) : String(column.value(row))));
+    return [h("tr", {}, h("td", {}, opener), cells), inside];
+  }
+
+  const filter = h("input", { type: "search", "aria-label": `Filter ${label}`, placeholder: "Filter: words that must occur", oninput: (event) => ask({ text: event.target.value }) });
+  const flag = h("select", { "aria-label": "Only those that are", onchange: (event) => ask({ flag: event.target.value }) }, h("option", { value: "" }, "all"), kinds.map((kind) => h("option", { value: kind }, `${kind} (${counted(count(kind))})`)));
+  function ask(change) {
+    Object.assign(state, change, { page: 0 });
+    draw();
+  }
+
+  draw();
+  return h(
+    "div",
+    { class: "sentences" },
+    h("div", { class: "controls" }, filter, kinds.length ? flag : null, status),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), body)),
+    pages,
+  );
+}
+
+function compare(a, b) {
+  if (typeof a === "number" || typeof b === "number") return (a ?? -Infinity) - (b ?? -Infinity);
+  return a < b ? -1 : a > b ? 1 : 0;
+}

@@ -1,0 +1,66 @@
+// A language model: what may come next as one types, and text that is drawn.
+
+import { newest, post, settings } from "./asking.js";
+import { fill, h, label, said } from "./elements.js";
+import { percent, tokens } from "./tokens.js";
+
+const PAUSE = 200; // milliseconds without a key before the model is asked
+
+export function textsView(models) {
+  const own = models[0].settings;
+  const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, "The old");
+  const columns = models.map((model, place) => column(model, place, text));
+  const fields = {
+    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: 0.1 },
+    top_k: { label: "top k (0: all)", kind: "number", value: own.top_k, min: 0 },
+    top_p: { label: "top p", kind: "number", value: own.top_p, min: 0.05, max: 1, step: 0.05 },
+    max_length: { label: "Tokens", kind: "number", value: own.max_length, min: 1, max: 500 },
+    seed: { label: "Seed", kind: "number", value: own.seed, min: 0 },
+  };
+  const controls = settings(fields, () => {});
+  const look = () => columns.forEach((one) => one.look());
+  let timer = null;
+  text.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(look, PAUSE);
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    columns.forEach((one) => one.write(controls.read()));
+  };
+  look();
+  return h("div", {}, h("form", { class: "asking", onsubmit: submit }, text, h("button", { class: "primary" }, "Write on"), controls.element), h("div", { class: "columns" }, columns.map((one) => one.element)));
+}
+
+function column(model, place, text) {
+  const expected = h("div", { class: "found", "aria-live": "polite" });
+  const written = h("div", { class: "written", "aria-live": "polite" });
+
+  const look = newest(expected, async () => {
+    const answer = await post("/api/next", { text: text.value, likeliest: 10, model: place });
+    const rows = answer.likeliest.map(([token, probability]) => {
+      const name = label(token);
+      const add = () => {
+        text.value += token.replaceAll("▁", " ");
+        text.dispatchEvent(new Event("input"));
+      };
+      const bar = h("meter", { min: 0, max: 1, value: probability, "aria-label": `${name}: ${percent(probability)}` });
+      return h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "force", onclick: add }, name)), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
+    });
+    fill(
+      expected,
+      h("h3", {}, `What may come next (entropy ${said(answer.entropy)} nats)`),
+      h("table", { class: "likeliest" }, h("tbody", {}, rows)),
+      h("h3", {}, "How expected each token was"),
+      tokens(answer.predicted),
+    );
+  });
+
+  const write = newest(written, async (chosen) => {
+    const answer = await post("/api/generate", { prompts: [text.value], model: place, settings: chosen });
+    const [one] = answer.texts[0].texts;
+    fill(written, h("h3", {}, "It writes on"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, text.value), one.text));
+  });
+
+  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), written, expected), look: () => look(), write: (chosen) => write(chosen) };
+}

@@ -1,0 +1,1 @@
+from chromium import browser, visit  # noqa: F401 fixtures

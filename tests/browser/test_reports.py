@@ -1,0 +1,196 @@
+"""Reports in a browser: by a double click, offline, every view by what a person does."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chromium import Visit, opened
+
+from seqtool.cli import main as cli
+from seqtool.metrics.bootstrap import Estimate
+from seqtool.runtime.files import config_directory
+from seqtool.view import html, report
+from seqtool.view.packing import Details, fractions
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    "‮עברית",
+    "emoji 🐈",
+    "plain words here",
+]
+PICTURE = "data:image/gif;base64,R0lGODdhAQABAIAAAP///////ywAAAAAAQABAAACAkQBADs="
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every kind of section; 120 sentences, some of them hostile."""
+    details, count = Details(), 120
+    texts = [HOSTILE[i % len(HOSTILE)] + f" {i}" for i in range(count)]
+    generator = np.random.default_rng(0)
+    for text in texts:
+        words = text.split()
+        weights = generator.dirichlet(np.ones(3), len(words))
+        predicted = [
+            {
+                "token": f"▁{word}",
+                "probability": 0.004 if i else 0.9,
+                "entropy": 1.5,
+                "likeliest": [["▁other", 0.6], [f"▁{word}", 0.3]],
+            }
+            for i, word in enumerate(words)
+        ]
+        details.add(source=["one", "two", "<end>"], target=words, weights=weights, predicted=predicted)
+    scores = [{"label": "BLEU", "digits": 2}]
+    values = [[[float(i) for i in range(count)]], [[float(count - i) for i in range(count)]]]
+    card = {"name": "a.png", "picture": PICTURE, "references": ["a dog"], "values": [[0.5], [0.25]]}
+    looks = {
+        "words": ["a", "dog"],
+        "text": "a dog",
+        "grid": [2, 2],
+        "weights": fractions(np.array([[1, 0, 0, 0], [0, 0, 0, 1]])),
+    }
+    plain = {"words": ["a", "cat"], "text": "a cat"}
+    cards = [
+        {**card, "captions": [{**looks, "chosen": [0, 3]}, plain]},
+        {**card, "name": "b.png", "captions": [plain, looks]},
+    ]
+    losses = {"a": ([1, 10, 20], [3.0, 2.0, 1.5]), "b": ([1], [2.0])}
+    steps = [{"step": 5, "samples": [{"source": "x", "hypothesis": "y"}]}]
+    sentences = {
+        **{"kind": "sentences", "title": "Sentences", "systems": ["first", "second"], "scores": scores},
+        **{"sources": texts, "references": [[text] for text in texts], "values": values},
+        "hypotheses": [texts, [text[::-1] for text in texts]],
+        "flags": [["empty"] if i % 10 == 0 else [] for i in range(count)],
+        "details": details.described(),
+    }
+    shown = {"pictures": cards, "orders": {"best twelve": [0], "all": [0, 1]}, "systems": ["soft", "hard"]}
+    sections = [
+        report.facts("Facts", {"name": HOSTILE[0]}),
+        report.table("Scores", ("score", "value"), [("BLEU", "37.1")], note="A note."),
+        report.curves("Curves", [report.panel("loss", "updates", "nats", losses, log=False)]),
+        report.intervals("Lengths", "words", "BLEU", ["≤8", "9+"], {"a": [None, Estimate(30.0, 29.0, 31.0)]}),
+        report.samples("Samples", [*steps, {"step": 9, "samples": [{"source": "x", "hypothesis": "z"}]}]),
+        sentences,
+        {"kind": "pictures", "title": "Pictures", "scores": [{"label": "cider_d", "digits": 3}], **shown},
+    ]
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    html.write(file, report.page("A report", "of a test", sections), details.chunks())
+    return file
+
+
+@pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
+def test_it_is_accessible_and_reflows(visit: Visit, evaluation: Path) -> None:
+    page = opened(visit, evaluation)
+    page.get_by_role("button", name="Open").first.click()
+    page.get_by_text("Values").first.click()
+    visit.accessible()
+    visit.reflows()
+
+
+def test_strings_stand_there_as_they_are(visit: Visit, evaluation: Path) -> None:
+    page = opened(visit, evaluation)
+    assert page.title() == "A report"
+    assert page.locator("img").count() == 0
+    assert page.get_by_text(HOSTILE[0], exact=True).count() == 1
+    assert page.locator(".rows tbody tr:not(.inside)").count() == 50
+
+
+def test_values_of_curves_are_read_by_keys_and_pointer(visit: Visit, evaluation: Path) -> None:
+    page = opened(visit, evaluation)
+    chart = page.locator("svg.chart").first
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    reading = page.locator(".plot .reading").first
+    assert reading.text_content() == "updates 1: a 3.000, b 2.000"
+    page.keyboard.press("End")
+    assert reading.text_content() == "updates 20: a 1.500"
+    chart.hover(position={"x": 70, "y": 50})
+    assert "updates 1:" in reading.text_content()
+
+
+def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> None:
+    page = opened(visit, evaluation)
+    rows = page.locator(".rows tbody tr:not(.inside)")
+    first = rows.first.locator("td").nth(1)
+    page.get_by_role("button", name="BLEU", exact=True).click()
+    assert first.text_content() == "120" and page.locator("th[aria-sort=descending]").count() == 1
+    page.get_by_role("button", name="BLEU", exact=True).click()
+    assert first.text_content() == "1"
+    page.get_by_role("button", name="Next").click()
+    assert first.text_content() == "51" and page.get_by_text("51–100 of 120").count() == 1
+    page.get_by_label("Filter sentences").fill("plain 114")
+    assert rows.count() == 1 and first.text_content() == "115"
+    page.get_by_label("Filter sentences").fill("")
+    page.get_by_label("Only those that are").select_option("empty")
+    assert rows.count() == 12
+    opener = rows.first.get_by_role("button", name="Open")
+    opener.focus()
+    page.keyboard.press("Enter")
+    inside = page.locator("tr.inside:not([hidden])")
+    assert inside.locator(".link").count() > 0
+    token = inside.locator(".tokens button").nth(1)
+    token.click()
+    assert (
+        "0.40 %" in inside.locator(".expected").text_content() and "other" in inside.locator(".expected").text_content()
+    )
+    page.keyboard.press("ArrowLeft")
+    assert "90 %" in inside.locator(".expected").text_content()
+    inside.locator("svg.links").focus()
+    page.keyboard.press("ArrowRight")
+    assert "←" in inside.locator(".alignment .reading").text_content()
+    inside.get_by_role("button", name="Heat map").click()
+    inside.locator("svg.heat").focus()
+    page.keyboard.press("ArrowDown")
+    assert re.fullmatch(r"\S+ ← \S+: 0\.\d{3}", inside.locator(".alignment .reading").text_content())
+    assert inside.locator("mark").count() > 0
+
+
+def test_samples_by_step(visit: Visit, evaluation: Path) -> None:
+    page = opened(visit, evaluation)
+    assert page.locator(".samples dd").nth(1).text_content() == "z"
+    page.get_by_label("Step").focus()
+    page.keyboard.press("ArrowLeft")
+    assert (
+        page.locator(".samples dd").nth(1).text_content() == "y"
+        and "after 5 steps" in page.locator(".samples").text_content()
+    )
+
+
+def test_pictures_word_by_word(visit: Visit, evaluation: Path) -> None:
+    """Under the pointer and by keys; one word singled out; soft beside hard; captions without attention too."""
+    page = opened(visit, evaluation)
+    card = page.locator(".card").first
+    assert page.locator(".card").count() == 1 and card.locator(".looking").count() == 2
+    card.get_by_role("button", name="a", exact=True).first.focus()
+    page.keyboard.press("ArrowRight")
+    dark = card.locator(".veil rect").nth(0).get_attribute("fill-opacity")
+    light = card.locator(".veil rect").nth(3).get_attribute("fill-opacity")
+    assert (dark, light) == ("0.820", "0.000")
+    assert card.locator("rect.frame").first.get_attribute("visibility") == "visible"
+    page.get_by_role("button", name="all", exact=True).click()
+    assert page.locator(".card").count() == 2
+    page.get_by_label("Single out a word").fill("cat")
+    assert page.locator(".card").count() == 2 and page.locator(".token.on").first.text_content() == "cat"
+
+
+def test_a_run_and_its_report(visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: list[Any] = ["data.train=60", "data.valid=5", "data.test=5", "data.vocabulary.size=100", "train.steps=2"]
+    sizes = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+    more = [
+        "data.processes=1",
+        "device=cpu",
+        "threads=1",
+        "train.minutes=null",
+        "train.show=1",
+        "train.log_every=1",
+        "run=a",
+    ]
+    assert cli.run(["train", *small, *sizes, *more], config_directory()) == 0
+    assert cli.run(["report", "runs/a"], config_directory()) == 0
+    page = opened(visit, Path("runs/a/report.html"))
+    assert page.get_by_role("heading", name="Learning curves").count() == 1 and page.locator("svg.chart").count() >= 3
+    visit.accessible()

@@ -1,0 +1,33 @@
+"""Thousands of mutated requests to a demo: one clear answer each, no traceback, bounded memory.
+
+python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/first
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_demo import Server, mutated
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", required=True, help="of a translation model")
+    arguments = parser.parse_args()
+    server = Server(Path.cwd(), f"checkpoint={arguments.checkpoint}").ready()
+    before = server.memory()
+    statuses = Counter(answer.status for answer in mutated(server, arguments.count, seed=arguments.seed))
+    grown = server.memory() - before
+    printed = server.end()
+    print(f"{dict(sorted(statuses.items()))}, memory {grown:+.0f} MB")
+    if "Traceback" in printed or grown > 300:
+        sys.exit(f"The server failed:\n{printed[-3000:]}")
+
+
+if __name__ == "__main__":
+    main()

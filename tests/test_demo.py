@@ -1,0 +1,529 @@
+"""The demo's server: its answers are the commands', and nothing that strangers send harms it."""
+
+import http.client
+import io
+import json
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from PIL import Image
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.decoding.pointers import Lattice
+from seqtool.decoding.ranking import length_penalty
+from seqtool.demo import scenes, search_tree
+from seqtool.errors import InputError
+from seqtool.predict.translator import Translator
+from seqtool.runtime.files import config_directory
+
+WORDS = ("I", "have", "a", "big", "cat", "but", "the", "old", "dog", "sees", "red", "house", ".")
+COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null"]
+STRANGE = [
+    *("", " ", "I have a big cat.", "<img src=x onerror=alert(1)>", "</script>", "عندي قطة كبيرة", "🐈 🏠", "a\tb"),
+    *("I see the dog. " * 340, "\u202eabc", "ab" * 2500, "e\u0301", "NUL \x00 here", "x" * 5000),
+]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class Server:
+    """`seqtool demo` in a process of its own."""
+
+    def __init__(self, place: Path, *settings: str) -> None:
+        command = [sys.executable, "-m", "seqtool", "demo", "device=cpu", "threads=1", "port=0", *settings]
+        self.errors = (place / "errors.txt").open("w+")
+        self.process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        found = re.match(r"Open http://(\S+):(\d+)/(?:\?token=(\S+))?", self.line)
+        assert found, self.line
+        self.port, self.token = int(found[2]), found[3]
+
+    def ready(self) -> "Server":
+        for _ in range(600):
+            if self.call("GET", "/api/model").json["state"] == "ready":
+                return self
+            time.sleep(0.1)
+        raise TimeoutError
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        try:
+            connection.request(method, path, content, headers or {})
+            found = connection.getresponse()
+            return Answer(found.status, found.read(), {name.lower(): value for name, value in found.getheaders()})
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any) -> Answer:
+        return self.call("POST", path, body, {"content-type": "application/json"})
+
+    def memory(self) -> float:
+        """Megabytes that the process has now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def end(self) -> str:
+        """Ctrl-C; gives what was printed to standard error."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(20)
+        self.errors.seek(0)
+        printed = self.errors.read()
+        self.errors.close()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return printed
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with two translators, a captioner of built-in pictures and a language model."""
+    place = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        data = ["data.train=300", "data.valid=5", "data.test=5", "data.vocabulary.size=200"]
+        sizes = [f"model.{one}=12" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        assert run("train", *COMMON, *data, *sizes, "train.steps=60", "optim.lr=0.02", "run=attend") == 0
+        fixed = ["model=sutskever", "model.embedding=8", "model.hidden=8", "model.layers=1", "train.steps=2"]
+        assert run("train", *COMMON, *data, *fixed, "run=fixed") == 0
+        small = ["data=scenes", "data.train=20", "data.valid=4", "data.test=4", "data.vocabulary.minimum_count=1"]
+        captions = ["model=show_attend_tell", "model.embedding=8", "model.hidden=8", "model.alignment=8"]
+        assert run("train", *COMMON, *small, *captions, "train.steps=2", "validation.max_length=5", "run=scenes") == 0
+        Path("text.txt").write_text("the cat sees the dog\n" * 50)
+        text = ["data=text", "data.train=text.txt", "model=language_model", "model.embedding=8", "model.hidden=8"]
+        assert run("train", *COMMON, *text, "train.steps=2", "run=text") == 0
+        yield place
+
+
+@pytest.fixture(scope="module")
+def server(place: Path) -> Iterator[Server]:
+    server = Server(place, "checkpoint=runs/attend,runs/fixed").ready()
+    yield server
+    printed = server.end()
+    assert "Traceback" not in printed and server.process.returncode == 0
+
+
+def test_answers_are_those_of_the_command(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """And of Python, field by field, whatever the text."""
+    generator = random.Random(0)
+    lines = [*STRANGE, *(" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(60))]
+    lines = [line.replace("\n", " ") for line in lines]
+    request = {"sentences": lines, "weights": True, "likeliest": 3, "settings": {"n_best": 2, "beam": 3}}
+    answer = server.post("/api/translate", request)
+    assert answer.status == 200
+    (place / "input.txt").write_text("".join(f"{line}\n" for line in lines))
+    command = ["translate", "checkpoint=runs/attend", "input=input.txt", "format=jsonl", "weights=true", "likeliest=3"]
+    assert run(*command, "n_best=2", "beam=3", "device=cpu", "threads=1") == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert answer.json["translations"] == printed
+    translator = seqtool.load("runs/attend", device="cpu", n_best=2, beam=3)
+    assert isinstance(translator, Translator)
+    for found, expected in zip(answer.json["translations"], translator.hypotheses(lines, attention=True), strict=True):
+        assert [one["text"] for one in found["translations"]] == [one.text for one in expected]
+
+
+def test_a_prefix_is_the_commands(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "one.txt").write_text("I have a big cat.\n")
+    (place / "begins.txt").write_text("La casa\n")
+    assert run("translate", "checkpoint=runs/attend", "input=one.txt", "prefix=begins.txt", "device=cpu") == 0
+    request = {"sentences": ["I have a big cat."], "prefixes": ["La casa"]}
+    found = server.post("/api/translate", request).json["translations"][0]["translations"][0]
+    assert found["text"] + "\n" == capsys.readouterr().out and found["text"].startswith("La casa")
+
+
+def test_given_pairs_are_scored_as_by_the_command(
+    place: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = {"sources": ["I have a cat.", "The house."], "references": ["Tengo un gato.", ""]}
+    for name, lines in pairs.items():
+        (place / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    files = ["sources=sources.txt", "references=references.txt", "format=jsonl", "likeliest=2", "device=cpu"]
+    assert run("score", "checkpoint=runs/fixed", *files) == 0
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert server.post("/api/score", {**pairs, "likeliest": 2, "model": 1}).json["scores"] == expected
+
+
+def test_the_tree_agrees_with_the_search(place: Path) -> None:
+    """On 100 sentences: its leaves are the n-best list, with their scores, and log-probabilities add up."""
+    translator = seqtool.load("runs/attend", device="cpu", beam=4, n_best=4, max_length=15)
+    assert isinstance(translator, Translator)
+    known, penalty = translator.target_vocabulary, length_penalty("average", 0.6)
+    generator = random.Random(1)
+    for _ in range(100):
+        sentence = " ".join(generator.choices(WORDS, k=generator.randint(1, 8)))
+        lattice = Lattice()
+        (n_best,) = translator.hypotheses([sentence], trace=lattice)
+        steps = search_tree.tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
+        leaves = {one["rank"]: (t, one) for t, step in enumerate(steps) for one in step if "rank" in one}
+        assert sorted(leaves) == list(range(len(n_best)))
+        for rank, one in enumerate(n_best):
+            t, leaf = leaves[rank]
+            assert leaf["score"] == pytest.approx(one.score, abs=1e-5)
+            assert leaf["log_probability"] == pytest.approx(one.log_probability, abs=1e-5)
+            way = []
+            while True:
+                way.append(leaf["token"])
+                if leaf["parent"] < 0:
+                    break
+                before = steps[t - 1][leaf["parent"]]
+                assert before["log_probability"] >= leaf["log_probability"] and before["fate"] == "kept"
+                t, leaf = t - 1, before
+            assert [token for token in reversed(way) if token != "<end>"] == one.pieces
+
+
+def test_why_not_mine(server: Server) -> None:
+    """The best translation stays in the beam; another one leaves it where something likelier was kept."""
+    sentence = "I have a big cat."
+    best = server.post("/api/translate", {"sentences": [sentence]}).json["translations"][0]["translations"][0]
+    own = server.post("/api/why", {"source": sentence, "translation": best["text"]}).json
+    if own["translation"]["tokens"][:-1] == best["tokens"]:
+        assert own["left"] is None and own["translation"]["score"] == pytest.approx(best["score"], abs=1e-4)
+    other = server.post("/api/why", {"source": sentence, "translation": "hombre hombre hombre hombre"}).json
+    left = other["left"]
+    assert left["beaten_by"] and left["step"] < len(other["translation"]["tokens"])
+    assert other["translation"]["log_probability"] < other["best"]["log_probability"]
+    total = sum(other["translation"]["log_probabilities"][: left["step"] + 1])
+    assert all(one["log_probability"] >= total - 1e-4 for one in left["beaten_by"])
+
+
+def test_pictures(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Uploaded ones are described as by the command, and built-in ones as they are edited."""
+    server = Server(place, "checkpoint=runs/scenes").ready()
+    try:
+        file = sorted(Path("data/scenes/test").iterdir())[0]
+        fields = {"weights": True, "settings": {"hard_attention": "argmax"}}
+        answer = server.call("POST", "/api/caption", *form([("a/../b\\c.png", file.read_bytes())], fields))
+        assert run("caption", "checkpoint=runs/scenes", f"images={file}", "format=jsonl", "weights=true",
+                   "hard_attention=argmax", "device=cpu") == 0  # fmt: skip
+        expected = json.loads(capsys.readouterr().out)
+        assert answer.json["captions"] == [{**expected, "image": "c.png"}]
+        offered = server.call("GET", "/api/scenes").json
+        scene = offered["scenes"][0]
+        found = server.post("/api/caption", {"scene": scene, "picture": True, "prefix": "a"})
+        assert found.json["pictures"][0].startswith("data:image/png;base64,")
+        assert found.json["captions"][0]["captions"][0]["text"].startswith("a")
+        for content, reason in BAD_PICTURES.items():
+            refused = server.call("POST", "/api/caption", *form([("x.png", content)], {}))
+            assert refused.status == 400 and reason in refused.text and "Traceback" not in refused.text
+        before = server.memory()
+        many = server.call("POST", "/api/caption", *form([(f"{i}.png", file.read_bytes()) for i in range(9)], {}))
+        assert many.status == 400 and server.memory() < before + 300
+        for bad, reason in BAD_SCENES:
+            refused = server.post("/api/caption", {"scene": bad})
+            assert refused.status == 400 and reason in refused.text
+    finally:
+        assert "Traceback" not in server.end()
+
+
+def form(files: list[tuple[str, bytes]], fields: Any) -> tuple[bytes, dict[str, str]]:
+    """A form with files named `images`, and the fields."""
+    parts = [b'--xx\r\nContent-Disposition: form-data; name="request"\r\n\r\n' + json.dumps(fields).encode()]
+    for name, content in files:
+        head = f'--xx\r\nContent-Disposition: form-data; name="images"; filename="{name}"\r\n\r\n'.encode()
+        parts.append(head + content)
+    return b"\r\n".join([*parts, b"--xx--\r\n"]), {"content-type": "multipart/form-data; boundary=xx"}
+
+
+def png(width: int, height: int) -> bytes:
+    """A picture that claims to be this large."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
+    )
+
+
+def gif() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "GIF")
+    return buffer.getvalue()
+
+
+BAD_PICTURES = {
+    png(60_000, 60_000): "million pixels",
+    b"%!PS-Adobe-3.0 EPSF-3.0\n": "is no image of a known format",
+    b"": "is empty",
+    gif()[:20]: "x.png",
+}
+ITEM = {"shape": "circle", "colour": "red", "turned": 0, "box": [0, 0, 9, 9]}
+BAD_SCENES = [
+    ({"items": [ITEM] * 13}, "at most 12 objects"),
+    ({"items": [{**ITEM, "shape": "dog"}]}, "Unknown shape"),
+    ({"items": [{**ITEM, "box": [0, 0, 0, 5]}]}, "within the picture"),
+    ({"items": [{**ITEM, "box": [0, 0, 5, 1e9]}]}, "four whole numbers"),
+    ({"items": [{**ITEM, "more": 1}]}, "nothing else"),
+    ({"items": [], "clutter": -1}, "whole number"),
+    ({"file": "/etc/passwd"}, "'scene' must have 'items'"),
+    (["x"], "must be an object"),
+]
+
+
+def test_scenes_are_drawn_as_they_were_invented() -> None:
+    for scene in scenes.offered()["scenes"]:
+        assert scenes.drawn(scene).size == (64, 64)
+    with pytest.raises(InputError, match="Unknown colour"):
+        scenes.drawn({"items": [{**ITEM, "colour": "pink"}]})
+
+
+def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next symbols as one types, and text as the command writes it."""
+    server = Server(place, "checkpoint=runs/text").ready()
+    try:
+        found = server.post("/api/next", {"text": "the c", "likeliest": 3}).json
+        assert [one["token"] for one in found["predicted"]] == ["t", "h", "e", "▁", "c"]
+        assert len(found["likeliest"]) == 3 and found["likeliest"][0][1] >= found["likeliest"][1][1] > 0
+        following = server.post("/api/next", {"text": f"the c{found['likeliest'][0][0].replace('▁', ' ')}"}).json
+        assert following["predicted"][-1]["probability"] == pytest.approx(found["likeliest"][0][1], rel=1e-4)
+        written = server.post("/api/generate", {"prompts": ["the"], "settings": {"max_length": 9}}).json["texts"]
+        command = ["generate", "checkpoint=runs/text", "prompt=the", "max_length=9", "format=jsonl", "device=cpu"]
+        assert run(*command) == 0
+        assert written == [json.loads(capsys.readouterr().out)]
+        assert server.post("/api/translate", {"sentences": ["a"]}).status == 400
+    finally:
+        assert "Traceback" not in server.end()
+
+
+def test_the_page_comes_before_the_model(place: Path) -> None:
+    """It says that the model is being loaded; a checkpoint that cannot be loaded is said, and ends with 2."""
+    server = Server(place, "checkpoint=runs/attend")
+    page = server.call("GET", "/")
+    assert page.status == 200 and b'<script type="module" src="/web/demo.js">' in page.body
+    assert server.call("GET", "/api/model").json["state"] in ("loading", "ready")
+    for name in re.findall(r'"\./(\w+\.js)"', server.call("GET", "/web/demo.js").text):
+        assert server.call("GET", f"/web/{name}").headers["content-type"].startswith("text/javascript")
+    start = time.monotonic()
+    assert server.end() == "" and time.monotonic() - start < 5 and server.process.returncode == 0
+
+
+HOST = {"host": "evil.example"}
+CLOSED = b'{"sentences":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+FORM = {"content-type": "multipart/form-data; boundary=xx"}
+ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
+    "another host": ("GET", "/", None, HOST, 421),
+    "another host, with a port": ("POST", "/api/translate", {"sentences": ["a"]}, {"host": "evil.example:8000"}, 421),
+    "localhost, by a tunnel": ("GET", "/api/model", None, {"host": "localhost:9999"}, 200),
+    "a page of another origin": (
+        "POST", "/api/translate", {"sentences": ["a"]}, {"origin": "https://evil.example"}, 403
+    ),
+    "an origin that is null": ("POST", "/api/translate", {"sentences": ["a"]}, {"origin": "null"}, 403),
+    "another site, as the browser says": (
+        "POST", "/api/translate", {"sentences": ["a"]}, {"sec-fetch-site": "cross-site"}, 403
+    ),
+    "paths": ("GET", "/web/../../../etc/passwd", None, {}, 404),
+    "escaped paths": ("GET", "/web/..%2f..%2fetc%2fpasswd", None, {}, 404),
+    "no such page": ("GET", "/nowhere", None, {}, 404),
+    "another method": ("PUT", "/api/translate", None, {}, 405),
+    "deep JSON": ("POST", "/api/translate", b"[" * 10_000, {}, 400),
+    "deep JSON that closes": ("POST", "/api/translate", CLOSED, {}, 400),
+    "a number of thousands of digits": ("POST", "/api/translate", b'{"model": ' + b"9" * 50_000 + b"}", {}, 400),
+    "no JSON": ("POST", "/api/translate", b"\xff\xfe", {}, 400),
+    "no object": ("POST", "/api/translate", [], {}, 400),
+    "nothing": ("POST", "/api/translate", b"", {}, 400),
+    "unknown fields": ("POST", "/api/translate", {"sentences": ["a"], "file": "/etc/passwd"}, {}, 400),
+    "unknown settings": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"device": "cuda"}}, {}, 400),
+    "a huge beam": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": 10**6}}, {}, 400),
+    "a beam of another type": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": "x"}}, {}, 400),
+    "too many sentences": ("POST", "/api/translate", {"sentences": ["a"] * 1001}, {}, 400),
+    "a long sentence": ("POST", "/api/translate", {"sentences": ["a" * 20_001]}, {}, 400),
+    "a lone surrogate": ("POST", "/api/translate", b'{"sentences": ["\\ud800"]}', {}, 400),
+    "too few prefixes": ("POST", "/api/translate", {"sentences": ["a", "b"], "prefixes": ["x"]}, {}, 400),
+    "a prefix without end": ("POST", "/api/translate", {"sentences": ["a"], "prefixes": ["x " * 5000]}, {}, 400),
+    "another model": ("POST", "/api/translate", {"sentences": ["a"], "model": 2}, {}, 400),
+    "two trees": ("POST", "/api/translate", {"sentences": ["a", "b"], "tree": True}, {}, 400),
+    "a tree of samples": (
+        "POST", "/api/translate", {"sentences": ["a"], "tree": True, "settings": {"sample": True}}, {}, 400
+    ),
+    "captions of a translator": ("POST", "/api/caption", {"scene": {"items": []}}, {}, 400),
+    "a form without an end": ("POST", "/api/caption", b"--xx\r\n", FORM, 400),
+    "a form without a boundary": ("POST", "/api/caption", b"x", {"content-type": "multipart/form-data"}, 400),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks(server: Server, attack: str) -> None:
+    """One clear answer each, without a traceback."""
+    method, path, body, headers, status = ATTACKS[attack]
+    answer = server.call(method, path, body, headers)
+    assert answer.status == status, answer.text
+    assert "Traceback" not in answer.text and "access-control-allow-origin" not in answer.headers
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    if status != 200:
+        assert answer.text.count("\n") == 1 and len(answer.text) < 400
+
+
+def test_an_upload_without_end_is_cut_off(server: Server) -> None:
+    """By its length if that is given, and by its bytes otherwise; memory stays."""
+    before = server.memory()
+    declared = server.call("POST", "/api/caption", b"x" * 100, {"content-length": str(200 << 20)})
+    assert declared.status == 413
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
+        head = "POST /api/caption HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+        stream.sendall((head + "Content-Type: multipart/form-data; boundary=xx\r\n\r\n").encode())
+        part = b'--xx\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+        sent = 0
+        with pytest.raises(OSError):
+            stream.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+            while sent < 200 << 20:
+                stream.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
+                sent += 1 << 20
+        assert sent < 100 << 20
+    assert server.memory() < before + 300
+    assert server.call("GET", "/api/model").status == 200
+
+
+def test_a_token_where_others_can_come_in(place: Path) -> None:
+    server = Server(place, "checkpoint=runs/attend", "host=0.0.0.0")
+    try:
+        token, body = server.token, {"sentences": ["a"]}
+        assert token and len(token) >= 20
+        for path in ("/", "/api/model", "/web/demo.js", "/?token=wrong", f"/?token={token[:-1]}"):
+            answer = server.call("GET", path)
+            assert answer.status == 401 and "A token is needed" in answer.text
+        assert server.call("POST", "/api/translate", body).status == 401
+        page = server.call("GET", f"/?token={token}")
+        cookie = page.headers["set-cookie"]
+        assert page.status == 200 and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert server.call("GET", "/api/model", None, {"cookie": cookie.partition(";")[0]}).status == 200
+        assert server.call("GET", "/api/model", None, {"authorization": f"Bearer {token}"}).status == 200
+    finally:
+        server.end()
+
+
+def test_mutated_requests(server: Server) -> None:
+    """Three hundred, each with one clear answer; the server works as before."""
+    before = server.memory()
+    statuses = [answer.status for answer in mutated(server, 300, seed=0)]
+    assert set(statuses) <= {200, 400, 401, 403, 404, 405, 408, 411, 413, 421} and 400 in statuses
+    assert server.memory() < before + 300
+    assert server.post("/api/translate", {"sentences": ["I have a cat."]}).status == 200
+
+
+def mutated(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
+    """Answers to requests of which some bytes were changed, left out, repeated or swapped."""
+    generator = random.Random(seed)
+    whole = {
+        "/api/translate": {"sentences": ["I have a cat."], "prefixes": [""], "tree": True, "settings": {"beam": 2}},
+        "/api/score": {"sources": ["a"], "references": ["b"], "likeliest": 2, "weights": True, "model": 1},
+        "/api/why": {"source": "a", "translation": "b"},
+        "/api/next": {"text": "a"},
+        "/api/generate": {"prompts": ["a"], "settings": {"max_length": 3}},
+        "/api/caption": {"scene": {"items": [ITEM], "clutter": 1}},
+    }
+    for _ in range(count):
+        path = generator.choice(list(whole))
+        content = bytearray(json.dumps(whole[path]).encode())
+        for _ in range(generator.randint(1, 4)):
+            place = generator.randrange(len(content)) if content else 0
+            kind = generator.randrange(4)
+            if kind == 0 and content:
+                content[place] = generator.randrange(256)
+            elif kind == 1:
+                del content[place : place + generator.randint(1, 20)]
+            elif kind == 2:
+                content[place:place] = content[place : place + 20] * generator.randint(1, 50)
+            else:
+                content[place:place] = generator.choice(
+                    [b"null", b"1e999", b"-1", b'"', b"[", b"{}", b"\\u0000", b"NaN"]
+                )
+        answer = server.call("POST", path, bytes(content))
+        assert "Traceback" not in answer.text and answer.status != 500, (path, bytes(content), answer.text)
+        yield answer
+
+
+def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
+    """Some send a byte a second, some hang, some leave in the middle; the others are answered, and rightly."""
+    stop, body = threading.Event(), json.dumps({"sentences": ["I have a big cat."] * 50}).encode()
+    head = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    def slow() -> None:
+        with socket.create_connection(("127.0.0.1", server.port)) as stream:
+            for byte in head + body:
+                if stop.wait(0.2):
+                    return
+                stream.sendall(bytes([byte]))
+
+    threads = [threading.Thread(target=slow, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as stream:
+            stream.sendall(head + body[:-1])
+        with socket.create_connection(("127.0.0.1", server.port)) as stream:
+            stream.sendall(head + body)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: server.call("POST", "/api/translate", body), range(16)))
+    stop.set()
+    assert {answer.status for answer in answers} == {200} and len({answer.body for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("checkpoint=runs/none", "There is no run or checkpoint at runs/none."),
+        ("checkpoint=runs/attend port=70000", "port must be from 0 to 65,535, not 70000."),
+        ("checkpoint=runs/attend,runs/text", "are for different tasks: show them one at a time."),
+        ("checkpoint=runs/attend host=192.0.2.7", "host=192.0.2.7 port=8000 cannot be listened on"),
+        ("checkpoint=runs/attend beam=3", "'beam' is not a setting of demo"),
+        ("", "demo needs checkpoint=…"),
+    ],
+)
+def test_what_is_not_served(place: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", *settings.split()) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run("demo", "checkpoint=runs/attend", f"port={port}") == 2
+    assert f"port={port} cannot be listened on (address already in use)" in capsys.readouterr().err
+
+
+def test_without_its_packages_it_says_what_to_install(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run("demo", "checkpoint=runs/attend") == 2
+    assert "pip install 'seqtool[demo]'" in capsys.readouterr().err
