@@ -1,5 +1,7 @@
 """The demo's server: its answers are the commands', and nothing that strangers send harms it."""
 
+import asyncio
+import contextlib
 import http.client
 import io
 import json
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import uvicorn
 from PIL import Image
 
 import seqtool
 from seqtool.cli import main as cli
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
-from seqtool.demo import scenes, search_tree
+from seqtool.demo import connections, scenes, search_tree
+from seqtool.demo.engine import WAITING, BusyError, Engine
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
@@ -318,6 +322,10 @@ def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert run(*command) == 0
         assert written == [json.loads(capsys.readouterr().out)]
         assert server.post("/api/translate", {"sentences": ["a"]}).status == 400
+        for settings in ({"stop": ["a" * 101]}, {"stop": ["a"] * 11}, {"n": 20, "max_length": 500, "seed": -1}):
+            assert server.post("/api/generate", {"prompts": ["the"], "settings": settings}).status == 400
+        assert server.post("/api/generate", {"prompts": ["the"] * 200, "settings": {"max_length": 500}}).status == 400
+        assert server.post("/api/next", {"text": "the " * 500}).status == 400
     finally:
         assert "Traceback" not in server.end()
 
@@ -361,6 +369,19 @@ ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
     "unknown fields": ("POST", "/api/translate", {"sentences": ["a"], "file": "/etc/passwd"}, {}, 400),
     "unknown settings": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"device": "cuda"}}, {}, 400),
     "a huge beam": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": 10**6}}, {}, 400),
+    "a beam as text": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": "51"}}, {}, 400),
+    "much work": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "settings": {"beam": 11}}, {}, 400),
+    "much to show": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "likeliest": 50}, {}, 400),
+    "long pairs": ("POST", "/api/score", {"sources": ["a b " * 4000], "references": ["a b " * 4000]}, {}, 400),
+    "a long own translation": ("POST", "/api/why", {"source": "a", "translation": "a b " * 4000}, {}, 400),
+    "nothing to translate": ("POST", "/api/why", {"source": " ", "translation": "a"}, {}, 400),
+    "a tree by coverage": (
+        "POST",
+        "/api/translate",
+        {"sentences": ["a"], "tree": True, "settings": {"coverage_penalty": 0.2}},
+        {},
+        400,
+    ),
     "a beam of another type": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": "x"}}, {}, 400),
     "too many sentences": ("POST", "/api/translate", {"sentences": ["a"] * 1001}, {}, 400),
     "a long sentence": ("POST", "/api/translate", {"sentences": ["a" * 20_001]}, {}, 400),
@@ -418,7 +439,7 @@ def test_a_token_where_others_can_come_in(place: Path) -> None:
         assert token and len(token) >= 20
         for path in ("/", "/api/model", "/web/demo.js", "/?token=wrong", f"/?token={token[:-1]}"):
             answer = server.call("GET", path)
-            assert answer.status == 401 and "A token is needed" in answer.text
+            assert answer.status == 401 and "A token is required" in answer.text
         assert server.call("POST", "/api/translate", body).status == 401
         page = server.call("GET", f"/?token={token}")
         cookie = page.headers["set-cookie"]
@@ -501,8 +522,9 @@ def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
     [
         ("checkpoint=runs/none", "There is no run or checkpoint at runs/none."),
         ("checkpoint=runs/attend port=70000", "port must be from 0 to 65,535, not 70000."),
+        ("checkpoint=runs/attend token=short", "token= must have at least 16 letters, digits, - and _"),
         ("checkpoint=runs/attend,runs/text", "are for different tasks: show them one at a time."),
-        ("checkpoint=runs/attend host=192.0.2.7", "host=192.0.2.7 port=8000 cannot be listened on"),
+        ("checkpoint=runs/attend host=192.0.2.7", "Cannot listen on host=192.0.2.7 port=8000"),
         ("checkpoint=runs/attend beam=3", "'beam' is not a setting of demo"),
         ("", "demo needs checkpoint=…"),
     ],
@@ -518,7 +540,80 @@ def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -
         taken.listen()
         port = taken.getsockname()[1]
         assert run("demo", "checkpoint=runs/attend", f"port={port}") == 2
-    assert f"port={port} cannot be listened on (address already in use)" in capsys.readouterr().err
+    assert f"port={port} (address already in use)" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_loaded_is_said() -> None:
+    """Whatever the reason; requests are refused with it instead of waiting."""
+
+    def load() -> list[Any]:
+        raise RuntimeError("no memory is left")
+
+    async def asked() -> None:
+        engine = Engine(load, lambda _: [])
+        engine.start()
+        with pytest.raises(InputError, match="no memory is left"):
+            await engine.ask(lambda models: models)
+        assert (engine.state, engine.problem) == ("failed", "no memory is left")
+        engine.stop()
+
+    asyncio.run(asked())
+
+
+def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
+    held, done = threading.Event(), []
+
+    async def asked() -> None:
+        engine = Engine(lambda: [1], lambda _: [])
+        engine.start()
+        first = asyncio.ensure_future(engine.ask(lambda _: held.wait(10)))
+        await asyncio.sleep(0.2)
+        waiting = [asyncio.ensure_future(engine.ask(lambda _, i=i: done.append(i))) for i in range(WAITING)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(BusyError):
+            await engine.ask(lambda models: models)
+        waiting[0].cancel()
+        await asyncio.sleep(0.1)
+        waiting.append(asyncio.ensure_future(engine.ask(lambda _: done.append(WAITING))))
+        await asyncio.sleep(0.1)
+        held.set()
+        await asyncio.gather(first, *waiting[1:])
+        assert done == list(range(1, WAITING + 1))
+        engine.stop()
+
+    asyncio.run(asked())
+
+
+def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that sends nothing, and one that sends its head too slowly; one that is being answered stays."""
+    monkeypatch.setattr(connections, "SECONDS", 0.5)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(1.5)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        config = uvicorn.Config(app, http=connections.TimedProtocol, log_config=None, lifespan="off", ws="none")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            with contextlib.ExitStack() as stack:
+                silent, slow, good = (
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(3)
+                )
+                slow.sendall(b"GET / HTTP/1.1\r\nHo")
+                good.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert silent.recv(100) == b"" and slow.recv(100) == b""
+                assert good.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        finally:
+            server.should_exit = True
+            thread.join(10)
 
 
 def test_without_its_packages_it_says_what_to_install(

@@ -158,7 +158,10 @@ def test_flags() -> None:
 def test_f1_of_words_by_their_count() -> None:
     """By hand: of the words that stand three times, one of two is found, and one is written besides."""
     counts = {"dog": 3, "cat": 3, "the": 1000}
-    found = {one.label: one for one in f1_by_count(["The dog. the", "the rat"], ["the cat, a dog", "the cat"], counts)}
+    found = {
+        one.label: one
+        for one in f1_by_count(["The dog. the", "the rat"], [["no", "the cat, a dog"], ["the cat"]], counts)
+    }
     assert list(found) == labels() and found["2–4"].words == 3
     assert found["2–4"].f1 is not None and found["2–4"].f1.value == pytest.approx(200 * 1 / (1 + 3))
     assert found["1,000+"].f1 is not None and found["1,000+"].f1.value == pytest.approx(200 * 2 / (3 + 2))
@@ -272,6 +275,12 @@ def test_captions(place: Path) -> None:
             assert len(numbers(one["weights"], 2)) == rows * columns * len(one["words"])
         soft, hard = card["captions"]
         assert "chosen" not in soft and len(hard["words"]) - len(hard["chosen"]) in (0, 1)
+    table, data = sections(Path("captions.html"))["Captions"], blocks(Path("captions.html"))
+    assert len(table["names"]) == len(table["flags"]) == len(data["details-0"]) == len(table["hypotheses"][1]) == 5
+    assert "F1 of words by their count in training" in sections(Path("captions.html"))
+    for detail, text in zip(data["details-0"], table["hypotheses"][0], strict=True):
+        tokens = [table["details"]["pieces"][i] for i in numbers(detail["tokens"], 3)]
+        assert "".join(tokens).replace("<end>", "").replace("▁", " ").strip() == text
     first = Path("captions.html").read_bytes()
     assert run("eval", *common, "report=captions.html") == 0 and Path("captions.html").read_bytes() == first
     files = ["hypotheses=hard.jsonl", "references=photos/captions.jsonl", "task=captioning", "bootstrap=2"]

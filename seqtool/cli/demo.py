@@ -34,29 +34,31 @@ class DemoSettings:
 
 
 def demo(config: DictConfig) -> None:
-    """Serve the page until Ctrl-C; its address is printed at once, and the models are loaded meanwhile."""
+    """Serve the page until Ctrl-C; its address is printed before the models are loaded."""
     if missing := [one for one in PACKAGES if importlib.util.find_spec(one) is None]:
         raise InputError(f"seqtool demo needs {', '.join(missing)}: pip install 'seqtool[demo]'.")
     import uvicorn
 
-    from seqtool.demo.app import make_app
+    from seqtool.demo.app import describe, make_app
+    from seqtool.demo.connections import TimedProtocol
     from seqtool.demo.engine import Engine
     from seqtool.demo.guards import check_address
 
     settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
     checkpoints, trust = names(config.checkpoint), modules(config.trust)
-    check_address(settings.host, settings.port)
+    check_address(settings.host, settings.port, settings.token)
     _check(checkpoints, trust)
     token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
     listening = _bound(settings.host, settings.port)
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(lambda: _loaded(checkpoints, trust, settings))
+    engine = Engine(lambda: _loaded(checkpoints, trust, settings), describe)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(engine, host=settings.host, token=token),
+            make_app(engine, host=settings.host, port=port, token=token),
+            http=TimedProtocol,
             access_log=False,
             log_config=None,
             limit_concurrency=CONNECTIONS,
@@ -105,8 +107,7 @@ def _bound(host: str, port: int) -> socket.socket:
             listening.close()
         reason = (error.strerror or str(error)).lower()
         raise InputError(
-            f"host={host} port={port} cannot be listened on ({reason}): choose another port, or port=0 for any that "
-            "is free."
+            f"Cannot listen on host={host} port={port} ({reason}): choose another port, or port=0 for any that is free."
         ) from error
     listening.listen(128)
     return listening

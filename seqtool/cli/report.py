@@ -63,7 +63,7 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     panels: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
     for name, run in runs.items():
         measured = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
-        shown = measured[:: max(1, len(measured) // FLOWS)] if len(runs) == 1 else measured[-1:]
+        shown = measured[:: -max(1, len(measured) // FLOWS)][::-1] if len(runs) == 1 else measured[-1:]
         for one in shown:
             label = f"step {one['step']:,}" if len(runs) == 1 else f"{name}, step {one['step']:,}"
             highest = {stack.rpartition(".")[0]: state for stack, state in one["gradients"].items()}

@@ -2,17 +2,27 @@
 once, that gives a function of the models, which the engine calls. The answers are those of `format=jsonl`.
 """
 
+import io
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from PIL.Image import Image
+import numpy as np
+from numpy.typing import NDArray
+from PIL import UnidentifiedImageError
+from PIL.Image import DecompressionBombError, Image, fromarray
+from PIL.Image import open as pillow_open
 
+from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
+from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import search_tree
-from seqtool.demo.requests import MOST, Request
+from seqtool.demo.requests import MOST, SECONDS, TOKENS, Request
 from seqtool.errors import InputError
 from seqtool.models.tokens import EOS
+from seqtool.predict.caption_details import address
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import Prediction, Predictor
@@ -21,6 +31,8 @@ from seqtool.predict.translator import Translator
 Answer = dict[str, Any]
 Asked = Callable[[Sequence[Any]], Answer]
 LIKELIEST = int(MOST["likeliest"])
+MOST_SHOWN = 100_000  # likeliest tokens of an answer
+PIXELS = 25_000_000  # of a picture
 
 
 def translate(request: Request) -> Asked:
@@ -34,9 +46,10 @@ def translate(request: Request) -> Asked:
 
     def answer(models: Sequence[Any]) -> Answer:
         translator = _one(request, models, Translator)
+        request.check_work(translator, len(sentences), likeliest)
         trace = _lattice(translator) if drawn else None
         asked: dict[str, Any] = {"prefixes": prefixes, "attention": True, "likeliest": likeliest, "trace": trace}
-        found = translator.hypotheses(sentences, **asked)
+        found = translator.hypotheses(sentences, progress=_deadline(), **asked)
         lines: Answer = {
             "translations": [
                 {"source": source, "translations": [_record(one, weights=weights) for one in n_best]}
@@ -59,6 +72,9 @@ def score(request: Request) -> Asked:
 
     def answer(models: Sequence[Any]) -> Answer:
         predictor = _one(request, models, Translator, Generator)
+        _check_tokens(predictor.target_vocabulary, references, likeliest)
+        if sources is not None and isinstance(predictor, Translator):
+            _check_tokens(predictor.source_vocabulary, sources, 0)
         found = predictor.given(sources, references, likeliest=likeliest)
         shown = [_given(one, weights=weights) for one in found]
         if sources is not None:
@@ -78,6 +94,8 @@ def why(request: Request) -> Asked:
 
     def answer(models: Sequence[Any]) -> Answer:
         translator = _one(request, models, Translator)
+        _check_tokens(translator.source_vocabulary, [source], 0)
+        _check_tokens(translator.target_vocabulary, [own], 0)
         trace = _lattice(translator)
         (best, *_), (mine,) = translator.hypotheses([source], trace=trace)[0], translator.forced([source], [own])
         known = translator.target_vocabulary
@@ -92,20 +110,24 @@ def why(request: Request) -> Asked:
     return answer
 
 
-def caption(request: Request, images: Sequence[tuple[str, Image]]) -> Asked:
-    """prefix, likeliest, weights, model, settings; the images are opened already."""
+def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> Asked:
+    """prefix, likeliest, weights, picture, model, settings; images are opened one by one, where the model is."""
     prefix = request.text("prefix", "")
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
+    picture = request.flag("picture")
 
     def answer(models: Sequence[Any]) -> Answer:
         captioner = _one(request, models, Captioner)
-        found = captioner.describe([image for _, image in images], prefix=prefix, likeliest=likeliest)
-        return {
+        request.check_work(captioner, len(images), likeliest)
+        seen = [_seen(captioner, name, content) for name, content in images]
+        found = captioner.describe(list(map(fromarray, seen)), prefix=prefix, likeliest=likeliest)
+        lines: Answer = {
             "captions": [
                 {"image": name, "captions": [_record(one, weights=weights) for one in n_best]}
                 for (name, _), n_best in zip(images, found, strict=True)
             ]
         }
+        return {**lines, "pictures": list(map(address, seen))} if picture else lines
 
     return answer
 
@@ -115,7 +137,9 @@ def generate(request: Request) -> Asked:
     prompts = request.texts("prompts")
 
     def answer(models: Sequence[Any]) -> Answer:
-        found = _one(request, models, Generator).samples(prompts)
+        generator = _one(request, models, Generator)
+        request.check_work(generator, len(prompts), 0)
+        found = generator.samples(prompts)
         lines = zip(prompts, found, strict=True)
         return {"texts": [{"prompt": prompt, "texts": [one.record() for one in some]} for prompt, some in lines]}
 
@@ -127,7 +151,9 @@ def following(request: Request) -> Asked:
     text, likeliest = request.text("text"), request.number("likeliest", 10, LIKELIEST)
 
     def answer(models: Sequence[Any]) -> Answer:
-        found: Answer = _one(request, models, Generator).following(text, max(1, likeliest))
+        generator = _one(request, models, Generator)
+        _check_tokens(generator.target_vocabulary, [text], likeliest)
+        found: Answer = generator.following(text, max(1, likeliest))
         return found
 
     return answer
@@ -142,6 +168,40 @@ def _one(request: Request, models: Sequence[Any], *kinds: type[Predictor]) -> An
     return predictor
 
 
+def _check_tokens(known: Vocabulary, texts: Sequence[str], likeliest: int) -> None:
+    """InputError for texts that are too long to be scored beside others' requests."""
+    lengths = [len(ids) for ids in known.encode_batch(texts)]
+    if max(lengths) > TOKENS:
+        raise InputError(f"A text has {max(lengths):,} tokens, and at most {TOKENS:,} are scored here: shorten it.")
+    if sum(lengths) * likeliest > MOST_SHOWN:
+        raise InputError(f"At most {MOST_SHOWN:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
+
+
+def _deadline() -> Callable[[int], None]:
+    """Called after each batch: ends a request that takes too long."""
+    end = time.monotonic() + SECONDS
+
+    def check(_: int) -> None:
+        if time.monotonic() > end:
+            raise InputError(f"The request took longer than {SECONDS:.0f} seconds: send fewer sentences at once.")
+
+    return check
+
+
+def _seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
+    """The pixels that the model sees of a picture: the opened one is not kept."""
+    image = content if isinstance(content, Image) else _opened(name, content)
+    return fit(image, size=captioner.encoder.size, mode=captioner.encoder.fit)
+
+
+def _opened(name: str, content: bytes) -> Image:
+    with suppress(*DAMAGE, UnidentifiedImageError, DecompressionBombError), QUIET:
+        width, height = pillow_open(io.BytesIO(content), formats=FORMATS).size
+        if width * height > PIXELS:
+            raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
+    return open_image(io.BytesIO(content), name=name)
+
+
 def _record(one: Prediction, *, weights: bool = False) -> Answer:
     return {**one.record(), **one.likeliest(), **(one.weights() if weights else {})}
 
@@ -153,8 +213,8 @@ def _given(one: Prediction, *, weights: bool = False) -> Answer:
 
 
 def _lattice(translator: Any) -> Lattice:
-    if translator.settings.sample:
-        raise InputError("A search has a tree, sampling has none: leave sample out.")
+    if translator.settings.sample or translator.settings.coverage_penalty:
+        raise InputError("The tree is of a search by probability: leave sample and coverage_penalty out.")
     return Lattice()
 
 

@@ -1,6 +1,6 @@
 """The web application of a demo: its page, and the JSON interface that the page uses too."""
 
-import io
+import asyncio
 import json
 import logging
 import math
@@ -19,18 +19,18 @@ from starlette.requests import Request as Http
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from seqtool.data.images.image_decoding import open_image
 from seqtool.demo import answers, scenes
 from seqtool.demo.engine import BusyError, Engine
 from seqtool.demo.guards import App, Guard, RefusedError
 from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
 from seqtool.errors import InputError
-from seqtool.predict.caption_details import address
 from seqtool.runtime.version import __version__
 from seqtool.training.checkpoint import find
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
+UPLOADS = 4  # requests with pictures at once
+LOOK = 0.5  # seconds between two looks at whether a client is still there
 NAME = 200  # letters of a picture's name
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 PAGE = "demo.html"
@@ -47,8 +47,9 @@ class Json(JSONResponse):
         return json.dumps(finite, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
-def make_app(engine: Engine, *, host: str, token: str | None) -> App:
-    """The application behind its guards; `host` and `token`: see `guards.Guard`."""
+def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
+    """The application behind its guards; `host`, `port` and `token`: see `guards.Guard`."""
+    uploads = asyncio.Semaphore(UPLOADS)
 
     @asynccontextmanager
     async def life(_: Starlette) -> Any:
@@ -58,23 +59,25 @@ def make_app(engine: Engine, *, host: str, token: str | None) -> App:
 
     def posted(kind: Callable[[Request], answers.Asked]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
-            return Json(await engine.ask(kind(Request(await http.body()))))
+            return await _answered(http, engine, kind(Request(await http.body())))
 
         return endpoint
 
     async def caption(http: Http) -> Response:
-        request, images, shown = await _pictures(http)
-        found = await engine.ask(answers.caption(request, images))
-        return Json({**found, **({"pictures": [address(_pixels(one)) for _, one in images]} if shown else {})})
+        if uploads.locked():
+            raise BusyError
+        async with uploads:
+            request, images = await _pictures(http)
+            return await _answered(http, engine, answers.caption(request, images))
 
     async def model(_: Http) -> Response:
         return Json(_described(engine))
 
     async def offered(_: Http) -> Response:
-        return Json(scenes.offered())
+        return Response(built_in, media_type="application/json")
 
     files = {path.name: path.read_bytes() for path in WEB.iterdir() if path.suffix in KINDS}
-    page = (WEB / PAGE).read_bytes()
+    page, built_in = (WEB / PAGE).read_bytes(), json.dumps(scenes.offered())
 
     async def start(_: Http) -> Response:
         return Response(page, media_type="text/html")
@@ -99,54 +102,68 @@ def make_app(engine: Engine, *, host: str, token: str | None) -> App:
     ]
     handlers: Any = {InputError: _refused, BusyError: _busy, HTTPException: _failed, ClientDisconnect: _gone}
     handlers |= {MultiPartException: _refused, RefusedError: _stopped, Exception: _broken}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers, lifespan=life), host=host, token=token)
+    inner = Starlette(routes=routes, exception_handlers=handlers, lifespan=life)
+    return Guard(inner, host=host, port=port, token=token)
 
 
-async def _pictures(http: Http) -> tuple[Request, list[tuple[str, Image]], bool]:
-    """The fields of a request for captions, its pictures with their names, and whether the page wants to see what the
-    model sees: a form with `images` and the fields in `request`, or JSON with a built-in `scene`.
+async def _answered(http: Http, engine: Engine, asked: answers.Asked) -> Response:
+    """The engine's answer as JSON; a request whose client has gone is taken back, if it still waits."""
+    answer = asyncio.ensure_future(engine.ask(lambda models: Json(asked(models))))
+    while True:
+        await asyncio.wait({answer}, timeout=LOOK)
+        if answer.done():
+            return answer.result()
+        if await http.is_disconnected():
+            answer.cancel()
+            raise ClientDisconnect
+
+
+async def _pictures(http: Http) -> tuple[Request, list[tuple[str, bytes | Image]]]:
+    """The fields of a request for captions, and its pictures with their names: a form with `images` and the fields in
+    `request`, or JSON with a built-in `scene`.
     """
     if not http.headers.get("content-type", "").startswith("multipart/form-data"):
         request = Request(await http.body())
         described = request.object("scene")
         if described is None:
             raise InputError("Send pictures as a form with files named 'images', or a 'scene'.")
-        return request, [("scene", scenes.drawn(described))], request.flag("picture")
+        return request, [("scene", scenes.drawn(described))]
     async with http.form(max_files=PICTURES, max_fields=1, max_part_size=1 << 20) as form:
         fields = form.get("request", "{}")
         request = Request(fields.encode() if isinstance(fields, str) else b"")
-        images = []
+        images: list[tuple[str, bytes | Image]] = []
         for one in form.getlist("images"):
             if not isinstance(one, UploadFile):
                 raise InputError("'images' must be files.")
             name = PurePath((one.filename or "").replace("\\", "/")).name[:NAME] or "picture"
-            images.append((name, open_image(io.BytesIO(await one.read()), name=name)))
+            images.append((name, await one.read()))
     if not images:
         raise InputError("The form has no file named 'images'.")
-    return request, images, request.flag("picture")
+    return request, images
 
 
-def _pixels(image: Image) -> Any:
-    import numpy as np
+def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
+    """What the page says of the models; two of one run are told apart by their checkpoints."""
+    names = [one.name for one in models]
+    if len({*names}) < len(names):
+        names = [f"{one.name}, {', '.join(path.name for path in one.checkpoints)}" for one in models]
+    return [_description(one, name) for one, name in zip(models, names, strict=True)]
 
-    return np.asarray(image if max(image.size) <= 512 else image.resize((448, 448)))
+
+def _description(one: Any, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "command": one.command,
+        "attends": one.attends,
+        "parameters": sum(math.prod(shape) for path in one.checkpoints for shape in find(path).shapes().values()),
+        "settings": answers.settings_of(one),
+    }
 
 
 def _described(engine: Engine) -> dict[str, Any]:
-    models: Sequence[Any] = engine.models
-    found = [
-        {
-            "name": one.name,
-            "command": one.command,
-            "attends": one.attends,
-            "parameters": sum(math.prod(shape) for path in one.checkpoints for shape in find(path).shapes().values()),
-            "settings": answers.settings_of(one),
-        }
-        for one in models
-    ]
     limits = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
     state = {"state": engine.state, "problem": engine.problem}
-    return {"version": __version__, **state, "models": found, "limits": limits}
+    return {"version": __version__, **state, "models": engine.about, "limits": limits}
 
 
 async def _refused(_: Http, error: Exception) -> Response:

@@ -1,16 +1,18 @@
 """The models of a demo, behind one bounded queue: one thread loads them and answers one request after another."""
 
 import asyncio
-import queue
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from seqtool.errors import InputError
-from seqtool.predict.predictor import Predictor
 
 X = TypeVar("X")
+Describe = Callable[[Sequence[Any]], list[dict[str, Any]]]
+log = logging.getLogger("seqtool")
 WAITING = 64  # requests at most, besides the one that is being answered
 
 
@@ -19,12 +21,15 @@ class BusyError(Exception):
 
 
 class Engine:
-    """`state` is `loading`, `ready` or `failed`, and then `problem` says why."""
+    """`state` is `loading`, `ready` or `failed`, and then `problem` says why; `about` is what is said of the models."""
 
-    def __init__(self, load: Callable[[], Sequence[Predictor]]) -> None:
-        self._load = load
-        self._waiting: queue.Queue[tuple[Callable[[Sequence[Any]], Any], Future[Any]] | None] = queue.Queue(WAITING)
-        self.models: Sequence[Predictor] = ()
+    def __init__(self, load: Callable[[], Sequence[Any]], describe: Describe) -> None:
+        self._load, self._describe = load, describe
+        self._waiting: deque[tuple[Callable[[Sequence[Any]], Any], Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._models: Sequence[Any] = ()
+        self.about: list[dict[str, Any]] = []
         self.state, self.problem = "loading", ""
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -33,37 +38,48 @@ class Engine:
 
     def stop(self) -> None:
         """End after the request that is being answered; those that wait are not answered."""
-        while True:
-            try:
-                waiting = self._waiting.get_nowait()
-            except queue.Empty:
-                break
-            if waiting is not None:
-                waiting[1].cancel()
-        self._waiting.put(None)
+        with self._changed:
+            self._stopped = True
+            for _, answer in self._waiting:
+                answer.cancel()
+            self._changed.notify()
 
     async def ask(self, function: Callable[[Sequence[Any]], X]) -> X:
-        """What the function makes of the models. Raises BusyError, or what the function raises."""
+        """What the function makes of the models. Raises BusyError, or what the function raises. A request that is
+        cancelled while it waits gives its place to another one.
+        """
         answer: Future[X] = Future()
-        try:
-            self._waiting.put_nowait((function, answer))
-        except queue.Full:
-            raise BusyError from None
+        with self._changed:
+            if len(self._waiting) >= WAITING:
+                self._waiting = deque(one for one in self._waiting if not one[1].cancelled())
+            if len(self._waiting) >= WAITING:
+                raise BusyError
+            self._waiting.append((function, answer))
+            self._changed.notify()
         return await asyncio.wrap_future(answer)
 
     def _work(self) -> None:
         try:
-            self.models = self._load()
+            models = self._load()
+            self.about, self._models = self._describe(models), models
             self.state = "ready"
-        except (InputError, OSError) as error:
-            self.state, self.problem = "failed", str(error)
-        while (asked := self._waiting.get()) is not None:
+        except Exception as error:  # such as want of memory
+            self.state, self.problem = "failed", str(error) or type(error).__name__
+            log.error("The model cannot be loaded: %s", self.problem)
+        while (asked := self._next()) is not None:
             function, answer = asked
             if not answer.set_running_or_notify_cancel():  # the client has gone
                 continue
             try:
                 if self.state == "failed":
                     raise InputError(self.problem)
-                answer.set_result(function(self.models))
-            except BaseException as error:
+                answer.set_result(function(self._models))
+            except BaseException as error:  # whoever asked is told
                 answer.set_exception(error)
+
+    def _next(self) -> tuple[Callable[[Sequence[Any]], Any], Future[Any]] | None:
+        """The next request, or None at the end."""
+        with self._changed:
+            while not self._waiting and not self._stopped:
+                self._changed.wait()
+            return None if self._stopped else self._waiting.popleft()

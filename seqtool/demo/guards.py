@@ -3,6 +3,8 @@ from requests that are too large or too slow.
 """
 
 import asyncio
+import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
@@ -21,6 +23,8 @@ JSON_BYTES = 2 << 20  # of a request's body
 UPLOAD_BYTES = 20 << 20  # of pictures
 SECONDS = 60.0  # in which a request must have arrived
 COOKIE = "seqtool-token"
+TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
+log = logging.getLogger("seqtool")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -43,11 +47,12 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """An ASGI application behind the guards. host: the address that was bound; token: None where none is needed."""
+    """An ASGI application behind the guards. host, port: where it listens; token: None where none is needed."""
 
-    def __init__(self, app: App, *, host: str, token: str | None) -> None:
+    def __init__(self, app: App, *, host: str, port: int, token: str | None) -> None:
         self._app = app
-        self._hosts = {*LOCAL, f"[{host}]" if ":" in host else host}
+        self._cookie = f"{COOKIE}-{port}"  # cookies do not tell ports apart
+        self._hosts = {*LOCAL, (f"[{host}]" if ":" in host else host).lower()}
         self._any_host = host in ("0.0.0.0", "::")
         self._token = token
 
@@ -78,20 +83,24 @@ class Guard:
                 known = {name for name, _ in message["headers"]}
                 added = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in known]
                 if cookie is not None:
-                    added.append((b"set-cookie", f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode()))
+                    added.append(
+                        (b"set-cookie", f"{self._cookie}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode())
+                    )
                 message = {**message, "headers": [*message["headers"], *added]}
-            await send(message)
+            await asyncio.wait_for(send(message), SECONDS)  # a client that does not read holds nobody up for longer
 
         try:
             await self._app(scope, receive, guarded)
         except RefusedError as refused:
             if not started:
                 await _answer(send, refused)
+        except TimeoutError:
+            log.info("A client did not read its answer.")
 
     def _check_host(self, headers: dict[str, str]) -> None:
         """A page elsewhere may have given its own name this machine's address (DNS rebinding)."""
         if not self._any_host and _without_port(headers.get("host", "")) not in self._hosts:
-            raise RefusedError(421, "This server is called by another name: open the address that it printed.")
+            raise RefusedError(421, "The request names another host: open the address that the server printed.")
 
     def _check_origin(self, headers: dict[str, str], method: str) -> None:
         """Pages of other sites may not send anything."""
@@ -106,10 +115,10 @@ class Guard:
             return None
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        kept = _cookie(headers.get("cookie", ""))
+        kept = _cookie(headers.get("cookie", ""), self._cookie)
         if not any(secrets.compare_digest(one.encode(), self._token.encode()) for one in (given, bearer, kept)):
             raise RefusedError(
-                401, "A token is needed: open the whole address that was printed, or send it as a bearer token."
+                401, "A token is required: open the whole address that was printed, or send it as a bearer token."
             )
         return self._token if given else None
 
@@ -156,16 +165,18 @@ def _without_port(host: str) -> str:
     return name.partition(":")[0]
 
 
-def _cookie(text: str) -> str:
+def _cookie(text: str, name: str) -> str:
     try:
-        found = SimpleCookie(text).get(COOKIE)
+        found = SimpleCookie(text).get(name)
     except CookieError:
         return ""
     return "" if found is None else found.value
 
 
-def check_address(host: str, port: int) -> None:
-    """Raise InputError for a port that no server can have."""
+def check_address(host: str, port: int, token: str | None) -> None:
+    """Raise InputError for a port that no server can have, and for a token that is easily guessed or needs quoting."""
+    if token is not None and not TOKEN.fullmatch(token):
+        raise InputError("token= must have at least 16 letters, digits, - and _; null makes one.")
     if not 0 <= port <= 65535:
         raise InputError(f"port must be from 0 to 65,535, not {port}.")
     if not host or any(letter.isspace() or letter in "/@?#" for letter in host):

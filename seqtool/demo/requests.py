@@ -11,10 +11,13 @@ from seqtool.settings import typed
 SENTENCES = 1000  # of a request
 CHARACTERS = 200_000  # of all its texts together
 TEXT = 20_000  # characters of one text
-MOST: dict[str, float] = {
-    **{"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "likeliest": 50},
-    **{"top_k": 10**9, "seed": 2**31},
-}
+TOKENS = 500  # of a side of a pair that is scored
+STOPS, STOP = 10, 100  # texts before which a continuation ends, and characters of one
+SEARCHED = 10_000  # sentences times beam, of a request
+WRITTEN = 20_000  # texts that are written, times the tokens that are shown at each place
+DRAWN = 50_000  # tokens of continuations
+SECONDS = 60.0  # that a request may take before it is ended
+MOST: dict[str, float] = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "likeliest": 50}
 
 
 class Request:
@@ -82,10 +85,30 @@ class Request:
         if unknown := [name for name in given if name not in own or name in fixed]:
             known = ", ".join(name for name in own if name not in fixed)
             raise InputError(f"Unknown setting '{unknown[0]}'; a request can set {known}.")
-        for name, value in given.items():
-            if name in MOST and isinstance(value, int | float) and value > MOST[name]:
-                raise InputError(f"{name} must be at most {MOST[name]:,} here, not {value:,}.")
-        return replace(model, settings=typed(type(model.settings), {**own, **given})) if given else replace(model)
+        stops = given.get("stop") or []
+        stops = stops if isinstance(stops, list) else [stops]
+        if len(stops) > STOPS or any(len(str(one)) > STOP for one in stops):
+            raise InputError(f"'stop' may have at most {STOPS} texts of {STOP} characters.")
+        settings = typed(type(model.settings), {**own, **given})
+        for name, most in MOST.items():
+            if getattr(settings, name, 0) > most:
+                raise InputError(f"{name} must be at most {most:,} here, not {getattr(settings, name):,}.")
+        return replace(model, settings=settings)
+
+    def check_work(self, predictor: Any, texts: int, likeliest: int) -> None:
+        """Raise InputError for a request that would hold the others up."""
+        settings, shown = predictor.settings, max(1, likeliest)
+        written = texts * getattr(settings, "n_best", 1) * shown
+        work = {
+            "sentences times beam": (texts * getattr(settings, "beam", 1), SEARCHED),
+            "texts to write times the tokens shown at each place": (written, WRITTEN),
+            "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, DRAWN),
+        }
+        for name, (asked, most) in work.items():
+            if asked > most:
+                raise InputError(
+                    f"This is too much for one request: {name} is {asked:,}, and at most {most:,} is done."
+                )
 
     def done(self) -> None:
         """Raise InputError for a field that nothing has taken."""

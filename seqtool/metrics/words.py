@@ -25,10 +25,11 @@ class WordScore:
 
 
 def f1_by_count(
-    hypotheses: Sequence[str], references: Sequence[str], counts: Mapping[str, int], *, samples: int = SAMPLES
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], counts: Mapping[str, int], *, samples: int = SAMPLES
 ) -> list[WordScore]:
     """F1 in per cent for each range of `EDGES`, with intervals from resampling sentences; `counts`: how often each
-    word stands in the training data. A word that stands n times in a reference is found at most n times.
+    word stands in the training data. A word that stands n times in a reference is found at most n times; of several
+    references of a sentence the one counts that shares the most words with the hypothesis.
     """
     found = np.array([_overlap(*pair, counts) for pair in zip(hypotheses, references, strict=True)])
     scores = []
@@ -55,9 +56,10 @@ def labels() -> list[str]:
     ]
 
 
-def _overlap(hypothesis: str, reference: str, counts: Mapping[str, int]) -> NDArray[np.int64]:
+def _overlap(hypothesis: str, references: Sequence[str], counts: Mapping[str, int]) -> NDArray[np.int64]:
     """For each range the words that are found, those of the hypothesis and those of the reference."""
-    written, wanted = Counter(words(hypothesis)), Counter(words(reference))
+    written, known = Counter(words(hypothesis)), [Counter(words(reference)) for reference in references]
+    wanted = max(known, key=lambda one: (written & one).total())
     found = np.zeros((len(EDGES) + 1, 3), np.int64)
     for column, some in enumerate((written & wanted, written, wanted)):
         for word, count in some.items():

@@ -12,8 +12,9 @@ from PIL import Image
 
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
+from seqtool.predict.flags import flags_of
 from seqtool.predict.scored_captions import records
-from seqtool.view.packing import fractions
+from seqtool.view.packing import Details, fractions
 
 PICTURES = 200  # in a report
 CONSIDERED = 5000  # pictures from which they are chosen, those of the first images
@@ -26,11 +27,15 @@ Caption = dict[str, Any]  # text, words, and with attention the grid and the pac
 
 
 class CaptionDetails:
-    """By image, pictures as addresses that hold their data, and captions."""
+    """By image, pictures as addresses that hold their data, and captions; of every image flags and, packed, what was
+    expected at each token, if it is known.
+    """
 
     def __init__(self) -> None:
         self.pictures: dict[str, str] = {}
         self.captions: dict[str, Caption] = {}
+        self.flags: list[list[str]] = []
+        self.packed: Details | None = None
 
     @classmethod
     def of_file(cls, file: str, references: Mapping[str, Any]) -> "CaptionDetails":
@@ -45,7 +50,10 @@ class CaptionDetails:
         return details
 
     def add(self, image: str, seen: NDArray[np.uint8], record: Mapping[str, Any]) -> None:
-        """An image as the model saw it, and its caption, in the form of `caption format=jsonl weights=true`."""
+        """An image as the model saw it, and its caption, as `caption format=jsonl weights=true likeliest=5` has it."""
+        self.flags.append(flags_of(str(record["text"]), ended=bool(record["ended"])))
+        self.packed = self.packed or Details()
+        self.packed.add(predicted=record.get("predicted"))
         if len(self.pictures) < CONSIDERED:
             self.pictures[image], self.captions[image] = address(seen), caption(record)
 

@@ -3,9 +3,9 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,8 +20,9 @@ from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
 from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
-from seqtool.predict import evaluation_pages, scored_captions
-from seqtool.predict.evaluation import HypothesesEvaluation, Report, SystemReport, have_files, titles
+from seqtool.predict import scored_captions
+from seqtool.predict.caption_report import CaptionReport, SavedFrequencies
+from seqtool.predict.evaluation import HypothesesEvaluation, have_files, titles
 from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing
 from seqtool.runtime.progress import progress_bar
@@ -29,92 +30,15 @@ from seqtool.runtime.progress import progress_bar
 if TYPE_CHECKING:
     from seqtool.predict.caption_details import CaptionDetails
     from seqtool.predict.captioner import Captioner
-    from seqtool.predict.likelihood import Likelihood
     from seqtool.training.checkpoint import Checkpoint
 
 OTHERS = (  # in the report
     *("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood"),
 )
-WIDTH = max(len(score(name).label) for name in NAMES)
-
+LIKELIEST = 5  # tokens at each place, in a report
 MOST_DRAWS = 10_000  # for each reference
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CaptionReport(SystemReport):
-    """The report on captions. lengths: BLEU's brevity penalty and length ratio; java: meteor and spice (0–1) if they
-    were asked for and available; likelihood: of the references, if asked for.
-    """
-
-    lengths: Mapping[str, float]
-    java: Mapping[str, float]
-    warnings: Sequence[str]
-    likelihood: "Likelihood | None" = None
-    titles: Sequence[str] = ()
-    shown: "Sequence[CaptionDetails]" = ()  # of the system and its baseline, for its page
-
-    segment: ClassVar[str] = "image"
-
-    @property
-    def systems(self) -> dict[str, System]:
-        """The system and its baseline, by title."""
-        found = [self.system, *([] if self.baseline is None else [self.baseline])]
-        return dict(zip(self.titles, found, strict=True))
-
-    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
-        return evaluation_pages.of_captions(self, made)
-
-    def record(self) -> dict[str, Any]:
-        scores = {score(name).label: value for name, value in self.system.values.items()}
-        intervals = {score(name).label: asdict(one) for name, one in self.system.estimates.items()}
-        found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
-        if own := self.own_signatures():
-            found["signatures"] = own
-        if self.likelihood is not None:
-            found["likelihood"] = self.likelihood.record()
-        return {**found, "intervals": intervals, **self.compared()}
-
-    def segments(self) -> Iterator[dict[str, Any]]:
-        for number, found in enumerate(super().segments()):
-            likely = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
-            yield {**found, **likely}
-
-    def own_signatures(self) -> dict[str, str]:
-        """Those of the user's own scores."""
-        return {score(name).label: self.system.signature(name) for name in self.system.values if name not in NAMES}
-
-    def text(self) -> str:
-        rows = {score(name).label: one.text(score(name).digits) for name, one in self.system.estimates.items()}
-        rows |= {name: f"{value:.4f}" for name, value in self.java.items()}
-        lines = [f"{'score':<{WIDTH}}  {len(self.names):,} images"]
-        lines += [f"{name:<{WIDTH}}  {value}" for name, value in rows.items()]
-        lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
-        lines += ["", self.system.signature(NAMES[0])]
-        lines += [f"{name}: {signature}" for name, signature in self.own_signatures().items()]
-        lines += [] if self.likelihood is None else ["", *self.likelihood.lines()]
-        lines += [f"Warning: {warning}" for warning in self.warnings]
-        return "\n".join([*lines, *([] if self.comparison is None else ["", self.comparison.text()])])
-
-
-@dataclass(frozen=True)
-class SavedFrequencies(Report):
-    """What `save_document_frequencies=` wrote."""
-
-    frequencies: DocumentFrequencies
-    file: str
-
-    def record(self) -> dict[str, Any]:
-        found = {"images": self.frequencies.images, "ngrams": len(self.frequencies.counts)}
-        return {"document_frequencies": self.file, **found, "tokenize": self.frequencies.tokenize}
-
-    def page(self, made: Mapping[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError  # `rules` refuse it
-
-    def text(self) -> str:
-        ngrams, images = len(self.frequencies.counts), self.frequencies.images
-        return f"{self.file}: {ngrams:,} n-grams in the references of {images:,} images"
 
 
 @dataclass
@@ -197,9 +121,10 @@ class CaptionEvaluation(HypothesesEvaluation):
             from seqtool.predict.caption_details import CaptionDetails
 
             shown = CaptionDetails()
+        asked: dict[str, Any] = {} if shown is None else {"likeliest": LIKELIEST}
         output = nullcontext() if self.output is None else replacing(Path(self.output))
         with output as out, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for name, pixels, described in predictor.described(list(images)):
+            for name, pixels, described in predictor.described(list(images), **asked):
                 bar.update()
                 if isinstance(described, InputError):
                     tqdm.write(f"Left out: {described}", file=sys.stderr)
@@ -207,14 +132,16 @@ class CaptionEvaluation(HypothesesEvaluation):
                 best, identifier = described[0], images[name].identifier
                 captions[identifier] = best.text
                 if shown is not None:
-                    shown.add(identifier, pixels, {**best.record(), **best.weights()})
+                    shown.add(identifier, pixels, {**best.record(), **best.likeliest(), **best.weights()})
             if out is not None:
                 out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
         report = self._report(captions, baseline, references, frequencies, [], name=predictor.name)
         if shown is not None:
-            report = replace(report, shown=self._shown(shown, references))
+            from seqtool.predict.sentence_details import word_counts  # imports torch
+
+            report = replace(report, shown=self._shown(shown, references), counts=word_counts(predictor, found))
         if self.bound is None:
             return report
         files = [name for name, image in images.items() if image.identifier in references]

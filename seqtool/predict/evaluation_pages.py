@@ -13,7 +13,7 @@ from seqtool.view.packing import Details
 from seqtool.view.report import Section, rounded
 
 if TYPE_CHECKING:
-    from seqtool.predict.caption_evaluation import CaptionReport
+    from seqtool.predict.caption_report import CaptionReport
     from seqtool.predict.text_evaluation import TextReport
     from seqtool.predict.translation_report import TranslationReport
 
@@ -51,7 +51,8 @@ def scores_of(systems: Mapping[str, System]) -> Section:
 def of_translations(found: "TranslationReport", made: Mapping[str, Any]) -> dict[str, Any]:
     """The page on translations."""
     systems = found.systems
-    sections: list[Section | None] = [origin(made), scores_of(systems), _by_length(found), _by_count(found)]
+    counted = _by_count(systems, found.references, found.counts)
+    sections: list[Section | None] = [origin(made), scores_of(systems), _by_length(found), counted]
     if found.alignment is not None:
         lines = [line for line in found.alignment.text().splitlines() if line.strip()]
         sections.append({"kind": "text", "title": "Alignments", "lines": lines})
@@ -69,13 +70,14 @@ def _by_length(found: "TranslationReport") -> Section | None:
     return report.intervals("BLEU by source length", "source words (sentences)", "BLEU", bins, series)
 
 
-def _by_count(found: "TranslationReport") -> Section | None:
-    if found.counts is None:
+def _by_count(
+    systems: Mapping[str, System], references: Sequence[Sequence[str]], counts: Mapping[str, int] | None
+) -> Section | None:
+    if counts is None:
         return None
-    first = [some[0] for some in found.references]
     counted = {
-        name: f1_by_count(system.hypotheses, first, found.counts, samples=system.samples)
-        for name, system in found.systems.items()
+        name: f1_by_count(system.hypotheses, references, counts, samples=system.samples)
+        for name, system in systems.items()
     }
     bins = [f"{one.label} ({one.words:,})" for one in next(iter(counted.values()))]
     series = {name: [one.f1 for one in some] for name, some in counted.items()}
@@ -84,25 +86,43 @@ def _by_count(found: "TranslationReport") -> Section | None:
 
 
 def _sentences(found: "TranslationReport") -> Section:
-    labels, values = scores_by_segment(list(found.systems.values()))
-    note = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
     if found.shown is not None:
         flags = found.shown.flags
     else:
         sources: Sequence[str | None] = found.sources or [None] * len(found.names)
         flags = [flags_of(text, source=source) for text, source in zip(found.system.hypotheses, sources, strict=True)]
+    details = None if found.shown is None else found.shown.packed
+    return sentences("Sentences", found.systems, found.references, flags, details, sources=found.sources)
+
+
+def sentences(
+    title: str,
+    systems: Mapping[str, System],
+    references: Sequence[Sequence[str]],
+    flags: Sequence[Sequence[str]],
+    details: Details | None,
+    *,
+    sources: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Section:
+    """The table of all sentences. sources, names: of the segments, if they have any; details: for
+    rows that are opened.
+    """
+    labels, values = scores_by_segment(list(systems.values()))
+    note = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
     return {
         "kind": "sentences",
-        "title": "Sentences",
+        "title": title,
         "note": f"Flags. {note}." if any(flags) else None,
-        "systems": list(found.systems),
+        "systems": list(systems),
         "scores": labels,
-        "sources": None if found.sources is None else list(found.sources),
-        "references": [list(some) for some in found.references],
-        "hypotheses": [list(system.hypotheses) for system in found.systems.values()],
+        "sources": None if sources is None else list(sources),
+        "names": None if names is None else list(names),
+        "references": [list(some) for some in references],
+        "hypotheses": [list(system.hypotheses) for system in systems.values()],
         "values": values,
-        "flags": flags,
-        "details": None if found.shown is None else found.shown.packed.described(),
+        "flags": [list(some) for some in flags],
+        "details": None if details is None else details.described(),
     }
 
 
@@ -113,7 +133,12 @@ def of_captions(found: "CaptionReport", made: Mapping[str, Any]) -> dict[str, An
     sections: list[Section | None] = [origin(made), scores_of(systems), _other_scores(found)]
     if likelihood is not None:
         sections.append({"kind": "text", "title": "Likelihood of the references", "lines": likelihood.lines()})
+    sections.append(_by_count(systems, found.references, found.counts))
     sections.append(_pictures(found))
+    own = found.shown[0]
+    flags = own.flags or [flags_of(text) for text in found.system.hypotheses]
+    names = [str(name) for name in found.names]
+    sections.append(sentences("Captions", systems, found.references, flags, own.packed, names=names))
     return report.page(f"Captions of {next(iter(systems))}", f"{len(found.names):,} images", sections)
 
 
@@ -147,7 +172,8 @@ def _pictures(found: "CaptionReport") -> Section:
         )
     numbers = {number: card for card, number in enumerate(orders["all"])}
     shown = {name: [numbers[i] for i in order] for name, order in orders.items()}
-    note = f"{len(cards):,} of {len(names):,} images: the best and the worst by CIDEr-D, and others at random."
+    by = labels[place]["label"]
+    note = f"{len(cards):,} of {len(names):,} images: the best and the worst by {by}, and others at random."
     described = {"kind": "pictures", "title": "Pictures", "note": note, "systems": list(found.systems)}
     return {**described, "pictures": cards, "orders": shown, "scores": labels}
 
@@ -166,6 +192,7 @@ def of_text(found: "TextReport", made: Mapping[str, Any], details: Details) -> d
         "systems": ["text"],
         "scores": [{"label": "nats a token", "digits": 3}],
         "sources": None,
+        "names": None,
         "references": [[] for _ in found.lines],
         "hypotheses": [[line.rstrip("\n") for line in found.lines]],
         "values": [[each]],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from seqtool.models.tokens import UNK
 from seqtool.predict.flags import flags_of
+from seqtool.predict.predictor import Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.training import moved_data
 from seqtool.training.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ class SentenceDetails:
                 self.packed.add(source=words, target=target, weights=weights, predicted=one.predicted)
 
 
-def word_counts(translator: Translator, found: Checkpoint | None) -> dict[str, int] | None:
+def word_counts(predictor: Predictor, found: Checkpoint | None) -> dict[str, int] | None:
     """How often each word stands in the data that the checkpoint was trained with, if their cache is still there."""
-    cache = None if found is None else moved_data.trained_on(found, translator.config["data"])
+    cache = None if found is None else moved_data.trained_on(found, predictor.config["data"])
     return None if cache is None else cache.word_counts()

@@ -139,12 +139,18 @@ def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
     """The complete caches that were made from the same text as the checkpoint's."""
     for file in (file for root in _roots(found, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
-            if read_record(file)["inputs"]["text"] == found.data:
+            if _is_of(read_record(file)["inputs"], found.data or {}):
                 yield Cache(file.parent)
 
 
+def _is_of(inputs: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
+    """Whether a cache's inputs are the data of a checkpoint, which records of captions their images and content too."""
+    known = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
+    return known == {name: value for name, value in data.items() if name != "content" or name in known}
+
+
 def trained_on(found: Checkpoint, data: Config) -> Cache | None:
-    """The cache of sentence pairs or of a text that the checkpoint was trained with, if it still exists."""
+    """The cache of the data that the checkpoint was trained with, if it still exists."""
     limits = asdict(cache_settings(data).limits)
     for cache in _caches(found, data):
         same = all(

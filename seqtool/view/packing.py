@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 STEPS = 64**2 - 1  # a number has two digits
-WORDS = 64**3  # different words, of three digits
+WORDS = 64**3  # different words, of three digits; those beyond are all shown as one
+OTHER = "…"
 SIZE = 100  # sentences in a chunk, which the page parses when one of them is opened
 MOST = 16.0  # nats of an entropy, and of −log p, which keeps small probabilities apart
 
@@ -58,8 +59,12 @@ class Details:
             yield f"[{','.join(self._sentences[start : start + SIZE])}]"
 
     def _words(self, words: Sequence[str]) -> str:
-        places = [self._places.setdefault(word, len(self._places)) for word in words]
-        return digits(np.minimum(np.array(places, np.int64), WORDS - 1), 3)
+        places = []
+        for word in words:
+            if word not in self._places and len(self._places) == WORDS - 1:
+                word = OTHER
+            places.append(self._places.setdefault(word, len(self._places)))
+        return digits(np.array(places, np.int64), 3)
 
 
 def fractions(values: ArrayLike) -> str:

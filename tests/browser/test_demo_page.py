@@ -105,7 +105,7 @@ def test_a_word_is_forced(visit: Visit, words: Server) -> None:
     until(page, lambda: "casa" in column.locator(".prefix").text_content())
     settled(page)
     assert column.locator(".translation").text_content().startswith("casa")
-    column.get_by_role("button", name="Let it begin freely").click()
+    column.get_by_role("button", name="Remove the prefix").click()
     column.locator(".prefix").wait_for(state="detached")
 
 
@@ -206,7 +206,7 @@ def test_what_comes_next_as_one_types(visit: Visit, texts: Server) -> None:
     page.locator(".likeliest .force").first.click()
     until(page, lambda: page.locator(".found .tokens button").count() == 6)
     page.get_by_label("Tokens", exact=True).fill("12")
-    page.get_by_role("button", name="Write on").click()
+    page.get_by_role("button", name="Continue").click()
     page.locator(".continuation").wait_for()
     assert len(page.locator(".continuation").text_content()) == 6 + 12
 

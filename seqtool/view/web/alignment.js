@@ -6,21 +6,18 @@ const LETTER = 7.6; // pixels that a letter takes
 const CELL = 22;
 const LEAST = 0.02; // weights below it have no line
 
-/**
- * The attention, in both forms. source and target are words, weights target × source. `marked` is a target word to
- * begin with; `onword`, if given, is called with the place of a target word that is pressed.
- */
-export function alignment({ source, target, weights, onword = null }) {
+/** The attention, in both forms. source and target are words, weights target × source. */
+export function alignment({ source, target, weights }) {
   if (!weights || weights.length === 0) return h("p", { class: "empty" }, "No attention to show.");
   const place = h("div", {});
-  const forms = { lines: () => links({ source, target, weights, onword }), map: () => heatMap({ source, target, weights }) };
+  const forms = { lines: () => links({ source, target, weights }), map: () => heatMap({ source, target, weights }) };
   const show = (form) => fill(place, forms[form]());
   show("lines");
   return h("div", { class: "alignment" }, choice("Form", [["lines", "Lines"], ["map", "Heat map"]], "lines", show), place);
 }
 
 /** The source's words above the target's, and a line for each weight, the stronger the weight. */
-function links({ source, target, weights, onword }) {
+function links({ source, target, weights }) {
   const above = row(source);
   const below = row(target);
   const width = Math.max(above.width, below.width, 80);
@@ -47,7 +44,7 @@ function links({ source, target, weights, onword }) {
   const words = [
     ...source.map((word, i) => s("text", { class: "word", "data-source": i, x: above.middles[i], y: 18 }, cut(word))),
     ...target.map((word, t) =>
-      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t), onclick: () => onword?.(t) }, cut(word)),
+      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t) }, cut(word)),
     ),
   ];
   function mark(t) {
@@ -70,8 +67,9 @@ function links({ source, target, weights, onword }) {
       "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words`,
       onkeydown: (event) => {
         const next = moved(event, place, target.length);
-        if (next !== null) mark(next);
-        else if (event.key === "Enter" && place >= 0) onword?.(place);
+        if (next === null) return;
+        mark(next);
+        svg.querySelector(`.word[data-target="${next}"]`).scrollIntoView({ block: "nearest", inline: "nearest" });
       },
     },
     drawn.filter(Boolean),
@@ -114,7 +112,9 @@ export function heatMap({ source, target, weights }) {
       "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
       onkeydown: (event) => {
         const next = moved(event, place, weights.length * source.length, source.length);
-        if (next !== null) go(next);
+        if (next === null) return;
+        go(next);
+        frame.scrollIntoView({ block: "nearest", inline: "nearest" });
       },
     },
     s("rect", { class: "ground", x: left, y: top, width: CELL * source.length, height: CELL * target.length }),

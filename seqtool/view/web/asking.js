@@ -16,8 +16,11 @@ export async function get(path) {
   return response.json();
 }
 
-/** Runs one request after another, only the newest of those that came meanwhile, and says what goes wrong. */
-export function newest(place, work) {
+/**
+ * Runs one request after another, only the newest of those that came meanwhile, and says what goes wrong; `rescue` gives
+ * what stands below that.
+ */
+export function newest(place, work, rescue = () => null) {
   let running = false;
   let waiting = null;
   async function run(...given) {
@@ -30,7 +33,7 @@ export function newest(place, work) {
     try {
       await work(...given);
     } catch (error) {
-      fill(place, h("p", { class: "error", role: "alert" }, error.message));
+      fill(place, h("p", { class: "error", role: "alert" }, error.message), rescue(...given));
     }
     place.setAttribute("aria-busy", "false");
     running = false;

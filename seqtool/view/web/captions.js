@@ -4,13 +4,14 @@ import { get, newest, post, settings } from "./asking.js";
 import { fill, h, said } from "./elements.js";
 import { looking } from "./pictures.js";
 import { sceneEditor } from "./scene.js";
-import { tokens } from "./tokens.js";
+import { begun, tokens } from "./tokens.js";
 
 const END = "<end>";
 
 export async function captionsView(models) {
   const own = models[0].settings;
   let picture = null; // a File, or null for the scene
+  const status = h("p", { class: "status", "aria-live": "polite" });
   const columns = models.map((model, place) => column(model, place));
   const fields = {
     beam: { label: "Beam", kind: "number", value: own.beam, min: 1, max: 50 },
@@ -21,6 +22,7 @@ export async function captionsView(models) {
   const controls = settings(fields, () => all());
   const editor = sceneEditor(await get("/api/scenes"), () => {
     picture = null;
+    status.textContent = "";
     anew();
   });
   const all = () => columns.forEach((one) => one.describe(picture ?? editor.scene(), controls.read()));
@@ -31,9 +33,14 @@ export async function captionsView(models) {
   const take = (files) => {
     if (!files.length) return;
     [picture] = files;
+    status.textContent = `Chosen: ${picture.name}`;
     anew();
   };
-  const input = h("input", { type: "file", accept: "image/*", onchange: () => take(input.files) });
+  const choose = () => {
+    take(input.files);
+    input.value = ""; // so that the same file can be chosen again
+  };
+  const input = h("input", { type: "file", accept: "image/*", onchange: choose });
   const drop = h(
     "label",
     {
@@ -47,60 +54,62 @@ export async function captionsView(models) {
     "Drop a picture here, or choose one: ",
     input,
   );
+  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // elsewhere
   all();
-  return h("div", {}, h("div", { class: "columns" }, h("section", { class: "column", "aria-label": "Picture" }, h("h2", {}, "Picture"), drop, h("h3", {}, "Or a built-in one"), editor.element, controls.element), columns.map((one) => one.element)));
+  return h("div", {}, h("div", { class: "columns" }, h("section", { class: "column", "aria-label": "Picture" }, h("h2", {}, "Picture"), drop, status, h("h3", {}, "Or a built-in one"), editor.element, controls.element), columns.map((one) => one.element)));
 }
 
 function column(model, place) {
-  const found = h("div", { class: "found", "aria-live": "polite" });
-  let prefix = "";
-  let last = [null, {}];
+  const found = h("div", { class: "found" });
+  let last = [null, {}, ""]; // the picture, the settings and the prefix that were asked for
 
-  const ask = newest(found, async (picture, chosen) => {
-    const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: place, settings: chosen };
-    let body = { scene: picture, ...fields };
-    if (picture instanceof File) {
-      body = new FormData();
-      body.append("request", JSON.stringify(fields));
-      body.append("images", picture);
-    }
-    const answer = await post("/api/caption", body);
-    show(answer.captions[0].captions[0], answer.pictures[0]);
-  });
+  const run = newest(
+    found,
+    async (picture, chosen, prefix) => {
+      const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: place, settings: chosen };
+      let body = { scene: picture, ...fields };
+      if (picture instanceof File) {
+        body = new FormData();
+        body.append("request", JSON.stringify(fields));
+        body.append("images", picture);
+      }
+      const answer = await post("/api/caption", body);
+      show(picture, chosen, prefix, answer.captions[0].captions[0], answer.pictures[0]);
+    },
+    (picture, chosen, prefix) => (prefix ? freely(picture, chosen) : null),
+  );
 
-  function show(best, picture) {
+  function ask(...given) {
+    last = given;
+    run(...given);
+  }
+
+  const freely = (picture, chosen) => h("button", { type: "button", onclick: () => ask(picture, chosen, "") }, "Remove the prefix");
+
+  function show(given, settled, prefix, best, picture) {
     const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
     const columns = best.grid ? best.grid[1] : 1;
     const chosen = best.hard ? best.attended.map(([row, column]) => row * columns + column) : null;
     const predicted = best.predicted ?? [];
-    const force = (at, token) => {
-      if (token === END) return;
-      prefix = [...predicted.slice(0, at).map((one) => one.token), token].join("").replaceAll("▁", " ").trim();
-      ask(...last);
-    };
+    const force = (at, token) => ask(given, settled, begun(predicted, at, token));
     fill(
       found,
-      prefix ? h("p", { class: "prefix" }, `Begins with “${prefix}” `, h("button", { type: "button", onclick: forgetAndAsk }, "Let it begin freely")) : null,
+      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, prefix), "” ", freely(given, settled)) : null,
       looking({ picture, name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen }).element,
-      h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
+      h("p", { class: "translation", dir: "auto", "aria-live": "polite" }, best.text || "(nothing)"),
       h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}`),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
       tokens(predicted, { onforce: force }),
     );
   }
 
+  /** A prefix stays until the picture is another. */
   function describe(picture, chosen) {
-    last = [picture, chosen];
-    ask(picture, chosen);
+    ask(picture, chosen, last[2]);
   }
 
   function forget() {
-    prefix = "";
-  }
-
-  function forgetAndAsk() {
-    forget();
-    ask(...last);
+    last = [null, {}, ""];
   }
 
   return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), found), describe, forget };

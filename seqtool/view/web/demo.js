@@ -34,8 +34,9 @@ function interfaces({ limits }) {
     ["POST /api/generate", '{"prompts": ["…"], "settings": {"temperature": 0.8}}'],
     ["POST /api/next", '{"text": "…", "likeliest": 10}'],
     ["GET /api/model", "names, settings and limits"],
+    ["GET /api/scenes", "some built-in scenes, and what objects there can be"],
   ];
-  const note = `Answers are those of format=jsonl. At most ${counted(limits.sentences)} texts and ${counted(limits.characters)} characters a request; what is wrong is said in a sentence, with status 4xx.`;
+  const note = `Answers are those of format=jsonl. At most ${counted(limits.sentences)} texts and ${counted(limits.characters)} characters a request; what is wrong is said in a sentence, with a status from 400 on.`;
   return h("details", { class: "interface" }, h("summary", {}, "The JSON interface"), h("p", {}, note), h("dl", { class: "facts" }, calls.map(([name, body]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("code", {}, body))))));
 }
 

@@ -36,26 +36,34 @@ function samples({ steps }) {
 }
 
 /** Every sentence, with the scores of its own; a row opens to all that is known of it. */
-function sentences({ systems, scores, sources, references, hypotheses, values, flags, details }) {
+function sentences({ systems, scores, sources, names, references, hypotheses, values, flags, details }) {
   const rows = hypotheses[0].map((_, i) => i);
   const source = (i) => (sources ? sources[i] : "");
   const columns = [{ label: "#", value: (i) => i + 1, number: true }];
+  if (names) columns.push({ label: "Image", value: (i) => names[i] });
   if (sources) columns.push({ label: "Source", value: source });
   systems.forEach((name, k) =>
     columns.push({ label: name, value: (i) => hypotheses[k][i], cell: (i) => (k ? differing(hypotheses[k][i], hypotheses[0][i]) : hypotheses[0][i]) }),
   );
   scores.forEach(({ label, digits }, j) => {
     systems.forEach((name, k) => columns.push({ label: k ? `${label} ${name}` : label, value: (i) => values[k][j][i], cell: (i) => said(values[k][j][i], digits), number: true }));
-    if (systems.length === 2) columns.push({ label: `Δ ${label}`, value: (i) => values[0][j][i] - values[1][j][i], cell: (i) => said(values[0][j][i] - values[1][j][i], digits), number: true });
+    systems.slice(1).forEach((name, k) => {
+      const change = (i) => difference(values[0][j][i], values[k + 1][j][i]);
+      columns.push({ label: systems.length > 2 ? `Δ ${label} ${name}` : `Δ ${label}`, value: change, cell: (i) => said(change(i), digits), number: true });
+    });
   });
   return table({
-    label: "sentences",
+    label: names ? "captions" : "sentences",
     columns,
     rows,
-    search: (i) => [source(i), ...references[i], ...hypotheses.map((one) => one[i])].join("\n"),
+    search: (i) => [names ? names[i] : "", source(i), ...references[i], ...hypotheses.map((one) => one[i])].join("\n"),
     flags: (i) => flags[i],
     open: (i) => sentence({ i, source: source(i), references: references[i], systems, hypotheses: hypotheses.map((one) => one[i]), flags: flags[i], detail: details ? detailed(i, details) : null }),
   });
+}
+
+function difference(first, second) {
+  return typeof first === "number" && typeof second === "number" ? first - second : null;
 }
 
 function sentence({ source, references, systems, hypotheses, flags, detail }) {

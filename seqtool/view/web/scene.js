@@ -41,16 +41,18 @@ export function sceneEditor(offered, changed) {
     );
     fill(board, s("rect", { width: side, height: side, class: "paper" }), items);
     const item = scene.items[chosen];
+    const focused = document.activeElement?.dataset.tool;
     const pick = (label, options, value, set) =>
-      h("label", { class: "setting" }, label, h("select", { onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
+      h("label", { class: "setting" }, label, h("select", { "data-tool": label, onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
     fill(
       tools,
       item ? pick("Colour", Object.keys(offered.colours), item.colour, (value) => (item.colour = value)) : null,
       item ? pick("Shape", Object.keys(offered.shapes), item.shape, (value) => (item.shape = value)) : null,
       item ? pick("Size", Object.keys(offered.sizes), name(item).split(" ")[0], (value) => resize(item, offered.sizes[value])) : null,
-      item ? h("button", { type: "button", onclick: () => edit(() => scene.items.splice(chosen, 1)) }, "Remove") : null,
-      scene.items.length < 12 ? h("button", { type: "button", onclick: add }, "Add an object") : null,
+      item ? h("button", { type: "button", "data-tool": "Remove", onclick: () => edit(() => scene.items.splice(chosen, 1)) }, "Remove") : null,
+      scene.items.length < 12 ? h("button", { type: "button", "data-tool": "Add", onclick: add }, "Add an object") : null,
     );
+    if (focused) tools.querySelector(`[data-tool="${focused}"]`)?.focus();
   }
 
   function choose(i) {
@@ -100,6 +102,7 @@ export function sceneEditor(offered, changed) {
   }
 
   function drag(event, i) {
+    if (event.button !== 0) return;
     event.preventDefault();
     chosen = i;
     draw();
@@ -113,10 +116,10 @@ export function sceneEditor(offered, changed) {
     };
     const end = () => {
       window.removeEventListener("pointermove", follow);
-      window.removeEventListener("pointerup", end);
+      for (const kind of ["pointerup", "pointercancel"]) window.removeEventListener(kind, end);
     };
     window.addEventListener("pointermove", follow);
-    window.addEventListener("pointerup", end);
+    for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, end);
   }
 
   const pick = h(

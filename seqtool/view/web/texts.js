@@ -29,11 +29,11 @@ export function textsView(models) {
     columns.forEach((one) => one.write(controls.read()));
   };
   look();
-  return h("div", {}, h("form", { class: "asking", onsubmit: submit }, text, h("button", { class: "primary" }, "Write on"), controls.element), h("div", { class: "columns" }, columns.map((one) => one.element)));
+  return h("div", {}, h("form", { class: "asking", onsubmit: submit }, text, h("button", { class: "primary" }, "Continue"), controls.element), h("div", { class: "columns" }, columns.map((one) => one.element)));
 }
 
 function column(model, place, text) {
-  const expected = h("div", { class: "found", "aria-live": "polite" });
+  const expected = h("div", { class: "found" });
   const written = h("div", { class: "written", "aria-live": "polite" });
 
   const look = newest(expected, async () => {
@@ -57,9 +57,10 @@ function column(model, place, text) {
   });
 
   const write = newest(written, async (chosen) => {
-    const answer = await post("/api/generate", { prompts: [text.value], model: place, settings: chosen });
+    const prompt = text.value;
+    const answer = await post("/api/generate", { prompts: [prompt], model: place, settings: chosen });
     const [one] = answer.texts[0].texts;
-    fill(written, h("h3", {}, "It writes on"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, text.value), one.text));
+    fill(written, h("h3", {}, "Continuation"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, prompt), one.text));
   });
 
   return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), written, expected), look: () => look(), write: (chosen) => write(chosen) };

@@ -52,13 +52,20 @@ function expected(one, onforce) {
   const others = one.likeliest.map(([token, probability]) => {
     const name = label(token);
     const bar = h("meter", { min: 0, max: 1, value: probability, "aria-label": `${name}: ${percent(probability)}` });
-    const said = onforce ? h("button", { type: "button", class: "force", onclick: () => onforce(token) }, name) : name;
+    const said = onforce && token !== END ? h("button", { type: "button", class: "force", onclick: () => onforce(token) }, name) : name;
     return h("tr", {}, h("th", { scope: "row" }, said), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
   });
   return [
-    h("p", {}, `“${shown(one.token)}” ${percent(one.probability)}, entropy ${said(one.entropy)} nats. Expected here:`),
+    h("p", {}, "“", h("bdi", {}, shown(one.token)), `” ${percent(one.probability)}, entropy ${said(one.entropy)} nats. Expected here:`),
     h("table", { class: "likeliest" }, h("tbody", {}, others)),
   ];
+}
+
+const END = "<end>";
+
+/** How a text begins whose token at a place is another one. */
+export function begun(predicted, at, token) {
+  return [...predicted.slice(0, at).map((one) => one.token), token].join("").replaceAll("▁", " ").trim();
 }
 
 export function percent(probability) {

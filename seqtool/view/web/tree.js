@@ -30,10 +30,11 @@ export function searchTree({ steps }) {
     const { x, y } = at(node.t, node.i);
     return s("g", { class: `node ${node.fate} ${best.has(n) ? "best" : ""}`, onpointerenter: () => look(n) }, s("rect", { x: x - 42, y: y - 10, width: 84, height: 20, rx: 5 }), s("text", { x, y: y + 4 }, cut(node.token)));
   });
-  function look(n) {
+  function look(n, scroll = false) {
     if (place >= 0) labels[place].classList.remove("on");
     place = n;
     labels[n].classList.add("on");
+    if (scroll) labels[n].scrollIntoView({ block: "nearest", inline: "nearest" });
     const node = nodes[n];
     const value = number === "score" ? `score ${said(node.score, 3)}` : `log-probability ${said(node.log_probability, 3)}`;
     const rank = node.rank === undefined ? "" : `, number ${node.rank + 1} of the n best`;
@@ -51,14 +52,14 @@ export function searchTree({ steps }) {
       "aria-label": "Tree of the beam search: the arrow keys move through its continuations",
       onkeydown: (event) => {
         const next = moved(event, place, nodes.length);
-        if (next !== null) look(next);
+        if (next !== null) look(next, true);
       },
     },
     edges,
     s("circle", { class: "root", ...{ cx: start.x, cy: start.y, r: 4 } }),
     labels,
   );
-  const which = choice("Number", [["score", "With length penalty"], ["log", "Without"]], "score", (chosen) => {
+  const which = choice("Score shown", [["score", "With length penalty"], ["log", "Without"]], "score", (chosen) => {
     number = chosen;
     if (place >= 0) look(place);
   });

@@ -3,11 +3,10 @@
 import { alignment } from "./alignment.js";
 import { newest, post, settings } from "./asking.js";
 import { fill, h, label, said } from "./elements.js";
-import { tokens } from "./tokens.js";
+import { begun, tokens } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
 const EXAMPLE = "I have a big cat but a small house.";
-const END = "<end>";
 
 export function wordsView(models) {
   const own = models[0].settings;
@@ -23,7 +22,11 @@ export function wordsView(models) {
   };
   const columns = models.map((model, place) => column(model, place));
   const controls = settings(fields, () => all());
-  const all = () => columns.forEach((one) => one.translate(source.value, controls.read()));
+  const chosen = () => {
+    const { temperature, ...others } = controls.read();
+    return others.sample && temperature !== undefined ? { ...others, temperature } : others;
+  };
+  const all = () => columns.forEach((one) => one.translate(source.value, chosen()));
   const form = h(
     "form",
     {
@@ -47,58 +50,70 @@ export function wordsView(models) {
 
 /** One model's translation of the text. */
 function column(model, place) {
-  const found = h("div", { class: "found", "aria-live": "polite" });
-  let prefix = "";
-  let last = ["", {}];
+  const found = h("div", { class: "found" });
+  let last = ["", {}, ""]; // the text, the settings and the prefix that were asked for
 
-  const ask = newest(found, async (text, chosen) => {
-    const sampling = Boolean(chosen.sample);
-    const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !sampling, model: place, settings: chosen };
-    const answer = await post("/api/translate", request);
-    show(text, chosen, answer.translations[0].translations, answer.tree ?? null);
-  });
+  const run = newest(
+    found,
+    async (text, chosen, prefix) => {
+      const sampling = Boolean(chosen.sample);
+      const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !sampling, model: place, settings: chosen };
+      const answer = await post("/api/translate", request);
+      show(text, chosen, prefix, answer.translations[0].translations, answer.tree ?? null);
+    },
+    (text, chosen, prefix) => (prefix ? freely(text, chosen) : null),
+  );
 
+  function ask(...given) {
+    last = given;
+    run(...given);
+  }
+
+  /** A prefix stays as long as the text does. */
   function translate(text, chosen) {
-    last = [text, chosen];
-    ask(text, chosen);
+    ask(text, chosen, text === last[0] ? last[2] : "");
   }
 
-  function force(predicted, at, token) {
-    prefix = [...predicted.slice(0, at).map((one) => one.token), token].join("").replaceAll("▁", " ").trim();
-    ask(...last);
-  }
+  const freely = (text, chosen) => h("button", { type: "button", onclick: () => ask(text, chosen, "") }, "Remove the prefix");
 
-  function show(text, chosen, nBest, tree) {
+  function show(text, chosen, prefix, nBest, tree) {
+    const force = (predicted, at, token) => ask(text, chosen, begun(predicted, at, token));
     const best = nBest[0];
-    const ends = best.ended ? [END] : [];
+    const ends = best.ended ? ["<end>"] : [];
     const look = model.attends && best.attention && best.attention.length ? { source: best.source_tokens, target: [...best.tokens, ...ends], weights: best.attention } : null;
     const predicted = best.predicted ?? [];
     fill(
       found,
-      prefix ? h("p", { class: "prefix" }, `Begins with “${prefix}” `, h("button", { type: "button", onclick: forgetAndAsk }, "Let it begin freely")) : null,
-      h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
+      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, prefix), "” ", freely(text, chosen)) : null,
+      h("p", { class: "translation", dir: "auto", "aria-live": "polite" }, best.text || "(nothing)"),
       h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}, score ${said(best.score, 3)}${best.ended ? "" : ", cut off"}`),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
-      tokens(predicted, { onforce: (at, token) => (token === END ? null : force(predicted, at, token)) }),
-      predicted.length ? forcing(predicted) : null,
+      tokens(predicted, { onforce: (at, token) => force(predicted, at, token) }),
+      predicted.length ? forcing(predicted, force) : null,
       look ? h("h3", {}, "Where it looked") : null,
       look ? alignment(look) : null,
       nBest.length > 1 ? h("h3", {}, "The n best") : null,
-      nBest.length > 1 ? h("ol", {}, nBest.map((one) => h("li", { dir: "auto" }, `${one.text} `, h("span", { class: "status" }, said(one.score, 3))))) : null,
-      tree ? h("details", { class: "search" }, h("summary", {}, "The search"), searchTree(tree)) : null,
+      nBest.length > 1 ? h("ol", {}, nBest.map((one) => h("li", {}, h("bdi", {}, one.text), " ", h("span", { class: "status" }, said(one.score, 3))))) : null,
+      tree?.steps.length ? search(tree) : null,
       tree ? mine(text, chosen, best) : null,
     );
   }
 
+  /** Drawn when it is opened: a wide beam has thousands of continuations. */
+  function search(tree) {
+    const details = h("details", { class: "search", ontoggle: () => details.children.length === 1 && details.append(searchTree(tree)) }, h("summary", {}, "The search"));
+    return details;
+  }
+
   /** A word of one's own in the place of another. */
-  function forcing(predicted) {
+  function forcing(predicted, force) {
     const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
-    const at = h("select", { "aria-label": "In the place of" }, predicted.map((one, i) => h("option", { value: i }, `${i + 1}: ${label(one.token)}`)));
+    const at = h("select", { "aria-label": "Replace" }, predicted.map((one, i) => h("option", { value: i }, `${i + 1}: ${label(one.token)}`)));
     const submit = (event) => {
       event.preventDefault();
       if (word.value.trim()) force(predicted, Number(at.value), `▁${word.value.trim()}`);
     };
-    return h("form", { class: "controls", onsubmit: submit }, word, "instead of", at, h("button", {}, "Force it"));
+    return h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it"));
   }
 
   /** Why not mine? */
@@ -124,12 +139,7 @@ function column(model, place) {
   }
 
   function forget() {
-    prefix = "";
-  }
-
-  function forgetAndAsk() {
-    forget();
-    ask(...last);
+    last = ["", {}, ""];
   }
 
   return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), found), translate, forget };
