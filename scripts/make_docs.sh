@@ -105,9 +105,15 @@ search_and_scores() { # the page's table
     done
 }
 
+screenshots() { # of the demo and of a report: needs Chromium and Playwright
+    trained first experiment=quickstart
+    trained scenes experiment=scenes_soft
+    python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
+}
+
 pages=("$@")
 [ $# -gt 0 ] || pages=(gradients language_models gates_and_cells attention transformers sequence_to_sequence
-    pictures_to_words hard_attention search_and_scores)
+    pictures_to_words hard_attention search_and_scores screenshots)
 for page in "${pages[@]}"; do
     "$page"
 done

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from seqtool.data.corpora import toy_words
 from seqtool.data.corpora.parallel import Toy
 from seqtool.data.corpora.toy import Pair, generate, surface
-from seqtool.data.corpora.toy_grammar import assemble, sentence, statement
+from seqtool.data.corpora.toy_grammar import assemble, being, sentence, statement
 from seqtool.data.corpora.toy_phrases import Draw, Nominal, Word, noun_phrase, phrase
 from seqtool.data.text.alignment import parse_pharaoh, words
 from seqtool.errors import InputError
@@ -320,6 +321,16 @@ def test_the_sentence_of_the_lecture() -> None:
         "Tengo un gato grande pero una casa pequeña.",
         "1-0 2-1 4?1 4-2 3-3 5-4 6-5 8?5 8-6 7-7 8?7 9-8",
     )
+
+
+def test_a_subject_of_which_all_has_been_said() -> None:
+    """By an adjective of every group: a clause says one of them again."""
+    draw = Draw(1)
+    for kind, groups in toy_words.AFTER.items():
+        thing = noun_phrase(draw, (kind,), ("the",))
+        said = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
+        who = replace(thing, source=thing.source + said)
+        assert all(being(draw, who, "present", asked=False).target for _ in range(30))
 
 
 def test_long_sentences_are_clauses_of_the_same_language() -> None:

@@ -136,7 +136,7 @@ def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
         verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
         said = {word.text for word in who.source}
         news = [group for group in groups[who.kind] if said.isdisjoint(english for english, _ in group)]
-        rest = phrases.description(draw, news, who, predicate=True)
+        rest = phrases.description(draw, news or groups[who.kind], who, predicate=True)  # or what was said already
     elif who.kind in words.HUMAN and shape < 0.85:
         english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
         name = agreeing(english_plural(english) if who.plural else english, forms, who)
