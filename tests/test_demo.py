@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -543,6 +543,12 @@ def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"port={port} (address already in use)" in capsys.readouterr().err
 
 
+def alone(asked: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """In a thread of its own: Playwright leaves an event loop running in the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(asked())).result()
+
+
 def test_a_model_that_cannot_be_loaded_is_said() -> None:
     """Whatever the reason; requests are refused with it instead of waiting."""
 
@@ -557,7 +563,7 @@ def test_a_model_that_cannot_be_loaded_is_said() -> None:
         assert (engine.state, engine.problem) == ("failed", "no memory is left")
         engine.stop()
 
-    asyncio.run(asked())
+    alone(asked)
 
 
 def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
@@ -581,7 +587,7 @@ def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
         assert done == list(range(1, WAITING + 1))
         engine.stop()
 
-    asyncio.run(asked())
+    alone(asked)
 
 
 def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
