@@ -18,8 +18,8 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool) -> Float[T
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    for token in (PAD, BOS) if may_end else (PAD, BOS, EOS):  # indexing by a list would wait for the GPU
-        log_p[:, token] = -math.inf
+    log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
+    log_p[:, BOS : BOS + 1 if may_end else EOS + 1] = -math.inf
     return log_p
 
 

@@ -52,23 +52,29 @@ def sample(
     known = prefix.tokens[sentence].to(device)
     token, new = known[:, -1], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
-    limit = torch.tensor(maximum, device=device).repeat_interleave(samples)
+    limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
     log_p = torch.zeros(n * samples, device=device)
-    over = torch.zeros(n * samples, dtype=torch.bool, device=device)
+    over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, token)
         log_each = log_probabilities(logits, may_end=length >= minimum)
-        p = _truncated(log_each / temperature, top_k, top_p)
-        token = categorical(p, uniforms[:, length - 1]).masked_fill(over, PAD)
-        log_p = log_p + log_each.gather(1, token[:, None]).squeeze(1).masked_fill(over, 0.0)
+        p = _truncated(log_each if temperature == 1 else log_each / temperature, top_k, top_p)
+        token = categorical(p, uniforms[:, length - 1])
+        gained = log_each.gather(1, token[:, None]).squeeze(1)
+        if some_over:
+            token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
+        log_p = log_p + gained
         new.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
-        over = over | (token == EOS) | (limit == length)
-        if each is not None:
-            over = over | torch.tensor(each(token.tolist()), device=device)
-        if bool(over.all()):
-            break
+        # An operation on one row costs more than it computes, so only what may end a row is looked at.
+        ends = [*([token == EOS] if length >= minimum else []), *([limit == length] if length in limits else [])]
+        if each is not None and any(ended := each(token.tolist())):
+            ends.append(torch.tensor(ended, device=device))
+        if ends:
+            over, some_over = torch.stack([over, *ends]).any(0), True
+            if bool(over.all()):
+                break
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]

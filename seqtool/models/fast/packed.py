@@ -53,5 +53,6 @@ class Packed(nn.Module):
         return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.matrix, self.bias, "none", [], "")
+        x = x if x.dtype == self.dtype else x.to(self.dtype)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.matrix, self.bias, "none", [], "")
         return y
