@@ -82,14 +82,16 @@ described() { # RUN PICTURE SETTING…: where the words of one scene looked
 }
 
 pictures_to_words() {
-    trained scenes experiment=scenes_soft
+    trained scenes experiment=scenes_soft train.minutes=20
     described scenes pictures_to_words
 }
 
 hard_attention() {
-    trained scenes experiment=scenes_soft
-    trained hard experiment=scenes_hard
+    trained scenes experiment=scenes_soft train.minutes=20
+    trained hard experiment=scenes_hard train.minutes=20
+    trained printed experiment=scenes_hard_printed train.minutes=20
     described hard hard_attention hard_attention=argmax
+    seqtool inspect runs/hard runs/printed plot="$made/hard"
     seqtool eval checkpoint=runs/hard bound=64
     seqtool eval checkpoint=runs/scenes bound=64
 }
@@ -107,7 +109,7 @@ search_and_scores() { # the page's table
 
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
     trained first experiment=quickstart
-    trained scenes experiment=scenes_soft
+    trained scenes experiment=scenes_soft train.minutes=20
     python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
 }
 

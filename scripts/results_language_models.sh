@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=results/language_models
 mkdir -p "$out"
 
-for size in 1x256 2x256 1x512 2x512; do
+for size in 1x256 2x256 2x512; do
     for cell in rnn gru lstm; do
         name=$cell-$size
         [ ! -e "$out/$name.json" ] || continue

@@ -180,16 +180,18 @@ def test_learns_to_reverse(norm: str) -> None:
     model = Transformer(**WORDS | TRANSFORMER | LAYERS | sizes | {"norm": norm})
     initialise(model, "default")
     sentences = [[4 + int(i) for i in torch.randint(8, (int(n),))] for n in torch.randint(3, 7, (256,))]
-    source, target = make_source(sentences), make_target([one[::-1] for one in sentences])
+    batches = [sentences[i : i + 64] for i in range(0, 256, 64)]
+    pairs = [(make_source(one), make_target([sentence[::-1] for sentence in one])) for one in batches]
     optimiser = torch.optim.Adam(model.parameters(), lr=0.003, betas=(0.9, 0.98))
-    for _ in range(250):
+    for step in range(320):
+        source, target = pairs[step % 4]
         optimiser.zero_grad()
         model.loss(model(source, target[:, :-1]).features, target[:, 1:], 0.0).total.backward()
         optimiser.step()
     model.eval()
     found = beam_search(
         model.step,
-        *model.encode(source),
+        *model.encode(make_source(sentences)),
         beam=1,
         maximum=[10] * 256,
         n_best=1,
