@@ -3,7 +3,8 @@
 
     python scripts/benchmark_demo.py --checkpoint runs/first --input test.en --threads 2 --output results/demo.json
 
-32 clients send 20 requests of 50 sentences each, at once; every answer is compared with the command's translation. The
+32 clients send 20 requests of 50 sentences each, at once; every answer is compared with the command's translation.
+Meanwhile 16 other clients send a byte a second, 16 hang in the middle of a request, and one a second breaks off. The
 command's rate is that of the same sentences in one file, less the time for eight of them, which is that of
 starting and loading. Then 20,000 requests of one short sentence each: memory after 2,000 and after all.
 """
@@ -14,11 +15,15 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,7 @@ from seqtool.runtime.files import read_lines
 
 CLIENTS, REQUESTS, SENTENCES = 32, 20, 50
 FEW, SMALL, BEFORE = 8, 20_000, 2_000
+BAD_CLIENTS = 16  # of each kind
 
 
 def main() -> None:
@@ -78,9 +84,10 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
             time.sleep(0.2)
         requests = [slice(i, i + SENTENCES) for i in range(0, len(lines), SENTENCES)]
         with ThreadPoolExecutor(arguments.clients) as pool:
-            start = time.perf_counter()
-            answers = list(pool.map(lambda one: ask(port, "/api/translate", {"sentences": lines[one]}), requests))
-            seconds = time.perf_counter() - start
+            with bad_clients(port) as broken_off:
+                start = time.perf_counter()
+                answers = list(pool.map(lambda one: ask(port, "/api/translate", {"sentences": lines[one]}), requests))
+                seconds = time.perf_counter() - start
             written = [one["translations"][0]["text"] for answer in answers for one in answer["translations"]]
             small = {"sentences": lines[:1]}
             list(pool.map(lambda _: ask(port, "/api/translate", small), range(min(BEFORE, arguments.small))))
@@ -92,6 +99,9 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
         server.wait(30)
     return {
         "clients": arguments.clients,
+        "slow_clients": BAD_CLIENTS,
+        "hanging_clients": BAD_CLIENTS,
+        "clients_that_broke_off": len(broken_off),
         "requests": len(requests),
         "sentences": len(lines),
         "sentences_per_second": round(len(lines) / seconds, 1),
@@ -100,6 +110,47 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
         f"megabytes_after_{BEFORE}": round(before),
         "megabytes_after_all": round(after),
     }
+
+
+@contextmanager
+def bad_clients(port: int) -> Iterator[list[float]]:
+    """Clients that send a byte a second, that hang, and that break off, which are counted."""
+    body = json.dumps({"sentences": ["a"] * SENTENCES})
+    request = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    ended, broken_off = threading.Event(), list[float]()
+
+    def connected() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port))
+
+    def slow() -> None:
+        while not ended.is_set():
+            with suppress(OSError), connected() as stream:  # the server cuts it off after a while
+                for byte in request:
+                    if ended.wait(1):
+                        return
+                    stream.sendall(bytes([byte]))
+
+    def hang() -> None:
+        while not ended.is_set():
+            with suppress(OSError), connected() as stream:
+                stream.sendall(request[:-1])
+                ended.wait(70)  # by then the server has refused it
+
+    def leave() -> None:
+        while not ended.wait(1):
+            with connected() as stream:
+                stream.sendall(request)
+            broken_off.append(time.time())
+
+    threads = [threading.Thread(target=one) for one in [*[slow, hang] * BAD_CLIENTS, leave]]
+    for thread in threads:
+        thread.start()
+    try:
+        yield broken_off
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 def ask(port: int, path: str, body: Any = None) -> Any:

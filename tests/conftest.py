@@ -15,6 +15,7 @@ from jaxtyping import install_import_hook
 CHECKED = ["seqtool.models", "seqtool.decoding", "seqtool.training.losses"]
 install_import_hook(CHECKED, "shapes.shapes")
 
+import demo_models  # noqa: E402
 from small_models import MODELS, make_model  # noqa: E402
 
 from seqtool.models.contract import EncoderDecoder  # noqa: E402
@@ -56,6 +57,14 @@ def curves(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(request: pytest.FixtureRequest) -> EncoderDecoder[Any]:
     """Every model in turn, small, with weights large enough that its states differ."""
     return make_model(request.param)
+
+
+@pytest.fixture(scope="session")
+def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with small runs of every kind: see `demo_models`."""
+    place = tmp_path_factory.mktemp("shown")
+    demo_models.train_all(place)
+    return place
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Thousands of mutated requests to a demo: one clear answer each, no traceback, bounded memory.
 
 python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/first
+python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/scenes --picture data/scenes/test/00000.png
 """
 
 import argparse
@@ -10,18 +11,23 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_demo import Server, mutated
+from test_demo import Server, mutated, mutated_forms
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", required=True, help="of a translation model")
+    parser.add_argument("--checkpoint", required=True, help="of a translation model, or of a captioner")
+    parser.add_argument("--picture", type=Path, help="forms with this picture are sent, to a captioner")
     arguments = parser.parse_args()
     server = Server(Path.cwd(), f"checkpoint={arguments.checkpoint}").ready()
     before = server.memory()
-    statuses = Counter(answer.status for answer in mutated(server, arguments.count, seed=arguments.seed))
+    if arguments.picture is None:
+        answers = mutated(server, arguments.count, seed=arguments.seed)
+    else:
+        answers = mutated_forms(server, arguments.picture.read_bytes(), arguments.count, seed=arguments.seed)
+    statuses = Counter(answer.status for answer in answers)
     grown = server.memory() - before
     printed = server.end()
     print(f"{dict(sorted(statuses.items()))}, memory {grown:+.0f} MB")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from seqtool.runtime.classes import modules
 from seqtool.settings import names, typed
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
-WORKING_SECONDS = 2  # that a request has to end in after Ctrl-C
+WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
+ENDING_SECONDS = 1  # and then the model, to end what it is doing
 CONNECTIONS = 512
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -54,7 +56,7 @@ def demo(config: DictConfig) -> None:
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
     engine = Engine(lambda: _loaded(checkpoints, trust, settings), describe)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what goes wrong is said by the application
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),
@@ -73,6 +75,8 @@ def demo(config: DictConfig) -> None:
         server.run(sockets=[listening])
     if engine.state == "failed":
         raise InputError(engine.problem)
+    if not engine.ends(ENDING_SECONDS):
+        os._exit(0)  # Python's own end would abort in a thread that is within torch
 
 
 def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:

@@ -139,7 +139,12 @@ def _report(arguments: Sequence[str], configs: Path) -> int:
     settings = [one for one in arguments if one not in runs]
     outputs = [one.removeprefix("output=") for one in settings if one.startswith("output=")]
     others = [one for one in settings if not one.startswith("output=")]
-    if bool(runs) == bool(others) or len(outputs) > 1 or not all(outputs):
+    if runs and others:
+        raise InputError(
+            f"The report of a run takes only output=FILE.html, not {others[0]}; that of an evaluation takes its "
+            "checkpoint by name: seqtool report checkpoint=PATH split=test output=FILE.html."
+        )
+    if not (runs or others) or len(outputs) > 1 or not all(outputs):
         raise InputError(
             "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
             "seqtool report checkpoint=PATH split=test output=FILE.html."

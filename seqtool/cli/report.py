@@ -25,6 +25,7 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
     if output is None and len(runs) > 1:
         raise InputError("A report of several runs needs a place: output=FILE.html.")
     file = Path(output) if output is not None else first / "report.html"
+    html.check_name(file)
     found = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(one)) for name, one in found.items()),

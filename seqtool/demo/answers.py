@@ -3,6 +3,7 @@ once, that gives a function of the models, which the engine calls. The answers a
 """
 
 import io
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,13 +33,14 @@ Answer = dict[str, Any]
 Asked = Callable[[Sequence[Any]], Answer]
 LIKELIEST = int(MOST["likeliest"])
 MOST_SHOWN = 100_000  # likeliest tokens of an answer
+WEIGHTS, WEIGHTS_SHOWN = 40_000_000, 4_000_000  # of the attention of a request
 PIXELS = 25_000_000  # of a picture
 
 
 def translate(request: Request) -> Asked:
     """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings."""
     sentences = request.texts("sentences")
-    prefixes = request.optional_texts("prefixes", len(sentences))
+    prefixes = request.beginnings("prefixes", len(sentences))
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
     drawn = request.flag("tree")
     if drawn and len(sentences) != 1:
@@ -47,6 +49,7 @@ def translate(request: Request) -> Asked:
     def answer(models: Sequence[Any]) -> Answer:
         translator = _one(request, models, Translator)
         request.check_work(translator, len(sentences), likeliest)
+        _check_weights(_weights(translator, sentences, prefixes), shown=weights)
         trace = _lattice(translator) if drawn else None
         asked: dict[str, Any] = {"prefixes": prefixes, "attention": True, "likeliest": likeliest, "trace": trace}
         found = translator.hypotheses(sentences, progress=_deadline(), **asked)
@@ -57,7 +60,7 @@ def translate(request: Request) -> Asked:
             ]
         }
         if trace is not None:
-            known = translator.target_vocabulary.encode((prefixes or [""])[0])
+            known = translator.target_vocabulary.encode_beginning((prefixes or [""])[0])
             lines["tree"] = _tree(translator, trace, [one.pieces[len(known) :] for one in found[0]])
         return lines
 
@@ -72,9 +75,12 @@ def score(request: Request) -> Asked:
 
     def answer(models: Sequence[Any]) -> Answer:
         predictor = _one(request, models, Translator, Generator)
-        _check_tokens(predictor.target_vocabulary, references, likeliest)
+        targets = _check_tokens(predictor.target_vocabulary, references, likeliest)
         if sources is not None and isinstance(predictor, Translator):
-            _check_tokens(predictor.source_vocabulary, sources, 0)
+            lengths = _check_tokens(predictor.source_vocabulary, sources, 0)
+            if predictor.attends:
+                pairs = zip(lengths, targets, strict=True)
+                _check_weights(sum((s + 1) * (t + 1) for s, t in pairs), shown=weights)
         found = predictor.given(sources, references, likeliest=likeliest)
         shown = [_given(one, weights=weights) for one in found]
         if sources is not None:
@@ -112,13 +118,16 @@ def why(request: Request) -> Asked:
 
 def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> Asked:
     """prefix, likeliest, weights, picture, model, settings; images are opened one by one, where the model is."""
-    prefix = request.text("prefix", "")
+    prefix = request.beginning("prefix")
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
     picture = request.flag("picture")
 
     def answer(models: Sequence[Any]) -> Answer:
         captioner = _one(request, models, Captioner)
         request.check_work(captioner, len(images), likeliest)
+        if captioner.attends:
+            settings, locations = captioner.settings, math.prod(captioner.grid)
+            _check_weights(len(images) * settings.n_best * settings.max_length * locations, shown=weights)
         seen = [_seen(captioner, name, content) for name, content in images]
         found = captioner.describe(list(map(fromarray, seen)), prefix=prefix, likeliest=likeliest)
         lines: Answer = {
@@ -168,13 +177,36 @@ def _one(request: Request, models: Sequence[Any], *kinds: type[Predictor]) -> An
     return predictor
 
 
-def _check_tokens(known: Vocabulary, texts: Sequence[str], likeliest: int) -> None:
-    """InputError for texts that are too long to be scored beside others' requests."""
+def _check_tokens(known: Vocabulary, texts: Sequence[str], likeliest: int) -> list[int]:
+    """The lengths of texts. InputError for those that are too long to be scored beside others' requests."""
     lengths = [len(ids) for ids in known.encode_batch(texts)]
     if max(lengths) > TOKENS:
         raise InputError(f"A text has {max(lengths):,} tokens, and at most {TOKENS:,} are scored here: shorten it.")
     if sum(lengths) * likeliest > MOST_SHOWN:
         raise InputError(f"At most {MOST_SHOWN:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
+    return lengths
+
+
+def _check_weights(weights: int, *, shown: bool) -> None:
+    """InputError if attention may have more weights than can be kept, or than are shown."""
+    if weights > (limit := WEIGHTS_SHOWN if shown else WEIGHTS):
+        raise InputError(
+            f"This is too much for one request: attention may have {weights:,} weights, and at most {limit:,} are "
+            f"{'shown' if shown else 'kept'}."
+        )
+
+
+def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]] | None) -> int:
+    """How many weights the attention of the n best may have."""
+    if not translator.attends:
+        return 0
+    settings, known = translator.settings, translator.target_vocabulary
+    begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
+    total = 0
+    for ids, more in zip(translator.source_vocabulary.encode_batch(sentences), begun, strict=True):
+        source = min(len(ids), settings.max_length) + 1
+        total += source * max(settings.min_length, min(settings.max_length, 3 * source + 10 + more))
+    return total * settings.n_best
 
 
 def _deadline() -> Callable[[int], None]:
@@ -195,10 +227,11 @@ def _seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np
 
 
 def _opened(name: str, content: bytes) -> Image:
+    width = height = 0
     with suppress(*DAMAGE, UnidentifiedImageError, DecompressionBombError), QUIET:
         width, height = pillow_open(io.BytesIO(content), formats=FORMATS).size
-        if width * height > PIXELS:
-            raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
+    if width * height > PIXELS:
+        raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
     return open_image(io.BytesIO(content), name=name)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,13 +28,10 @@ from seqtool.training.checkpoint import find
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
-UPLOADS = 4  # requests with pictures at once
 LOOK = 0.5  # seconds between two looks at whether a client is still there
 NAME = 200  # letters of a picture's name
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 PAGE = "demo.html"
-
-log = logging.getLogger("seqtool")
 
 
 class Json(JSONResponse):
@@ -49,7 +45,6 @@ class Json(JSONResponse):
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
     """The application behind its guards; `host`, `port` and `token`: see `guards.Guard`."""
-    uploads = asyncio.Semaphore(UPLOADS)
 
     @asynccontextmanager
     async def life(_: Starlette) -> Any:
@@ -64,11 +59,8 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
         return endpoint
 
     async def caption(http: Http) -> Response:
-        if uploads.locked():
-            raise BusyError
-        async with uploads:
-            request, images = await _pictures(http)
-            return await _answered(http, engine, answers.caption(request, images))
+        request, images = await _pictures(http)
+        return await _answered(http, engine, answers.caption(request, images))
 
     async def model(_: Http) -> Response:
         return Json(_described(engine))
@@ -187,6 +179,6 @@ async def _gone(_: Http, __: Exception) -> Response:
     return PlainTextResponse("", 400)
 
 
-async def _broken(_: Http, error: Exception) -> Response:
-    log.error("A request could not be answered: %s: %s", type(error).__name__, error)
+async def _broken(_: Http, __: Exception) -> Response:
+    """Starlette raises the error again after this answer, and the guard logs it."""
     return PlainTextResponse("The model could not answer this request; the server's log says why.\n", 500)

@@ -36,6 +36,12 @@ class Engine:
     def start(self) -> None:
         self._thread.start()
 
+    def ends(self, seconds: float) -> bool:
+        """Whether the thread ends within so many seconds: a request that is being answered cannot be stopped."""
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
     def stop(self) -> None:
         """End after the request that is being answered; those that wait are not answered."""
         with self._changed:
@@ -50,8 +56,7 @@ class Engine:
         """
         answer: Future[X] = Future()
         with self._changed:
-            if len(self._waiting) >= WAITING:
-                self._waiting = deque(one for one in self._waiting if not one[1].cancelled())
+            self._waiting = deque(one for one in self._waiting if not one[1].cancelled())
             if len(self._waiting) >= WAITING:
                 raise BusyError
             self._waiting.append((function, answer))

@@ -21,7 +21,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 JSON_BYTES = 2 << 20  # of a request's body
 UPLOAD_BYTES = 20 << 20  # of pictures
+HELD_BYTES = 64 << 20  # of the bodies of all requests together that have not been answered,
+SMALL = 64 << 10  # without so many of each, so that small requests always pass
 SECONDS = 60.0  # in which a request must have arrived
+FORM = "multipart/form-data"
 COOKIE = "seqtool-token"
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 log = logging.getLogger("seqtool")
@@ -55,6 +58,7 @@ class Guard:
         self._hosts = {*LOCAL, (f"[{host}]" if ":" in host else host).lower()}
         self._any_host = host in ("0.0.0.0", "::")
         self._token = token
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,7 +73,8 @@ class Guard:
             self._check_host(headers)
             self._check_origin(headers, scope["method"])
             cookie = self._check_token(headers, scope)
-            receive = _limited(receive, headers, UPLOAD_BYTES if scope["path"] == "/api/caption" else JSON_BYTES)
+            uploads = scope["path"] == "/api/caption" and headers.get("content-type", "").startswith(FORM)
+            body = Body(receive, headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
         except RefusedError as refused:
             await _answer(send, refused)
             return
@@ -90,12 +95,23 @@ class Guard:
             await asyncio.wait_for(send(message), SECONDS)  # a client that does not read holds nobody up for longer
 
         try:
-            await self._app(scope, receive, guarded)
+            await self._app(scope, body.receive, guarded)
         except RefusedError as refused:
             if not started:
                 await _answer(send, refused)
         except TimeoutError:
             log.info("A client did not read its answer.")
+        except Exception:
+            log.exception("A request could not be answered.")
+            if not started:
+                await _answer(send, RefusedError(500, "This request could not be answered; the server's log says why."))
+        finally:
+            self._held -= body.held
+
+    def _hold(self, count: int) -> None:
+        self._held += count
+        if self._held > HELD_BYTES:
+            raise RefusedError(503, "Too much is being sent at once: try again in a moment.")
 
     def _check_host(self, headers: dict[str, str]) -> None:
         """A page elsewhere may have given its own name this machine's address (DNS rebinding)."""
@@ -123,31 +139,41 @@ class Guard:
         return self._token if given else None
 
 
-def _limited(receive: Receive, headers: dict[str, str], most: int) -> Receive:
-    """The body, of at most so many bytes and within `SECONDS`."""
-    declared = headers.get("content-length", "0")
-    if not declared.isdecimal() or len(declared) > 15:
-        raise RefusedError(400, "The request's Content-Length is no number.")
-    if int(declared) > most:
-        raise RefusedError(413, f"The request is too large: at most {most >> 20} MB can be sent.")
-    loop = asyncio.get_running_loop()
-    deadline, received, complete = loop.time() + SECONDS, 0, False
+class Body:
+    """A request's body, of at most so many bytes and within `SECONDS`. `hold` is told of the bytes beyond `SMALL` as
+    they come, and may refuse them; `held` counts them.
+    """
 
-    async def limited() -> MutableMapping[str, Any]:
-        nonlocal received, complete
-        if complete:  # only the client's leaving is still to come
-            return await receive()
+    def __init__(self, receive: Receive, headers: dict[str, str], most: int, hold: Callable[[int], None]) -> None:
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal() or len(declared) > 15:
+            raise RefusedError(400, "The request's Content-Length is no number.")
+        self._receive, self._most, self._hold = receive, most, hold
+        self._check(int(declared))
+        self._deadline = asyncio.get_running_loop().time() + SECONDS
+        self._complete = False
+        self._received = self.held = 0
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if self._complete:  # only the client's leaving is still to come
+            return await self._receive()
+        left = self._deadline - asyncio.get_running_loop().time()
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, deadline - loop.time()))
+            message = await asyncio.wait_for(self._receive(), max(0.0, left))
         except TimeoutError:
             raise RefusedError(408, f"The request did not arrive within {SECONDS:.0f} seconds.") from None
-        received += len(message.get("body", b""))
-        complete = message["type"] != "http.request" or not message.get("more_body", False)
-        if received > most:
-            raise RefusedError(413, f"The request is too large: at most {most >> 20} MB can be sent.")
+        count = len(message.get("body", b""))
+        self._complete = message["type"] != "http.request" or not message.get("more_body", False)
+        self._received += count
+        self._check(self._received)
+        more = max(0, self._received - SMALL) - self.held
+        self.held += more
+        self._hold(more)
         return message
 
-    return limited
+    def _check(self, count: int) -> None:
+        if count > self._most:
+            raise RefusedError(413, f"The request is too large: at most {self._most >> 20} MB can be sent.")
 
 
 async def _answer(send: Send, refused: RefusedError) -> None:

@@ -51,6 +51,18 @@ class Request:
         self._left.pop(name, None)
         return None
 
+    def beginnings(self, name: str, count: int) -> list[str | list[str]] | None:
+        """How texts begin: each a text or a list of tokens, or None where the field is missing or null."""
+        found = self._left.pop(name, None)
+        if found is None:
+            return None
+        if not isinstance(found, list) or len(found) != count:
+            raise InputError(f"'{name}' must be a list of {count:,} beginnings, one for each.")
+        return [self._beginning(name, one) for one in found]
+
+    def beginning(self, name: str) -> str | list[str]:
+        return self._beginning(name, self._left.pop(name, ""))
+
     def text(self, name: str, default: str | None = None) -> str:
         found = self._left.pop(name, default)
         if not isinstance(found, str):
@@ -114,6 +126,13 @@ class Request:
         """Raise InputError for a field that nothing has taken."""
         if self._left:
             raise InputError(f"Unknown field '{next(iter(self._left))[:40]}'.")
+
+    def _beginning(self, name: str, found: Any) -> str | list[str]:
+        if isinstance(found, str):
+            return self._checked(name, found)
+        if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+            raise InputError(f"'{name}': a beginning is a text or a list of tokens.")
+        return [self._checked(name, one) for one in found]
 
     def _checked(self, name: str, text: str) -> str:
         self._characters += len(text)

@@ -41,12 +41,20 @@ class AlignmentScores:
         )
 
     def text(self) -> str:
+        return "\n".join([*table(("alignment error rate", ""), self.rows()), "", *self.notes()])
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The error rates of this system's links, of the diagonal and of uniform ones."""
         rows = [("this system", self.aer), ("diagonal", self.aer_diagonal), ("uniform", self.aer_uniform)]
-        lines = table(("alignment error rate", ""), [(name, f"{value:.3f}") for name, value in rows])
+        return [(name, f"{value:.3f}") for name, value in rows]
+
+    def notes(self) -> list[str]:
         crossed = [(self.crossed, self.swaps), (self.crossed_agreeing, self.swaps_agreeing)]
         all_swaps, agreeing = (f"{n:,} of {of:,} ({n / max(of, 1):.1%})" for n, of in crossed)
-        lines += ["", f"Swapped neighbours whose links cross: {all_swaps}"]
-        return "\n".join([*lines, f"  of a noun and an adjective that agrees with it: {agreeing}"])
+        return [
+            f"Swapped neighbours whose links cross: {all_swaps}",
+            f"  of a noun and an adjective that agrees with it: {agreeing}",
+        ]
 
 
 def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> float:

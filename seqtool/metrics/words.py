@@ -27,9 +27,10 @@ class WordScore:
 def f1_by_count(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], counts: Mapping[str, int], *, samples: int = SAMPLES
 ) -> list[WordScore]:
-    """F1 in per cent for each range of `EDGES`, with intervals from resampling sentences; `counts`: how often each
-    word stands in the training data. A word that stands n times in a reference is found at most n times; of several
-    references of a sentence the one counts that shares the most words with the hypothesis.
+    """F1 in per cent for each range of `EDGES` of which the references have words, with intervals from resampling
+    sentences; `counts`: how often each word stands in the training data. A word that stands n times in a reference is
+    found at most n times; of several references of a sentence the one counts that shares the most words with the
+    hypothesis.
     """
     found = np.array([_overlap(*pair, counts) for pair in zip(hypotheses, references, strict=True)])
     scores = []
@@ -41,7 +42,7 @@ def f1_by_count(
         ) -> float:
             return 200 * float(m[rows].sum()) / max(1, int(total[rows].sum()))
 
-        known = int((written + wanted).sum())
+        known = int(wanted.sum())
         estimate = bootstrap(f1, [np.arange(len(found))], samples) if known else None
         scores.append(WordScore(label, int(wanted.sum()), estimate))
     return scores

@@ -60,13 +60,15 @@ class CaptionDetails:
 
 def caption(record: Mapping[str, Any]) -> Caption:
     """A caption from its record; what is damaged or missing in it is not shown."""
-    found: Caption = {"text": str(record.get("text", "")), "words": [str(word) for word in record.get("words", ())]}
-    found["words"] = found["words"] or found["text"].split()
+    text, words = str(record.get("text", "")), record.get("words")
+    found: Caption = {"text": text, "words": list(map(str, words)) if isinstance(words, list) else []}
+    found["words"] = found["words"] or text.split()
     grid, rows, looked = record.get("grid"), record.get("attention"), record.get("attended")
     try:
         weights = np.asarray(rows, float)
         height, width = (int(side) for side in grid or ())
-    except (TypeError, ValueError):
+        chosen = [int(row) * width + int(column) for row, column in looked or ()] if record.get("hard") else None
+    except (TypeError, ValueError, OverflowError):
         return found
     if weights.ndim != 2 or weights.shape[1] != height * width:
         return found
@@ -75,8 +77,8 @@ def caption(record: Mapping[str, Any]) -> Caption:
     if len(weights) != len(found["words"]) or not np.isfinite(weights).all():
         return found
     found |= {"grid": [height, width], "weights": fractions(weights)}
-    if record.get("hard") and isinstance(looked, list):
-        found["chosen"] = [row * width + column for row, column in looked]
+    if chosen is not None:
+        found["chosen"] = chosen
     return found
 
 

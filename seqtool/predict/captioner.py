@@ -13,7 +13,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
-from seqtool.data.text.alignment import SPACE
+from seqtool.data.text.alignment import SPACE, joined
 from seqtool.decoding.batching import Sources, chunks, decode, explained
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
@@ -145,7 +145,7 @@ class Captioner(Predictor):
         return [captions[0].text for captions in self.describe(images)]
 
     def describe(
-        self, images: Sequence[str | Path | Image], *, prefix: str = "", likeliest: int = 0
+        self, images: Sequence[str | Path | Image], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> list[list[Caption]]:
         """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
         if isinstance(images, str | Path | Image):
@@ -158,16 +158,16 @@ class Captioner(Predictor):
         return result
 
     def described(
-        self, images: Sequence[str | Path | Image], *, prefix: str = "", likeliest: int = 0
+        self, images: Sequence[str | Path | Image], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> Iterator[Described]:
         """Each image in order: its name, the pixels the model saw (size×size×3), and its n best captions, or why it
-        cannot be read. Every caption begins with `prefix`; `likeliest`: also so many tokens that were expected at each
-        place. Random draws for an image depend on its place in the list.
+        cannot be read. Every caption begins with `prefix`, a text or pieces; `likeliest`: also so many tokens that were
+        expected at each place. Random draws for an image depend on its place in the list.
         """
-        known = self.target_vocabulary.encode(prefix)
+        known = self.target_vocabulary.encode_beginning(prefix)
         if len(known) >= self.settings.max_length:
             raise InputError(
-                f"The prefix '{prefix[:40]}' has {len(known):,} tokens, but a caption has at most "
+                f"The prefix '{joined(prefix)[:40]}' has {len(known):,} tokens, but a caption has at most "
                 f"max_length={self.settings.max_length}: shorten it, or allow more."
             )
         windows = list(chunks(range(len(images)), 4 * self.settings.at_once))

@@ -17,6 +17,7 @@ from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names
+from seqtool.view import html
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
@@ -80,6 +81,8 @@ class Evaluation(ABC):
         for _, file in read:
             check_file(Path(file))
         check_outputs({setting: getattr(self, setting) for setting in (*self.writes, "report")}, read)
+        if self.report is not None:
+            html.check_name(self.report)
 
 
 def have_files(corpus: Corpus, data: DictConfig | None) -> None:

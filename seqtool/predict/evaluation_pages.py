@@ -44,8 +44,10 @@ def scores_of(systems: Mapping[str, System]) -> Section:
             ahead = f"{one.system.value - one.baseline.value:+.{digits}f}"
             row += [one.baseline.text(digits), ahead, f"{one.p_value:.4f}"]
         rows.append([*row, system.signature(name)])
-    note = "95 % intervals by bootstrap over segments; p by paired bootstrap on the same resamples." if others else None
-    return report.table("Scores", [*columns, "signature"], rows, note or "95 % intervals by bootstrap over segments.")
+    note = "95 % intervals by bootstrap over segments."
+    if others:
+        note += f" Differences are {first} minus the system before them; p by paired bootstrap on the same resamples."
+    return report.table("Scores", [*columns, "signature"], rows, note)
 
 
 def of_translations(found: "TranslationReport", made: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,8 +56,8 @@ def of_translations(found: "TranslationReport", made: Mapping[str, Any]) -> dict
     counted = _by_count(systems, found.references, found.counts)
     sections: list[Section | None] = [origin(made), scores_of(systems), _by_length(found), counted]
     if found.alignment is not None:
-        lines = [line for line in found.alignment.text().splitlines() if line.strip()]
-        sections.append({"kind": "text", "title": "Alignments", "lines": lines})
+        sections.append(report.table("Alignments", ("alignment", "error rate"), found.alignment.rows()))
+        sections.append({"kind": "text", "title": "Swapped neighbours", "lines": found.alignment.notes()})
     sections.append(_sentences(found))
     title = f"Translations of {next(iter(systems))}"
     return report.page(title, f"{len(found.names):,} sentences", sections)
@@ -200,7 +202,9 @@ def of_text(found: "TextReport", made: Mapping[str, Any], details: Details) -> d
         "details": details.described(),
     }
     return report.page(
-        f"{found.name}, read by a language model", bits, [origin(made), report.facts("Text", rows), lines]
+        f"{found.name}, read by a language model",
+        f"{bits} bits a character",
+        [origin(made), report.facts("Text", rows), lines],
     )
 
 

@@ -70,7 +70,7 @@ def records(file: str, references: Mapping[str, Any]) -> dict[str, dict[str, Any
         record = parse_json(line) if line.strip() else {}
         if isinstance(record, dict) and isinstance(record.get("captions"), list) and "image" in record:
             best = record["captions"][0] if record["captions"] else {}
-            found[str(record["image"])] = {"file": str(record["image"]), **(best if isinstance(best, dict) else {})}
+            found[str(record["image"])] = {**(best if isinstance(best, dict) else {}), "file": str(record["image"])}
     return named(file, found, references)
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from seqtool.data.text.alignment import SPACE, Link, Matrix, format_pharaoh, hard_alignment, word_attention, words
+from seqtool.data.text.alignment import (
+    SPACE,
+    Link,
+    Matrix,
+    format_pharaoh,
+    hard_alignment,
+    joined,
+    word_attention,
+    words,
+)
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all
 from seqtool.decoding.pointers import Lattice
@@ -51,11 +60,11 @@ class Translation(Prediction):
 
     @property
     def source_words(self) -> list[str]:
-        return words(_joined(self.source_pieces))
+        return words(joined(self.source_pieces))
 
     @property
     def words(self) -> list[str]:
-        return words(_joined(self.pieces))
+        return words(joined(self.pieces))
 
     def record(self) -> dict[str, Any]:
         links = None if self.alignment is None else format_pharaoh(self.alignment)
@@ -87,7 +96,7 @@ class Translator(Predictor):
         self,
         sentences: Sequence[str],
         *,
-        prefixes: Sequence[str] | None = None,
+        prefixes: Sequence[str | Sequence[str]] | None = None,
         attention: bool = False,
         replace_unknown: bool = False,
         likeliest: int = 0,
@@ -95,9 +104,9 @@ class Translator(Predictor):
         trace: Lattice | None = None,
     ) -> list[list[Translation]]:
         """The n best of each sentence, best first; one empty translation for an empty sentence. `prefixes`: how each
-        translation begins; its log-probability is that of what follows. `likeliest`: also so many tokens that were
-        expected at each place. After each batch `progress` is called with the number of sentences that this process has
-        just finished. `trace` records the search for a single sentence.
+        translation begins, as text or as pieces; its log-probability is that of what follows. `likeliest`: also so many
+        tokens that were expected at each place. After each batch `progress` is called with the number of sentences that
+        this process has just finished. `trace` records the search for a single sentence.
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
@@ -127,22 +136,26 @@ class Translator(Predictor):
                 decoded = explained(self.model, sources, decoded, self.settings, **asked)
             for i, n_best in zip(rows, decoded, strict=True):
                 pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
-                begun = self.target_vocabulary.pieces(prefixes[i]) if prefixes is not None and UNK in known[i] else []
+                begun = self._begun(prefixes[i]) if prefixes is not None and UNK in known[i] else []
                 result[i] = [self._translation(one, pieces, replace_unknown, begun) for one in n_best]
         return result
 
-    def _known(self, prefixes: Sequence[str] | None, count: int) -> list[list[int]]:
+    def _begun(self, prefix: str | Sequence[str]) -> Sequence[str]:
+        return self.target_vocabulary.pieces(prefix) if isinstance(prefix, str) else prefix
+
+    def _known(self, prefixes: Sequence[str | Sequence[str]] | None, count: int) -> list[list[int]]:
         """The ids of prefixes, all empty if None. InputError unless there is one a sentence, each short enough."""
         if prefixes is None:
             return [[]] * count
         if isinstance(prefixes, str) or len(prefixes) != count:
             raise InputError(f"There must be a prefix for each of the {count:,} sentences; it may be empty.")
         limit = self.settings.max_length
-        for prefix, ids in zip(prefixes, known := self.target_vocabulary.encode_batch(prefixes), strict=True):
+        known = [self.target_vocabulary.encode_beginning(prefix) for prefix in prefixes]
+        for prefix, ids in zip(prefixes, known, strict=True):
             if len(ids) >= limit:
                 advice = "shorten it" if self.shortened else "shorten it, or allow more"
                 raise InputError(
-                    f"The prefix '{prefix[:40]}' has {len(ids):,} tokens, but a translation has at most "
+                    f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but a translation has at most "
                     f"{self.limit}: {advice}."
                 )
         return known
@@ -223,8 +236,4 @@ class Translator(Predictor):
                 pieces[i] = begun[i]
             elif replace_unknown and found.attention is not None:
                 pieces[i] = source_pieces[int(found.attention[i].argmax())]
-        return found if pieces == found.pieces else replace(found, text=_joined(pieces), pieces=pieces)
-
-
-def _joined(pieces: Sequence[str]) -> str:
-    return "".join(pieces).replace(SPACE, " ").strip()
+        return found if pieces == found.pieces else replace(found, text=joined(pieces), pieces=pieces)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from seqtool.errors import InputError
 from seqtool.runtime.files import replacing
 
 WEB = Path(__file__).with_name("web")
@@ -29,6 +30,12 @@ PAGE = """<!doctype html>
 <body>
 <noscript>This report is drawn by the script inside it, which needs no network: allow scripts to see it.</noscript>
 """
+
+
+def check_name(path: str | Path) -> None:
+    """InputError for a name that no HTML file has: it may be that of something else."""
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path}: a report is an HTML file, so its name must end in .html.")
 
 
 def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:

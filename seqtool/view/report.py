@@ -2,6 +2,7 @@
 the same file.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None or value != value else float(f"{value:.{DIGITS}g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
 def _point(one: Estimate | None) -> dict[str, float | None] | None:

@@ -1,6 +1,8 @@
 """The demo in a browser: each view by what a person does, with pointer and keys."""
 
-import json
+import os
+import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,13 @@ from typing import Any
 import pytest
 from chromium import Visit
 from PIL import Image
-from test_demo import STRANGE, Server, place  # noqa: F401 a fixture
+from test_demo import Server, place, serving, strange_sentences  # noqa: F401 a fixture
 
-STRANGE_SHOWN = [one for one in STRANGE if one.strip() and len(one) < 100 and "\x00" not in one]
+import seqtool
+from seqtool.demo.app import describe, make_app
+from seqtool.demo.engine import Engine
+
+SENTENCE = "I have a big cat but a small house."
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +72,37 @@ def test_views_are_accessible(visit: Visit, words: Server, pictures: Server, tex
 
 
 def test_a_sentence_is_translated_by_both_models(visit: Visit, words: Server) -> None:
+    """Whatever it is; `SEQTOOL_PAGE_SENTENCES=300` types so many."""
     page = opened(visit, words)
     source = page.get_by_label("Text to translate")
-    for sentence in STRANGE_SHOWN:
+    for sentence in strange_sentences(int(os.environ.get("SEQTOOL_PAGE_SENTENCES", "24"))):
         source.fill(sentence)
-        page.keyboard.press("Control+Enter")
-        with page.expect_response("**/api/translate") as answered:
-            page.get_by_role("button", name="Translate").click()
+        page.get_by_role("button", name="Translate").click()
         settled(page)
-        expected = json.loads(answered.value.request.post_data)["model"]
-        answer = words.post("/api/translate", {"sentences": [sentence], "model": expected}).json
-        text = answer["translations"][0]["translations"][0]["text"] or "(nothing)"
-        assert page.locator(".translation").nth(expected).text_content() == text
+        same_as_api(page, words, sentence)
+    source.fill("the old dog")
+    page.keyboard.press("Control+Enter")
+    settled(page)
+    same_as_api(page, words, "the old dog")
+    with page.expect_response(lambda one: "a red house" in (one.request.post_data or "")):
+        source.fill("a red house")  # and nothing else: it is translated as one types
+    settled(page)
+    same_as_api(page, words, "a red house")
     assert page.locator("img").count() == 0
+
+
+def same_as_api(page: Any, words: Server, sentence: str, **settings: Any) -> None:
+    """Both columns show the text, the scores and the weights of the interface's answer."""
+    for model in range(2):
+        request = {"sentences": [sentence], "model": model, "weights": model == 0, "settings": settings}
+        best = words.post("/api/translate", request).json["translations"][0]["translations"][0]
+        column = page.locator(".column").nth(model)
+        assert column.locator(".translation").text_content() == (best["text"] or "(nothing)")
+        numbers = re.findall(r"-?\d+\.\d+", column.locator(".status").first.text_content())
+        assert [float(one) for one in numbers] == pytest.approx([best["log_probability"], best["score"]], abs=6e-4)
+        drawn = [weight for row in best.get("attention") or [] for weight in row if weight >= 0.02]
+        lines = column.locator(".link").evaluate_all("lines => lines.map((one) => one.getAttribute('stroke-opacity'))")
+        assert [float(one) for one in lines] == pytest.approx(drawn, abs=6e-4)
 
 
 def test_a_word_is_forced(visit: Visit, words: Server) -> None:
@@ -87,6 +111,7 @@ def test_a_word_is_forced(visit: Visit, words: Server) -> None:
     column = page.get_by_role("region", name="attend")
     settled(page)
     column.locator(".tokens button").nth(1).click()
+    assert column.get_by_label("Replace").input_value() == "1"
     alternative = column.locator(".expected .force").nth(1)
     forced = alternative.text_content().strip()
     alternative.focus()
@@ -95,10 +120,9 @@ def test_a_word_is_forced(visit: Visit, words: Server) -> None:
     settled(page)
     begins = column.locator(".prefix").text_content()
     assert begins.startswith("Begins with “") and forced in begins
-    prefix = begins.split("“")[1].split("”")[0]
-    expected = words.post(
-        "/api/translate", {"sentences": ["I have a big cat but a small house."], "prefixes": [prefix]}
-    ).json
+    tokens = column.locator(".found > .predicted .tokens button").all_text_contents()
+    prefix = [one.replace(" ", "▁").replace("␣", "▁") for one in tokens[:2]]
+    expected = words.post("/api/translate", {"sentences": [SENTENCE], "prefixes": [prefix]}).json
     assert column.locator(".translation").text_content() == expected["translations"][0]["translations"][0]["text"]
     column.get_by_label("A word of your own").fill("casa")
     column.get_by_role("button", name="Force it").click()
@@ -107,6 +131,14 @@ def test_a_word_is_forced(visit: Visit, words: Server) -> None:
     assert column.locator(".translation").text_content().startswith("casa")
     column.get_by_role("button", name="Remove the prefix").click()
     column.locator(".prefix").wait_for(state="detached")
+    settled(page)
+    lines = column.locator("svg.links")
+    lines.locator(".word[data-target]").nth(2).click()
+    assert column.locator(".tokens button").nth(2).get_attribute("class").endswith(" on")
+    lines.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert column.locator(".tokens button").nth(0).get_attribute("class").endswith(" on")
 
 
 def test_controls_change_the_search(visit: Visit, words: Server) -> None:
@@ -118,11 +150,13 @@ def test_controls_change_the_search(visit: Visit, words: Server) -> None:
     column.get_by_text("The search").click()
     tree = column.locator("svg.tree")
     tree.focus()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
     reading = column.locator(".search .reading")
-    assert "step 1:" in reading.text_content() and "score" in reading.text_content()
+    shown = re.fullmatch(r"step 1: .*, score (\S+), log-probability (\S+?)(, number .*)?", reading.text_content())
+    number = column.locator(".node .tick").first
+    assert shown and float(number.text_content()) == pytest.approx(float(shown[1]), abs=0.006)
     column.get_by_role("button", name="Without").click()
-    assert "log-probability" in reading.text_content()
+    assert float(number.text_content()) == pytest.approx(float(shown[2]), abs=0.006)
     assert column.locator(".node.pruned").count() > 0 and column.locator(".node.best").count() > 1
     page.get_by_label("Beam", exact=True).fill("0")
     page.get_by_label("Beam", exact=True).press("Tab")
@@ -131,6 +165,14 @@ def test_controls_change_the_search(visit: Visit, words: Server) -> None:
     page.get_by_label("Beam", exact=True).fill("5")
     page.get_by_label("Sample").check()
     until(page, lambda: page.locator("[role=alert], .search").count() == 0)
+    page.get_by_label("n best").fill("1")
+    page.get_by_label("Temperature").fill("1.5")
+    for seed in range(2, 5):
+        with page.expect_response(lambda one, seed=seed: f'"seed":{seed}' in (one.request.post_data or "")):
+            page.get_by_label("Seed").fill(str(seed))
+            page.get_by_label("Seed").press("Tab")
+        settled(page)
+        same_as_api(page, words, SENTENCE, sample=True, temperature=1.5, seed=seed)
     visit.problems = [one for one in visit.problems if "400 (Bad Request)" not in one]
 
 
@@ -176,10 +218,17 @@ def test_a_scene_is_edited(visit: Visit, pictures: Server) -> None:
         seen.append(picture())
     assert len(set(seen)) == 5
     page.locator(".looking .token").first.focus()
-    assert page.locator(".veil rect").first.get_attribute("fill-opacity") != "0"
-    page.locator(".found > div .tokens").last.locator("button").first.click()
+    assert max(float(one.get_attribute("fill-opacity")) for one in page.locator(".veil rect").all()) > 0.1
+    page.locator(".predicted .tokens button").first.click()
     page.locator(".expected .force").nth(1).click()
     page.locator(".prefix").wait_for()
+    settled(page)
+    page.get_by_label("A word of your own").fill("blue")
+    page.get_by_role("button", name="Force it").click()
+    until(page, lambda: "“blue”" in page.locator(".prefix").text_content())
+    settled(page)
+    page.locator(".looking .token").nth(1).click()
+    assert page.locator(".predicted .tokens button").nth(1).get_attribute("class").endswith(" on")
     with page.expect_response("**/api/caption"):
         page.get_by_label("Attention").select_option("argmax")
     page.wait_for_timeout(300)
@@ -194,6 +243,18 @@ def test_a_picture_is_chosen(visit: Visit, pictures: Server, tmp_path: Path) -> 
     with page.expect_response("**/api/caption") as answered:
         page.locator("input[type=file]").set_input_files(tmp_path / "red.png")
     assert answered.value.json()["captions"][0]["image"] == "red.png"
+    settled(page)
+    dropped = """(bytes) => {
+        const given = new DataTransfer();
+        given.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
+        return given;
+    }"""
+    given = page.evaluate_handle(dropped, list((tmp_path / "red.png").read_bytes()))
+    with page.expect_response("**/api/caption") as answered:
+        page.dispatch_event(".drop", "drop", {"dataTransfer": given})
+    assert answered.value.json()["captions"][0]["image"] == "dropped.png"
+    settled(page)
+    assert "Chosen: dropped.png" in page.locator(".column").first.text_content()
 
 
 def test_what_comes_next_as_one_types(visit: Visit, texts: Server) -> None:
@@ -212,12 +273,18 @@ def test_what_comes_next_as_one_types(visit: Visit, texts: Server) -> None:
 
 
 def test_it_says_that_the_model_is_loading(visit: Visit, place: Path) -> None:  # noqa: F811
-    server = Server(place, "checkpoint=runs/attend")
-    visit.page.route(
-        "**/api/model", lambda route: route.fulfill(json={"state": "loading", "models": [], "problem": ""})
-    )
-    visit.page.goto(f"http://127.0.0.1:{server.port}/")
-    visit.page.get_by_text("Loading the model…").wait_for()
-    visit.page.unroute("**/api/model")
-    visit.page.locator(".translation").wait_for()
-    server.end()
+    """As long as it does; the token of the address stays in a cookie."""
+    held, token = threading.Event(), "a-token-of-twenty-one"
+
+    def load() -> list[Any]:
+        held.wait(20)
+        return [seqtool.load(place / "runs/attend", device="cpu", threads=1)]
+
+    engine = Engine(load, describe)
+    with serving(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
+        visit.page.goto(f"http://127.0.0.1:{port}/?token={token}")
+        visit.page.get_by_text("Loading the model…").wait_for()
+        assert engine.state == "loading"
+        held.set()
+        visit.page.locator(".translation").wait_for()
+        assert "attend" in visit.page.locator("#state").text_content()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chromium import Visit, opened
+from demo_models import run
 
 from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
@@ -57,7 +58,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {**card, "captions": [{**looks, "chosen": [0, 3]}, plain]},
         {**card, "name": "b.png", "captions": [plain, looks]},
     ]
-    losses = {"a": ([1, 10, 20], [3.0, 2.0, 1.5]), "b": ([1], [2.0])}
+    losses = {"a": ([1, 10, 20], [3.0, 0.000123, 1.5]), "b": ([1], [2.0])}
     steps = [{"step": 5, "samples": [{"source": "x", "hypothesis": "y"}]}]
     sentences = {
         **{"kind": "sentences", "title": "Sentences", "systems": ["first", "second"], "scores": scores},
@@ -107,6 +108,8 @@ def test_values_of_curves_are_read_by_keys_and_pointer(visit: Visit, evaluation:
     assert reading.text_content() == "updates 1: a 3.000, b 2.000"
     page.keyboard.press("End")
     assert reading.text_content() == "updates 20: a 1.500"
+    page.keyboard.press("ArrowLeft")
+    assert reading.text_content() == "updates 10: a 0.000123"
     chart.hover(position={"x": 70, "y": 50})
     assert "updates 1:" in reading.text_content()
 
@@ -119,8 +122,11 @@ def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> 
     assert first.text_content() == "120" and page.locator("th[aria-sort=descending]").count() == 1
     page.get_by_role("button", name="BLEU", exact=True).click()
     assert first.text_content() == "1"
-    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Next").press("Enter")
     assert first.text_content() == "51" and page.get_by_text("51–100 of 120").count() == 1
+    page.keyboard.press("Enter")  # the focus stays
+    assert first.text_content() == "101"
+    page.get_by_role("button", name="First", exact=True).click()
     page.get_by_label("Filter sentences").fill("plain 114")
     assert rows.count() == 1 and first.text_content() == "115"
     page.get_by_label("Filter sentences").fill("")
@@ -146,6 +152,58 @@ def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> 
     page.keyboard.press("ArrowDown")
     assert re.fullmatch(r"\S+ ← \S+: 0\.\d{3}", inside.locator(".alignment .reading").text_content())
     assert inside.locator("mark").count() > 0
+
+
+def test_all_that_is_chosen_is_printed(visit: Visit, evaluation: Path) -> None:
+    """Not only a page of it; what is open stays open, there and after sorting."""
+    page = opened(visit, evaluation)
+    page.get_by_role("button", name="Open").first.click()
+    rows, inside = page.locator(".rows tbody tr:not(.inside)"), page.locator("tr.inside:not([hidden])")
+    for kind, count in (("beforeprint", 120), ("afterprint", 50)):
+        page.evaluate("(kind) => window.dispatchEvent(new Event(kind))", kind)
+        assert rows.count() == count and inside.count() == 1
+    page.get_by_role("button", name="BLEU second").click()
+    assert inside.count() == 1
+
+
+def test_three_systems_and_scores_that_are_missing(visit: Visit, tmp_path: Path) -> None:
+    """Each difference sorts, and what has no score stands last, whichever way."""
+    sentences = {
+        **{"kind": "sentences", "title": "Sentences", "systems": ["a", "b", "c"], "sources": ["x", "y", "z"]},
+        **{"scores": [{"label": "BLEU", "digits": 1}], "references": [["r"]] * 3, "flags": [[], [], []]},
+        "hypotheses": [["one", "two", "three"], ["one", "2", "three"], ["1", "two", "3"]],
+        "values": [[[1.0, None, 3.0]], [[2.0, 2.0, 2.0]], [[9.0, 9.0, None]]],
+        **{"names": None, "details": None},
+    }
+    html.write(tmp_path / "report.html", report.page("Three", "systems", [sentences]))
+    page = opened(visit, tmp_path / "report.html")
+    heads = ["#", "Source", "a", "b", "c", "BLEU", "BLEU b", "BLEU c", "Δ BLEU b", "Δ BLEU c"]
+    assert page.locator("th button").all_text_contents() == heads
+    orders = {"Δ BLEU b": (["3", "1", "2"], ["1", "3", "2"]), "Δ BLEU c": (["1", "2", "3"], ["1", "2", "3"])}
+    for head, found in orders.items():
+        for expected in found:
+            page.get_by_role("button", name=head, exact=True).click()
+            assert page.locator(".rows tbody tr:not(.inside) td:nth-child(2)").all_text_contents() == expected
+    assert page.locator(".rows mark").all_text_contents() == ["1", "2", "3"]
+    assert page.locator(".rows td.number").get_by_text("–").count() == 5
+    visit.accessible()
+
+
+def test_captions_and_texts_of_models(visit: Visit, shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shown_runs)
+    for name in ("scenes", "text"):
+        assert run("eval", f"checkpoint=runs/{name}", f"report={name}.html", "device=cpu", "threads=1") == 0
+    page = opened(visit, Path("scenes.html"))
+    assert page.locator(".card").count() == 4
+    page.locator(".card .token").first.hover()
+    veil = page.locator(".card").first.locator(".veil rect").all()
+    assert max(float(one.get_attribute("fill-opacity")) for one in veil) > 0.1
+    visit.accessible()
+    page = opened(visit, Path("text.html"))
+    page.get_by_role("button", name="Open").first.click()
+    page.locator(".inside .tokens button").nth(1).click()
+    assert page.locator(".inside .likeliest tr").count() == 10
+    visit.accessible()
 
 
 def test_samples_by_step(visit: Visit, evaluation: Path) -> None:

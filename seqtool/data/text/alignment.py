@@ -21,6 +21,11 @@ LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
 
 
+def joined(pieces: Iterable[str]) -> str:
+    """The text of pieces."""
+    return "".join(pieces).replace(SPACE, " ").strip()
+
+
 def words(text: str) -> list[str]:
     """The words of a sentence: split at white space, leading and trailing punctuation as separate words.
 

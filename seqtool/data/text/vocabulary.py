@@ -65,8 +65,16 @@ class Vocabulary(ABC):
     def body(self) -> bytes:
         """What was learnt, as it is saved after the header."""
 
+    @abstractmethod
+    def index(self, piece: str) -> int:
+        """The id of a piece: UNK for one that there is not, and for the special ones."""
+
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
+
+    def encode_beginning(self, beginning: str | Sequence[str]) -> list[int]:
+        """The ids of a text, or those of pieces: of their text other pieces might be made."""
+        return self.encode(beginning) if isinstance(beginning, str) else [self.index(piece) for piece in beginning]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids; padding, begin and end are left out."""
@@ -122,6 +130,10 @@ class SentencePieceVocabulary(Vocabulary):
     def piece(self, index: int) -> str:
         return UNKNOWN if index == UNK else self._pieces[index]
 
+    def index(self, piece: str) -> int:
+        index = int(self._processor.piece_to_id(piece))
+        return index if index >= len(SPECIALS) else UNK
+
     def body(self) -> bytes:
         return self._model
 
@@ -150,6 +162,9 @@ class WordVocabulary(Vocabulary):
         if index != UNK:
             return self._tokens[index]
         return UNKNOWN if self.verbatim else SPACE + UNKNOWN
+
+    def index(self, piece: str) -> int:
+        return self._ids.get(piece, UNK)
 
     def body(self) -> bytes:
         tokens = self._tokens[len(SPECIALS) :]

@@ -2,25 +2,30 @@
 
 import { choice, fill, h, label, moved, s, said, shown } from "./elements.js";
 
-const LETTER = 7.6; // pixels that a letter takes
+const LETTER = 8.6; // pixels that a letter takes
 const CELL = 22;
 const LEAST = 0.02; // weights below it have no line
+const LEFTWARDS = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and their kin
 
-/** The attention, in both forms. source and target are words, weights target × source. */
-export function alignment({ source, target, weights }) {
+/**
+ * The attention, in both forms. source and target are words, weights target × source. `onword`, if given, is called with
+ * the place of a target's word that is chosen.
+ */
+export function alignment({ source, target, weights, onword = null }) {
   if (!weights || weights.length === 0) return h("p", { class: "empty" }, "No attention to show.");
   const place = h("div", {});
-  const forms = { lines: () => links({ source, target, weights }), map: () => heatMap({ source, target, weights }) };
+  const forms = { lines: () => links({ source, target, weights, onword }), map: () => heatMap({ source, target, weights }) };
   const show = (form) => fill(place, forms[form]());
   show("lines");
   return h("div", { class: "alignment" }, choice("Form", [["lines", "Lines"], ["map", "Heat map"]], "lines", show), place);
 }
 
 /** The source's words above the target's, and a line for each weight, the stronger the weight. */
-function links({ source, target, weights }) {
+function links({ source, target, weights, onword }) {
   const above = row(source);
   const below = row(target);
   const width = Math.max(above.width, below.width, 80);
+  for (const one of [above, below]) if (one.leftwards) one.middles = one.middles.map((x) => width - x);
   const height = 150;
   const drawn = weights.flatMap((one, t) =>
     one.map((weight, i) =>
@@ -39,12 +44,12 @@ function links({ source, target, weights }) {
           }),
     ),
   );
-  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Choose a word below to see where it looked.");
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Choose a word of the lower row to see where it looked.");
   let place = -1;
   const words = [
     ...source.map((word, i) => s("text", { class: "word", "data-source": i, x: above.middles[i], y: 18 }, cut(word))),
     ...target.map((word, t) =>
-      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t) }, cut(word)),
+      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t), onclick: () => onword?.(t) }, cut(word)),
     ),
   ];
   function mark(t) {
@@ -58,14 +63,15 @@ function links({ source, target, weights }) {
   const svg = s(
     "svg",
     {
-      class: "links",
+      class: `links ${onword ? "choosing" : ""} ${below.leftwards ? "leftwards" : ""}`,
       viewBox: `0 0 ${width} ${height}`,
       width,
       height,
-      role: "img",
+      role: "application",
       tabindex: 0,
-      "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words`,
+      "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words${onword ? ", Enter chooses one" : ""}`,
       onkeydown: (event) => {
+        if (event.key === "Enter" && place >= 0) onword?.(place);
         const next = moved(event, place, target.length);
         if (next === null) return;
         mark(next);
@@ -82,7 +88,7 @@ function links({ source, target, weights }) {
 export function heatMap({ source, target, weights }) {
   const left = Math.max(40, ...target.map((word) => cut(word).length * LETTER + 8));
   const top = Math.max(30, ...source.map((word) => cut(word).length * LETTER * 0.75 + 12));
-  const width = left + CELL * source.length + 60;
+  const width = left + CELL * source.length + 90;
   const height = top + CELL * target.length + 4;
   const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
   let place = -1;
@@ -107,7 +113,7 @@ export function heatMap({ source, target, weights }) {
       viewBox: `0 0 ${width} ${height}`,
       width,
       height,
-      role: "img",
+      role: "application",
       tabindex: 0,
       "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
       onkeydown: (event) => {
@@ -135,7 +141,7 @@ function looked(word, source, weights) {
   return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${said(weight)}`).join(", ")}`;
 }
 
-/** Where the words of a row stand. */
+/** Where the words of a row stand, from its own side: `leftwards` if they are read from right to left. */
 function row(words) {
   let x = 4;
   const middles = words.map((word) => {
@@ -143,7 +149,7 @@ function row(words) {
     x += width;
     return x - width / 2;
   });
-  return { middles, width: x + 4 };
+  return { middles, width: x + 4, leftwards: words.filter((word) => LEFTWARDS.test(word)).length > words.length / 2 };
 }
 
 function cut(word) {

@@ -29,6 +29,7 @@ export function newest(place, work, rescue = () => null) {
       return;
     }
     running = true;
+    const focused = place.contains(document.activeElement);
     place.setAttribute("aria-busy", "true");
     try {
       await work(...given);
@@ -37,6 +38,7 @@ export function newest(place, work, rescue = () => null) {
     }
     place.setAttribute("aria-busy", "false");
     running = false;
+    if (focused && document.activeElement === document.body) first(place)?.focus(); // what had the focus is gone
     if (waiting) {
       const next = waiting;
       waiting = null;
@@ -44,6 +46,15 @@ export function newest(place, work, rescue = () => null) {
     }
   }
   return run;
+}
+
+function first(place) {
+  return place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
+}
+
+/** Whether a place waits for an answer: what stands there is of the question before. */
+export function busy(place) {
+  return place.getAttribute("aria-busy") === "true";
 }
 
 /** Inputs for settings: {name: {label, kind, value, min, max, step, options}}; `read()` gives those that were changed. */

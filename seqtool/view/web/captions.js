@@ -1,10 +1,10 @@
 // Captioning: drop a picture or edit a built-in one, see where each word looked, force a word.
 
-import { get, newest, post, settings } from "./asking.js";
+import { busy, get, newest, post, settings } from "./asking.js";
 import { fill, h, said } from "./elements.js";
 import { looking } from "./pictures.js";
 import { sceneEditor } from "./scene.js";
-import { begun, tokens } from "./tokens.js";
+import { begun, forcing, tokens, written } from "./tokens.js";
 
 const END = "<end>";
 
@@ -61,7 +61,8 @@ export async function captionsView(models) {
 
 function column(model, place) {
   const found = h("div", { class: "found" });
-  let last = [null, {}, ""]; // the picture, the settings and the prefix that were asked for
+  const spoken = h("p", { class: "spoken", "aria-live": "polite" });
+  let last = [null, {}, ""]; // the picture, the settings and the prefix (text or tokens) that were asked for
 
   const run = newest(
     found,
@@ -91,15 +92,21 @@ function column(model, place) {
     const columns = best.grid ? best.grid[1] : 1;
     const chosen = best.hard ? best.attended.map(([row, column]) => row * columns + column) : null;
     const predicted = best.predicted ?? [];
-    const force = (at, token) => ask(given, settled, begun(predicted, at, token));
+    const force = (beginning) => busy(found) || ask(given, settled, beginning);
+    const pieces = predicted.map((one) => one.token);
+    const typed = forcing(pieces, force);
+    const expected = tokens(predicted, { onforce: (at, token) => force(begun(pieces, at, token)), onchosen: typed.replace });
+    const onword = (word) => word < predicted.length && expected.choose(word); // a word is a piece
+    spoken.textContent = best.text || "(nothing)";
     fill(
       found,
-      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, prefix), "” ", freely(given, settled)) : null,
-      looking({ picture, name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen }).element,
-      h("p", { class: "translation", dir: "auto", "aria-live": "polite" }, best.text || "(nothing)"),
+      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”, whose last word may go on " : "” ", freely(given, settled)) : null,
+      looking({ picture, name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword }).element,
+      h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
       h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}`),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
-      tokens(predicted, { onforce: force }),
+      expected.element,
+      predicted.length ? typed.element : null,
     );
   }
 
@@ -112,5 +119,5 @@ function column(model, place) {
     last = [null, {}, ""];
   }
 
-  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), found), describe, forget };
+  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), spoken, found), describe, forget };
 }

@@ -7,9 +7,9 @@ const DASHES = ["", "7 4", "2 3"];
 const WIDTH = 640;
 const HEIGHT = 240;
 const LEFT = 62;
-const RIGHT = 12;
+const RIGHT = 24;
 const TOP = 10;
-const BOTTOM = 40;
+const BOTTOM = 52;
 
 /** Colour and dashes of the i-th series. */
 function look(i) {
@@ -37,12 +37,13 @@ export function lines({ title, label, xLabel, series, log = false, digits = 3 })
   );
   const cursor = s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   const parts = [...axes(xs, ys, { xLabel, label, digits }), ...drawn, cursor];
-  const read = (place) =>
-    `${xLabel} ${places[place]}: ${usable
-      .map(({ name, points }) => [name, points.find((point) => point[0] === places[place])])
-      .filter(([, point]) => point)
-      .map(([name, point]) => `${name} ${said(point[1], digits)}`)
-      .join(", ")}`;
+  const values = usable.map(({ points }) => new Map(points));
+  const value = (i, x) => precise(values[i].get(x), digits);
+  const read = (place) => {
+    const x = places[place];
+    const known = usable.flatMap(({ name }, i) => (values[i].has(x) ? [`${name} ${value(i, x)}`] : []));
+    return `${xLabel} ${x}: ${known.join(", ")}`;
+  };
   const at = (place) => {
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, xs(places[place]));
     cursor.setAttribute("visibility", "visible");
@@ -53,7 +54,7 @@ export function lines({ title, label, xLabel, series, log = false, digits = 3 })
   };
   const table = {
     columns: [xLabel, ...usable.map((one) => one.name)],
-    rows: places.map((x) => [x, ...usable.map(({ points }) => said(points.find((point) => point[0] === x)?.[1], digits))]),
+    rows: () => places.map((x) => [x, ...usable.map((_, i) => value(i, x))]),
   };
   return figure({ title, parts, names: usable.map((one) => one.name), count: places.length, read, at, nearest, table });
 }
@@ -66,7 +67,11 @@ export function intervals({ title, label, xLabel, bins, series, digits = 1 }) {
   const step = (WIDTH - LEFT - RIGHT) / bins.length;
   const middle = (bin) => LEFT + (bin + 0.5) * step;
   const parts = [...valueAxis(ys, label, digits)];
-  bins.forEach((name, bin) => parts.push(s("text", { class: "tick", x: middle(bin), y: HEIGHT - BOTTOM + 16 }, name)));
+  bins.forEach((name, bin) => {
+    const [range, count] = name.split(" "); // how many there are stands below
+    parts.push(s("text", { class: "tick", x: middle(bin), y: HEIGHT - BOTTOM + 14 }, range));
+    if (count) parts.push(s("text", { class: "tick", x: middle(bin), y: HEIGHT - BOTTOM + 28 }, count));
+  });
   parts.push(s("text", { class: "label", x: (LEFT + WIDTH) / 2, y: HEIGHT - 6 }, xLabel));
   series.forEach(({ points }, i) => {
     const x = (bin) => middle(bin) + 9 * (i - (series.length - 1) / 2);
@@ -93,7 +98,7 @@ export function intervals({ title, label, xLabel, bins, series, digits = 1 }) {
       band.setAttribute("visibility", "visible");
     },
     nearest: (x) => Math.min(Math.max(Math.floor((x - LEFT) / step), 0), bins.length - 1),
-    table: { columns: [xLabel, ...series.map((one) => one.name)], rows: bins.map((bin, i) => [bin, ...series.map((one) => value(one.points[i]))]) },
+    table: { columns: [xLabel, ...series.map((one) => one.name)], rows: () => bins.map((bin, i) => [bin, ...series.map((one) => value(one.points[i]))]) },
   });
 }
 
@@ -112,7 +117,7 @@ function figure({ title, parts, names, count, read, at, nearest, table }) {
     {
       viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
       class: "chart",
-      role: "img",
+      role: "application",
       tabindex: 0,
       "aria-labelledby": caption,
       onpointermove: (event) => {
@@ -136,8 +141,20 @@ function figure({ title, parts, names, count, read, at, nearest, table }) {
     names.length > 1 ? h("ul", { class: "legend" }, legend) : null,
     svg,
     reading,
-    h("details", {}, h("summary", {}, "Values"), plain(table.columns, table.rows)),
+    later("Values", () => plain(table.columns, table.rows())),
   );
+}
+
+/** Details whose content is made when they are opened first: a long run has many values. */
+function later(title, make) {
+  const details = h("details", { ontoggle: () => details.children.length === 1 && details.append(make()) }, h("summary", {}, title));
+  return details;
+}
+
+/** A value with so many digits after the point, or as many as a small one needs. */
+function precise(value, digits) {
+  const small = typeof value === "number" && value !== 0 && Math.abs(value) < 10 ** (1 - digits);
+  return small ? Number(value.toPrecision(3)).toString() : said(value, digits);
 }
 
 /** A small table of text. */
@@ -197,8 +214,11 @@ function powers(a, b) {
 }
 
 function tickText(value, ticks) {
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(0);
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : Math.abs(value);
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) {
+    const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
+    return value.toExponential(Math.max(0, Math.min(4, digits)));
+  }
   return value.toFixed(Math.max(0, Math.min(4, -Math.floor(Math.log10(step || 1) + 1e-9))));
 }
 

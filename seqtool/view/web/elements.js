@@ -18,14 +18,19 @@ function filled(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return added(element, children);
+}
+
+/** One by one: there may be more than can be given to one call. */
+function added(element, children) {
+  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(child);
   return element;
 }
 
 /** Puts other children in an element's place. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
-  return element;
+  element.replaceChildren();
+  return added(element, children);
 }
 
 let numbers = 0;
@@ -70,7 +75,8 @@ export function choice(label, options, chosen, choose) {
 
 /** Moves through `count` places with the arrow keys, Home and End; gives the new place, or null for another key. */
 export function moved(event, place, count, across = 1) {
-  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across };
+  const on = getComputedStyle(event.currentTarget).direction === "rtl" ? -1 : 1;
+  const steps = { ArrowLeft: -on, ArrowRight: on, ArrowUp: -across, ArrowDown: across };
   if (event.ctrlKey || event.metaKey || event.altKey) return null;
   let next = place;
   if (event.key in steps) next = place + steps[event.key];

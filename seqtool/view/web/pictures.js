@@ -21,6 +21,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
     "div",
     {
       class: "tokens",
+      dir: "auto",
       role: "group",
       "aria-label": attention ? "Words: the arrow keys show where each looked" : "Words",
       onpointerleave: () => look(-1),
@@ -36,7 +37,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   const [height, width] = [SIDE / rows, SIDE / columns];
   const cells = attention
     ? Array.from({ length: rows * columns }, (_, i) =>
-        s("rect", { x: (i % columns) * width, y: Math.floor(i / columns) * height, width: width + 0.5, height: height + 0.5 }),
+        s("rect", { x: (i % columns) * width, y: Math.floor(i / columns) * height, width, height }),
       )
     : [];
   veil.append(...cells);

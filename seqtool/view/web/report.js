@@ -68,14 +68,14 @@ function difference(first, second) {
 
 function sentence({ source, references, systems, hypotheses, flags, detail }) {
   const facts = [["Source", source], ...references.map((one, i) => [references.length > 1 ? `Reference ${i + 1}` : "Reference", one])].filter(([, text]) => text !== "");
-  const written = hypotheses.map((text, k) => h("div", {}, h("dt", {}, systems[k]), h("dd", { dir: "auto" }, differing(text, references[0] ?? ""))));
+  const written = hypotheses.map((text, k) => h("div", {}, h("dt", {}, systems[k]), h("dd", { dir: "auto" }, references.length ? differing(text, references[0]) : text)));
   return h(
     "div",
     { class: "sentence" },
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { dir: "auto" }, value))), written),
     flags.length ? h("p", { class: "flags" }, `Flags: ${flags.join(", ")}`) : null,
     detail?.weights ? alignment(detail) : null,
-    detail?.predicted ? tokens(detail.predicted) : null,
+    detail?.predicted ? tokens(detail.predicted).element : null,
   );
 }
 

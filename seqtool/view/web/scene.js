@@ -2,6 +2,10 @@
 
 import { fill, h, s } from "./elements.js";
 
+const MOST = 12; // objects of a scene
+const range = (end) => Array.from({ length: Math.floor(end / 4) + 1 }, (_, i) => 4 * i);
+const apart = (a, b) => a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+
 /** offered: what /api/scenes gives; `changed` is called with the scene each time that it is another. */
 export function sceneEditor(offered, changed) {
   let scene = structuredClone(offered.scenes[0]);
@@ -50,7 +54,7 @@ export function sceneEditor(offered, changed) {
       item ? pick("Shape", Object.keys(offered.shapes), item.shape, (value) => (item.shape = value)) : null,
       item ? pick("Size", Object.keys(offered.sizes), name(item).split(" ")[0], (value) => resize(item, offered.sizes[value])) : null,
       item ? h("button", { type: "button", "data-tool": "Remove", onclick: () => edit(() => scene.items.splice(chosen, 1)) }, "Remove") : null,
-      scene.items.length < 12 ? h("button", { type: "button", "data-tool": "Add", onclick: add }, "Add an object") : null,
+      h("button", { type: "button", "data-tool": "Add", onclick: add, disabled: scene.items.length >= MOST }, scene.items.length < MOST ? "Add an object" : `At most ${MOST} objects`),
     );
     if (focused) tools.querySelector(`[data-tool="${focused}"]`)?.focus();
   }
@@ -70,10 +74,11 @@ export function sceneEditor(offered, changed) {
   }
 
   function add() {
-    const half = Math.floor(offered.sizes.large / 2);
-    const middle = Math.floor(side / 2);
+    const length = offered.sizes.small;
+    const places = range(side - length).flatMap((y) => range(side - length).map((x) => [x, y, x + length, y + length]));
+    const box = places.find((one) => scene.items.every((item) => apart(one, item.box))) ?? places[(7 * scene.items.length) % places.length];
     edit(() => {
-      scene.items.push({ shape: "circle", colour: "red", turned: 0, box: [middle - half, middle - half, middle + half, middle + half] });
+      scene.items.push({ shape: "circle", colour: "red", turned: 0, box });
       chosen = scene.items.length - 1;
     });
   }

@@ -9,16 +9,24 @@ const PAGE = 50; // rows
  * flags(row) names, of which one can be asked for; open(row) gives what a row shows when it is opened.
  */
 export function table({ label, columns, rows, search, flags = () => [], open }) {
-  const state = { sort: null, down: false, text: "", flag: "", page: 0 };
+  const state = { sort: null, down: false, text: "", flag: "", page: 0, printing: false };
   const body = h("tbody", {});
   const status = h("p", { class: "status", "aria-live": "polite" });
-  const pages = h("div", { class: "pages" });
+  const within = (page, last) => Math.min(Math.max(page, 0), last);
+  const turns = [
+    ["First", () => 0],
+    ["Previous", (last) => within(state.page - 1, last)],
+    ["Next", (last) => within(state.page + 1, last)],
+    ["Last", (last) => last],
+  ].map(([text, to]) => ({ to, button: h("button", { type: "button", onclick: () => turn(to) }, text) }));
+  const pages = h("div", { class: "pages" }, turns.map((one) => one.button));
   const heads = columns.map((column, i) =>
     h("th", { scope: "col", class: column.number ? "number" : null }, h("button", { type: "button", onclick: () => sort(i) }, column.label, h("span", { "aria-hidden": "true" }))),
   );
   const texts = rows.map((row) => search(row).toLowerCase());
   const named = rows.map((row) => flags(row));
   const kinds = [...new Set(named.flat())].sort();
+  const lines = new Map();
   const count = (kind) => named.filter((one) => one.includes(kind)).length;
 
   function sort(i) {
@@ -34,31 +42,41 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
     if (state.sort === null) return kept;
     const values = rows.map(columns[state.sort].value);
     const sign = state.down ? -1 : 1;
-    return kept.sort((a, b) => sign * compare(values[a], values[b]) || a - b);
+    const missing = (i) => Number(values[i] === null || values[i] === undefined); // they stand last, whichever way
+    return kept.sort((a, b) => missing(a) - missing(b) || sign * compare(values[a], values[b]) || a - b);
+  }
+
+  const lastPage = (found) => Math.max(0, Math.ceil(found.length / PAGE) - 1);
+
+  function turn(to) {
+    state.page = to(lastPage(chosen()));
+    draw();
   }
 
   function draw() {
     const found = chosen();
-    const last = Math.max(0, Math.ceil(found.length / PAGE) - 1);
+    const last = lastPage(found);
     state.page = Math.min(state.page, last);
     heads.forEach((head, i) => {
       const order = state.sort === i ? (state.down ? "descending" : "ascending") : "none";
       head.setAttribute("aria-sort", order);
       head.querySelector("span").textContent = { ascending: " ▲", descending: " ▼", none: "" }[order];
     });
-    fill(body, found.slice(state.page * PAGE, (state.page + 1) * PAGE).flatMap((i) => line(rows[i])));
+    const paged = state.printing ? found : found.slice(state.page * PAGE, (state.page + 1) * PAGE);
+    fill(body, paged.flatMap(line));
     const most = Math.min((state.page + 1) * PAGE, found.length);
     status.textContent = found.length ? `${counted(state.page * PAGE + 1)}–${counted(most)} of ${counted(found.length)}` : "None.";
-    const go = (page, text) => h("button", { type: "button", disabled: page < 0 || page > last || page === state.page, onclick: () => turn(page) }, text);
-    fill(pages, last ? [go(0, "First"), go(state.page - 1, "Previous"), go(state.page + 1, "Next"), go(last, "Last")] : []);
+    pages.hidden = last === 0;
+    turns.forEach(({ button, to }) => button.setAttribute("aria-disabled", String(to(last) === state.page)));
   }
 
-  function turn(page) {
-    state.page = page;
-    draw();
+  /** The row and what it opens to: made once, so that it stays open wherever it comes to stand. */
+  function line(i) {
+    if (!lines.has(i)) lines.set(i, made(rows[i]));
+    return lines.get(i);
   }
 
-  function line(row) {
+  function made(row) {
     const name = unique("row");
     const opener = h("button", { type: "button", class: "opener", "aria-expanded": "false", "aria-controls": name, onclick: toggle }, "Open");
     const inside = h("tr", { id: name, class: "inside", hidden: true }, h("td", { colspan: columns.length + 1 }));
@@ -80,6 +98,14 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
     draw();
   }
 
+  // On paper stand all that were chosen, not only a page of them.
+  for (const [kind, printing] of [["beforeprint", true], ["afterprint", false]])
+    window.addEventListener(kind, () => {
+      state.printing = printing;
+      if (!printing) for (const [i, [, inside]] of lines) if (inside.hidden) lines.delete(i);
+      draw();
+    });
+
   draw();
   return h(
     "div",
@@ -91,6 +117,5 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
 }
 
 function compare(a, b) {
-  if (typeof a === "number" || typeof b === "number") return (a ?? -Infinity) - (b ?? -Infinity);
   return a < b ? -1 : a > b ? 1 : 0;
 }

@@ -4,6 +4,7 @@ import { newest, post, settings } from "./asking.js";
 import { fill, h, label, said } from "./elements.js";
 import { percent, tokens } from "./tokens.js";
 
+const READ = 400; // of the text, the last characters, which the model reads
 const PAUSE = 200; // milliseconds without a key before the model is asked
 
 export function textsView(models) {
@@ -11,9 +12,9 @@ export function textsView(models) {
   const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, "The old");
   const columns = models.map((model, place) => column(model, place, text));
   const fields = {
-    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: 0.1 },
+    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: "any" },
     top_k: { label: "top k (0: all)", kind: "number", value: own.top_k, min: 0 },
-    top_p: { label: "top p", kind: "number", value: own.top_p, min: 0.05, max: 1, step: 0.05 },
+    top_p: { label: "top p", kind: "number", value: own.top_p, min: 0.05, max: 1, step: "any" },
     max_length: { label: "Tokens", kind: "number", value: own.max_length, min: 1, max: 500 },
     seed: { label: "Seed", kind: "number", value: own.seed, min: 0 },
   };
@@ -37,7 +38,7 @@ function column(model, place, text) {
   const written = h("div", { class: "written", "aria-live": "polite" });
 
   const look = newest(expected, async () => {
-    const answer = await post("/api/next", { text: text.value, likeliest: 10, model: place });
+    const answer = await post("/api/next", { text: Array.from(text.value).slice(-READ).join(""), likeliest: 10, model: place });
     const rows = answer.likeliest.map(([token, probability]) => {
       const name = label(token);
       const add = () => {
@@ -51,8 +52,8 @@ function column(model, place, text) {
       expected,
       h("h3", {}, `What may come next (entropy ${said(answer.entropy)} nats)`),
       h("table", { class: "likeliest" }, h("tbody", {}, rows)),
-      h("h3", {}, "How expected each token was"),
-      tokens(answer.predicted),
+      h("h3", {}, text.value.length > READ ? `How expected each token was, of the last ${READ} characters` : "How expected each token was"),
+      tokens(answer.predicted).element,
     );
   });
 

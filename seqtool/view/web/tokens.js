@@ -2,12 +2,16 @@
 
 import { fill, h, label, moved, said, shown } from "./elements.js";
 
+const END = "<end>";
+const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
+
 /**
  * predicted: {token, probability, entropy, likeliest: [[token, probability], …]} for each token. `onforce`, if given, is
- * called with the place of a token and another one that is chosen in its stead.
+ * called with the place of a token and another one that is chosen in its stead, `onchosen` with that of
+ * a token that is looked at. `choose(place)` shows a token as a click on it does.
  */
-export function tokens(predicted, { onforce = null } = {}) {
-  if (!predicted || predicted.length === 0) return h("p", { class: "empty" }, "No tokens.");
+export function tokens(predicted, { onforce = null, onchosen = null } = {}) {
+  if (!predicted || predicted.length === 0) return { element: h("p", { class: "empty" }, "No tokens."), choose: () => {} };
   const detail = h("div", { class: "expected", "aria-live": "polite" });
   const buttons = predicted.map((one, place) =>
     h(
@@ -18,23 +22,27 @@ export function tokens(predicted, { onforce = null } = {}) {
         title: `${shown(one.token)} ${percent(one.probability)}`,
         tabindex: place === 0 ? 0 : -1,
         onclick: () => choose(place),
-        onpointerenter: () => choose(place, false),
+        onpointerenter: () => pinned || choose(place, false),
       },
       shown(one.token).trim() ? shown(one.token) : label(one.token),
     ),
   );
+  let pinned = false; // a chosen one stays while the pointer goes on
   function choose(place, focus = true) {
+    pinned = focus;
     buttons.forEach((button, i) => {
       button.classList.toggle("on", i === place);
       button.tabIndex = i === place ? 0 : -1;
     });
     if (focus) buttons[place].focus();
+    onchosen?.(place);
     fill(detail, expected(predicted[place], onforce && ((token) => onforce(place, token))));
   }
   const list = h(
     "div",
     {
       class: "tokens",
+      dir: "auto",
       role: "group",
       "aria-label": "Tokens: the arrow keys move through them",
       onkeydown: (event) => {
@@ -45,7 +53,13 @@ export function tokens(predicted, { onforce = null } = {}) {
     },
     buttons,
   );
-  return h("div", {}, list, detail);
+  return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
+}
+
+/** What the colours of tokens mean. */
+function legend() {
+  const levels = ["50 % or more", ...LEVELS.map((bound) => `under ${100 * bound} %`)];
+  return h("ul", { class: "legend levels", "aria-label": "Probability of a token" }, levels.map((text, i) => h("li", { class: `level-${i}` }, text)));
 }
 
 function expected(one, onforce) {
@@ -61,19 +75,35 @@ function expected(one, onforce) {
   ];
 }
 
-const END = "<end>";
+/** The tokens with which a text begins whose token at a place is another one. */
+export function begun(pieces, at, token) {
+  return [...pieces.slice(0, at), token];
+}
 
-/** How a text begins whose token at a place is another one. */
-export function begun(predicted, at, token) {
-  return [...predicted.slice(0, at).map((one) => one.token), token].join("").replaceAll("▁", " ").trim();
+/** A beginning, tokens or text, as text. */
+export function written(prefix) {
+  return typeof prefix === "string" ? prefix : prefix.join("").replaceAll("▁", " ").trim();
+}
+
+/** A form that forces a word of one's own: `force` is called with the text that then begins; `replace(place)`. */
+export function forcing(pieces, force) {
+  const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
+  const at = h("select", { "aria-label": "Replace" }, pieces.map((one, i) => h("option", { value: i }, `${i + 1}: ${label(one)}`)));
+  const submit = (event) => {
+    event.preventDefault();
+    if (word.value.trim()) force(written(begun(pieces, Number(at.value), `▁${word.value.trim()}`)));
+  };
+  const element = h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it"));
+  return { element, replace: (place) => (at.value = place) };
 }
 
 export function percent(probability) {
   const value = 100 * probability;
+  if (value > 0 && value < 1e-4) return "under 0.0001 %";
   return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2).replace(/e.*/, "")} %`;
 }
 
 /** 0 (sure) to 4 (surprised). */
 function level(probability) {
-  return [0.5, 0.2, 0.05, 0.01].filter((bound) => probability < bound).length;
+  return LEVELS.filter((bound) => probability < bound).length;
 }

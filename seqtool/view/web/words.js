@@ -1,11 +1,13 @@
 // Translating: type, see the alignment, force a word, look at the search, ask why one's own translation lost.
 
 import { alignment } from "./alignment.js";
-import { newest, post, settings } from "./asking.js";
+import { busy, newest, post, settings } from "./asking.js";
 import { fill, h, label, said } from "./elements.js";
-import { begun, tokens } from "./tokens.js";
+import { begun, forcing, tokens, written } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
+const END = "<end>";
+const PAUSE = 500; // milliseconds without a key before the text is translated
 const EXAMPLE = "I have a big cat but a small house.";
 
 export function wordsView(models) {
@@ -15,12 +17,13 @@ export function wordsView(models) {
     beam: { label: "Beam", kind: "number", value: own.beam, min: 1, max: 50 },
     n_best: { label: "n best", kind: "number", value: own.n_best, min: 1, max: 50 },
     length_penalty: { label: "Length penalty", kind: "choice", value: own.length_penalty, options: ["average", "none", "gnmt"] },
-    length_alpha: { label: "α (gnmt)", kind: "number", value: own.length_alpha, min: 0, max: 10, step: 0.1 },
+    length_alpha: { label: "α (gnmt)", kind: "number", value: own.length_alpha, min: 0, max: 10, step: "any" },
     sample: { label: "Sample", kind: "checkbox", value: own.sample },
-    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: 0.1 },
+    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: "any" },
     seed: { label: "Seed", kind: "number", value: own.seed, min: 0 },
   };
   const columns = models.map((model, place) => column(model, place));
+  let timer = null;
   const controls = settings(fields, () => all());
   const chosen = () => {
     const { temperature, ...others } = controls.read();
@@ -33,6 +36,7 @@ export function wordsView(models) {
       class: "asking",
       onsubmit: (event) => {
         event.preventDefault();
+        clearTimeout(timer);
         columns.forEach((one) => one.forget());
         all();
       },
@@ -44,6 +48,10 @@ export function wordsView(models) {
   source.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
+  source.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(all, PAUSE);
+  });
   all();
   return h("div", {}, form, h("div", { class: "columns" }, columns.map((one) => one.element)));
 }
@@ -51,7 +59,8 @@ export function wordsView(models) {
 /** One model's translation of the text. */
 function column(model, place) {
   const found = h("div", { class: "found" });
-  let last = ["", {}, ""]; // the text, the settings and the prefix that were asked for
+  const spoken = h("p", { class: "spoken", "aria-live": "polite" });
+  let last = ["", {}, ""]; // the text, the settings and the prefix (text or tokens) that were asked for
 
   const run = newest(
     found,
@@ -77,25 +86,28 @@ function column(model, place) {
   const freely = (text, chosen) => h("button", { type: "button", onclick: () => ask(text, chosen, "") }, "Remove the prefix");
 
   function show(text, chosen, prefix, nBest, tree) {
-    const force = (predicted, at, token) => ask(text, chosen, begun(predicted, at, token));
+    const force = (beginning) => busy(found) || ask(text, chosen, beginning);
     const best = nBest[0];
-    const ends = best.ended ? ["<end>"] : [];
+    const ends = best.ended ? [END] : [];
     const look = model.attends && best.attention && best.attention.length ? { source: best.source_tokens, target: [...best.tokens, ...ends], weights: best.attention } : null;
     const predicted = best.predicted ?? [];
+    const typed = forcing([...best.tokens, ...ends], force);
+    const expected = tokens(predicted, { onforce: (at, token) => force(begun(best.tokens, at, token)), onchosen: typed.replace });
+    spoken.textContent = best.text || "(nothing)";
     fill(
       found,
-      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, prefix), "” ", freely(text, chosen)) : null,
-      h("p", { class: "translation", dir: "auto", "aria-live": "polite" }, best.text || "(nothing)"),
+      prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”, whose last word may go on " : "” ", freely(text, chosen)) : null,
+      h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
       h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}, score ${said(best.score, 3)}${best.ended ? "" : ", cut off"}`),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
-      tokens(predicted, { onforce: (at, token) => force(predicted, at, token) }),
-      predicted.length ? forcing(predicted, force) : null,
+      expected.element,
+      predicted.length ? typed.element : null,
       look ? h("h3", {}, "Where it looked") : null,
-      look ? alignment(look) : null,
+      look ? alignment({ ...look, onword: predicted.length ? expected.choose : null }) : null,
       nBest.length > 1 ? h("h3", {}, "The n best") : null,
       nBest.length > 1 ? h("ol", {}, nBest.map((one) => h("li", {}, h("bdi", {}, one.text), " ", h("span", { class: "status" }, said(one.score, 3))))) : null,
       tree?.steps.length ? search(tree) : null,
-      tree ? mine(text, chosen, best) : null,
+      tree ? mine(text, chosen, best.text) : null,
     );
   }
 
@@ -105,23 +117,12 @@ function column(model, place) {
     return details;
   }
 
-  /** A word of one's own in the place of another. */
-  function forcing(predicted, force) {
-    const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
-    const at = h("select", { "aria-label": "Replace" }, predicted.map((one, i) => h("option", { value: i }, `${i + 1}: ${label(one.token)}`)));
-    const submit = (event) => {
-      event.preventDefault();
-      if (word.value.trim()) force(predicted, Number(at.value), `▁${word.value.trim()}`);
-    };
-    return h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it"));
-  }
-
   /** Why not mine? */
-  function mine(text, chosen, best) {
-    const own = h("input", { type: "text", "aria-label": "Your translation", dir: "auto", value: best.text });
+  function mine(text, chosen, found) {
+    const own = h("input", { type: "text", "aria-label": "Your translation", dir: "auto", value: found });
     const answer = h("div", { "aria-live": "polite" });
     const compare = newest(answer, async () => {
-      const { translation, left } = await post("/api/why", { source: text, translation: own.value, model: place, settings: chosen });
+      const { translation, best, left } = await post("/api/why", { source: text, translation: own.value, model: place, settings: chosen });
       fill(answer, h("p", {}, `log-probability ${said(translation.log_probability, 3)}, score ${said(translation.score, 3)}; the best has ${said(best.log_probability, 3)} and ${said(best.score, 3)}.`), gone(left));
     });
     const submit = (event) => {
@@ -142,5 +143,5 @@ function column(model, place) {
     last = ["", {}, ""];
   }
 
-  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), found), translate, forget };
+  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), spoken, found), translate, forget };
 }

@@ -1,0 +1,33 @@
+"""Small runs of every kind that the demo and reports show."""
+
+from pathlib import Path
+
+import pytest
+
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+
+COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null"]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
+
+
+def train_all(place: Path) -> None:
+    """Two translators, `runs/attend` and `runs/fixed`, a captioner of built-in pictures, `runs/scenes`, and a language
+    model, `runs/text`, in this directory.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        data = ["data.train=300", "data.valid=5", "data.test=5", "data.vocabulary.size=200"]
+        sizes = [f"model.{one}=12" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        assert run("train", *COMMON, *data, *sizes, "train.steps=60", "optim.lr=0.02", "run=attend") == 0
+        fixed = ["model=sutskever", "model.embedding=8", "model.hidden=8", "model.layers=1", "train.steps=2"]
+        assert run("train", *COMMON, *data, *fixed, "run=fixed") == 0
+        small = ["data=scenes", "data.train=20", "data.valid=4", "data.test=4", "data.vocabulary.minimum_count=1"]
+        captions = ["model=show_attend_tell", "model.embedding=8", "model.hidden=8", "model.alignment=8"]
+        assert run("train", *COMMON, *small, *captions, "train.steps=2", "validation.max_length=5", "run=scenes") == 0
+        Path("text.txt").write_text("the cat sees the dog\n" * 50)
+        text = ["data=text", "data.train=text.txt", "model=language_model", "model.embedding=8", "model.hidden=8"]
+        assert run("train", *COMMON, *text, "train.steps=2", "run=text") == 0
