@@ -6,6 +6,7 @@ python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/scenes --picture data
 
 import argparse
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +22,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, help="of a translation model, or of a captioner")
     parser.add_argument("--picture", type=Path, help="forms with this picture are sent, to a captioner")
     arguments = parser.parse_args()
-    server = Server(Path.cwd(), f"checkpoint={arguments.checkpoint}").ready()
+    place = Path(tempfile.mkdtemp(prefix="seqtool-fuzz-"))
+    server = Server(place, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
     before = server.memory()
     if arguments.picture is None:
         answers = mutated(server, arguments.count, seed=arguments.seed)

@@ -206,7 +206,7 @@ def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequenc
     for ids, more in zip(translator.source_vocabulary.encode_batch(sentences), begun, strict=True):
         source = min(len(ids), settings.max_length) + 1
         total += source * max(settings.min_length, min(settings.max_length, 3 * source + 10 + more))
-    return total * settings.n_best
+    return total * int(settings.n_best)
 
 
 def _deadline() -> Callable[[int], None]:
