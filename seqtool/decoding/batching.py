@@ -98,11 +98,14 @@ def decode(
 
 def _limits(sources: Sources, rows: Sequence[int], settings: DecodeSettings, known: int) -> list[int]:
     """How many tokens each row may have after a prefix of `known` ones."""
-    most = [settings.max_length] * len(rows)
-    if sources.maximum is not None:
-        own = [min(settings.max_length, sources.maximum[i] + known) for i in rows]
-        most = [max(settings.min_length, one) for one in own]
-    return [max(1, one - known) for one in most]
+    return [max(1, most_tokens(sources, i, settings, known) - known) for i in rows]
+
+
+def most_tokens(sources: Sources, row: int, settings: DecodeSettings, known: int) -> int:
+    """How many tokens a row may have, with its prefix of `known` ones."""
+    if sources.maximum is None:
+        return settings.max_length
+    return max(settings.min_length, min(settings.max_length, sources.maximum[row] + known))
 
 
 def _sampled(

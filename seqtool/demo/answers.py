@@ -17,6 +17,7 @@ from PIL.Image import open as pillow_open
 
 from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
 from seqtool.data.text.vocabulary import Vocabulary
+from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import search_tree
@@ -202,10 +203,10 @@ def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequenc
         return 0
     settings, known = translator.settings, translator.target_vocabulary
     begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
-    total = 0
-    for ids, more in zip(translator.source_vocabulary.encode_batch(sentences), begun, strict=True):
-        source = min(len(ids), settings.max_length) + 1
-        total += source * max(settings.min_length, min(settings.max_length, 3 * source + 10 + more))
+    ids = [one[: settings.max_length] for one in translator.source_vocabulary.encode_batch(sentences)]
+    sources = encoded_sentences(ids)
+    rows = enumerate(zip(ids, begun, strict=True))
+    total = sum((len(one) + 1) * most_tokens(sources, row, settings, more) for row, (one, more) in rows)
     return total * int(settings.n_best)
 
 

@@ -107,9 +107,7 @@ def sentences(
     sources: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Section:
-    """The table of all sentences. sources, names: of the segments, if they have any; details: for
-    rows that are opened.
-    """
+    """The table of all sentences. sources, names: of the segments, if they have any; details: of rows that open."""
     labels, values = scores_by_segment(list(systems.values()))
     note = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
     return {
