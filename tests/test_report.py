@@ -192,13 +192,18 @@ def test_a_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flow = found["Gradients through time"]["panels"]
     assert any("encoder.back" in one["title"] for one in flow) and all(one["log"] for one in flow)
     assert [len(step["samples"]) for step in found["Samples of attend"]["steps"]] == [2, 2]
-    assert ["model.encoder_hidden", "8"] in found["Settings of attend"]["rows"]
+    assert ["model.encoder_hidden", "8"] in found["Settings"]["rows"]
+    assert "Settings that differ" not in found
     assert any("BLEU" in row[3] for row in found["Checkpoints of attend"]["rows"])
     assert run("report", "runs/attend") == 0 and Path("runs/attend/report.html").read_bytes() == first
     assert run("report", "runs/attend", "runs/fixed", "output=both.html") == 0
     both = sections(Path("both.html"))
     names = [line["name"] for line in both["Learning curves"]["panels"][0]["series"]]
     assert "attend: validation loss" in names and "fixed: validation loss" in names
+    differing = {row[0]: row[1:] for row in both["Settings that differ"]["rows"]}
+    assert differing["model.encoder_hidden"] == ["8", "–"] and differing["run"] == ['"attend"', '"fixed"']
+    assert both["Settings"]["columns"] == ["setting", "attend", "fixed"]
+    assert {"seed", *differing} <= {row[0] for row in both["Settings"]["rows"]} and "seed" not in differing
 
 
 def test_an_evaluation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,6 +240,14 @@ def test_several_systems(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     files = ["hypotheses=a.txt", "references=b.txt", "baseline=b.txt", "beside=c.txt", "sources=c.txt", "bootstrap=5"]
     assert run("report", *files, "output=systems.html") == 0
     found = sections(Path("systems.html"))
+    expected = {
+        "hypotheses": "a.txt",
+        "references": "b.txt",
+        "sources": "c.txt",
+        "baseline": "b.txt",
+        "beside": "c.txt",
+    }
+    assert dict(found["Origin"]["rows"]) == expected
     assert found["Scores"]["columns"] == ["score", "a", "b", "difference", "p", "c", "difference", "p", "signature"]
     assert found["Sentences"]["systems"] == ["a", "b", "c"] and found["Sentences"]["details"] is None
     assert found["Sentences"]["hypotheses"][2] == lines["c"] and len(found["Sentences"]["values"]) == 3

@@ -33,6 +33,7 @@ TASKS: dict[str, type[Evaluation]] = {
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
 CAPTIONS = {"hypotheses": (".json",), "references": (".json", ".jsonl", ".csv")}  # endings of files of captions
+FILES = ("hypotheses", "references", "testset", "sources", "text", "baseline", "beside", "alignments", "gold")
 READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
@@ -46,7 +47,7 @@ def evaluate(config: DictConfig) -> None:
         evaluation = _evaluation(config, task)
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
         if evaluation.report is not None:
-            _write_page(Path(evaluation.report), report, made)
+            _write_page(Path(evaluation.report), report, {**made, "files": _files(config)})
         if evaluation.format == "jsonl":
             lines = (_json(one) for one in report.segments())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
@@ -54,6 +55,11 @@ def evaluate(config: DictConfig) -> None:
             print(_json({**made, **report.record()}, indent=1))
         else:
             print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
+
+
+def _files(config: DictConfig) -> dict[str, str]:
+    """What the settings name as given to be scored, by setting."""
+    return {name: ", ".join(given) for name in FILES if name in config and (given := names(config[name]))}
 
 
 def _write_page(file: Path, report: Report, made: Mapping[str, Any]) -> None:

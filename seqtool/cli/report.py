@@ -33,7 +33,7 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
         report.curves("Gradients through time", _gradients(runs), GRADIENTS),
         *(_checkpoints(name, run) for name, run in runs.items()),
         *(report.samples(f"Samples of {name}", _samples(run)) for name, run in runs.items()),
-        *(_settings(name, run) for name, run in runs.items()),
+        *_settings(runs),
     ]
     trained = [f"{name}: {one.progress['step']:,} steps" for name, one in found.items()]
     html.write(file, report.page(", ".join(runs), "; ".join(trained), sections))
@@ -114,13 +114,19 @@ def _are_samples(record: Mapping[str, Any]) -> bool:
     )
 
 
-def _settings(name: str, run: Path) -> report.Section | None:
-    path = run / "config.yaml"
-    if not path.is_file():
-        return None
-    settings = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    rows = [(key, json.dumps(value, ensure_ascii=False)) for key, value in _leaves(settings, "")]
-    return report.table(f"Settings of {name}", ("setting", "value"), rows)
+def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
+    """The settings of all runs side by side, those that differ first, in a table of their own."""
+    found: dict[str, dict[str, str]] = {}
+    for name, run in runs.items():
+        if (path := run / "config.yaml").is_file():
+            settings = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            for key, value in _leaves(settings, ""):
+                found.setdefault(key, {})[name] = json.dumps(value, ensure_ascii=False)
+    rows = [(key, *(values.get(name, "–") for name in runs)) for key, values in found.items()]
+    columns = "setting", *(runs if len(runs) > 1 else ["value"])
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    tables = [("Settings that differ", differing), ("Settings", rows)]
+    return [report.table(title, columns, some) for title, some in tables if some]
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

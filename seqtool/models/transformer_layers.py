@@ -62,6 +62,7 @@ class SelfAttention(nn.Module):
         allowed = None if mask is None else mask[:, None, None]
         if past is not None and past.shape[1]:
             seen = torch.cat([past.to(seen.dtype), seen], 1)
+        if past is not None and past.shape[1] and x.shape[1] > 1:
             allowed = torch.ones(x.shape[1], seen.shape[1], dtype=torch.bool, device=x.device).tril(past.shape[1])
         k, v = (divided(one, self.heads) for one in seen.chunk(2, -1))
         first = past is not None and not past.shape[1]

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 ORIGIN = "Origin"
 
 
-def origin(made: Mapping[str, Any]) -> Section | None:
-    """Checkpoints and decoding settings; None for files."""
-    if not made:
-        return None
-    settings = " ".join(f"{name}={str(value).lower()}" for name, value in made["decoding"].items())
-    return report.facts(ORIGIN, {"checkpoints": ", ".join(made["checkpoints"]), "decoding": settings})
+def origin(made: Mapping[str, Any]) -> Section:
+    """Checkpoints and decoding settings, if there are any, and the files, by setting."""
+    rows = dict(made["files"])
+    if "checkpoints" in made:
+        settings = " ".join(f"{name}={str(value).lower()}" for name, value in made["decoding"].items())
+        rows = {"checkpoints": ", ".join(made["checkpoints"]), "decoding": settings, **rows}
+    return report.facts(ORIGIN, rows)
 
 
 def scores_of(systems: Mapping[str, System]) -> Section:

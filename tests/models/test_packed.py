@@ -1,13 +1,18 @@
 """A packed linear map is the map, to the last rounding."""
 
+import copy
+
 import pytest
 import torch
+from small_models import make_model, random_sentences
 from torch import nn
 
+from seqtool.data.batches import make_source
+from seqtool.decoding.tree import leaves
 from seqtool.models.fast.gates import QuickLSTM
-from seqtool.models.fast.packed import Packed, laid_out
+from seqtool.models.fast.packed import JoinedLSTM, Packed, laid_out
 from seqtool.models.language_model import LanguageModel
-from seqtool.runtime.precision import onednn
+from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
 TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
 
@@ -46,8 +51,32 @@ def test_a_text_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
     packed = laid_out(model, "fp32", torch.device("cpu")).eval()
-    monkeypatch.setattr(QuickLSTM, "forward", lambda *_: pytest.fail("a step"))
+    for cell in (QuickLSTM, JoinedLSTM):
+        monkeypatch.setattr(cell, "forward" if cell is QuickLSTM else "step", lambda *_: pytest.fail("a step"))
     assert torch.allclose(packed(None, tokens).features, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bahdanau-deep", "luong", "sutskever-lstm"])
+@pytest.mark.parametrize("precision", [name for name, dtype in PRECISIONS.items() if (dtype or torch.float32) in TYPES])
+@torch.no_grad()
+def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> None:
+    """Single steps and tokens that are read at once leave the state that the plain model has."""
+    cpu, plain = torch.device("cpu"), make_model(name).eval()
+    joined = laid_out(copy.deepcopy(plain), precision, cpu)
+    assert any(isinstance(module, JoinedLSTM) for module in joined.modules())
+    source, tokens = make_source(random_sentences(5, seed=1)), torch.randint(4, 11, (5, 6))
+    expected, _ = plain.prefill(*plain.encode(source), tokens)
+    with autocast(cpu, precision), onednn():
+        memory, state = joined.encode(source)
+        found, _ = joined.prefill(memory, state, tokens)
+        for token in tokens.unbind(1):
+            state = joined.step(memory, state, token).state
+    for one in (found, state):
+        for tensor, other in zip(leaves(one), leaves(expected), strict=True):
+            assert tensor.dtype == torch.float32
+            torch.testing.assert_close(
+                tensor, other, **({"rtol": 0, "atol": 1e-5} if precision == "fp32" else {"rtol": 2**-6, "atol": 2**-5})
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

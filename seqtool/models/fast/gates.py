@@ -28,7 +28,7 @@ class QuickLSTM(LSTM):
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
         a = at_least_single(x) + self.recurrent(h)
-        h, c = _LSTM.apply(a, c) if torch.is_grad_enabled() else _lstm_decoding(a, c)
+        h, c = _LSTM.apply(a, c) if torch.is_grad_enabled() else lstm_decoding(a, c)
         return h, c
 
 
@@ -60,7 +60,7 @@ def _tanh_(x: Tensor) -> Tensor:
     return x.tanh_() if x.is_cuda else torch.add(_MINUS_ONE, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 
-def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Pre-activations N×4H, which are overwritten, and the cell N×H → h and c after the step, in as few operations as
     possible: with one row each costs more than its arithmetic, and a text by LSTMs of 2×512 is written a fifth faster.
     """

@@ -7,7 +7,7 @@ earlier, a CPU's fused functions give no cell state but the one after the paddin
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,13 +34,19 @@ class GatheredRecurrence(Recurrence):
         """All steps in one call, or None if there is no such call."""
         return None
 
+    def by_torch(self, function: Callable[..., Any], x: Tensor, state: State | None, lengths: Tensor | None) -> States:
+        """All steps in one call of torch's `function`."""
+        both = self.input, self.cell.recurrent
+        weights = *(one.weight for one in both), *(one.bias for one in both)
+        return by_torch(function, weights, x, self.cell.start(x) if state is None else state, lengths)
+
 
 class HandWrittenRecurrence(GatheredRecurrence):
     """For a CPU: LSTMs and GRUs over a whole sequence have one backward pass, written by hand, or torch's."""
 
     def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
         if lengths is None and self._is_fused(x):
-            return by_torch(self, torch.lstm, x, state)
+            return self.by_torch(torch.lstm, x, state, None)
         over = HAND_WRITTEN.get(type(self.cell))
         if over is None or not torch.is_grad_enabled():
             return None
@@ -62,18 +68,16 @@ class TorchRecurrence(GatheredRecurrence):
 
     def at_once(self, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
         function = OF_TORCH.get(type(self.cell))
-        return None if function is None else by_torch(self, function, x, state, lengths)
+        return None if function is None else self.by_torch(function, x, state, lengths)
 
 
 def by_torch(
-    layer: Recurrence, function: Callable[..., Any], x: Tensor, state: State | None, lengths: Tensor | None = None
+    function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first: State, lengths: Tensor | None
 ) -> States:
-    """All steps of a layer by `torch.lstm` or its like."""
-    recurrent = layer.cell.recurrent
-    dtype = single(recurrent.bias.dtype)
-    weights = [one.to(dtype) for one in (layer.input.weight, recurrent.weight, layer.input.bias, recurrent.bias)]
-    first = tuple(one.to(dtype)[None] for one in (layer.cell.start(x) if state is None else state))
-    rest = weights, True, 1, 0.0, torch.is_grad_enabled(), False
+    """All steps of a layer by `torch.lstm` or its like; weights are W, U and the bias of each."""
+    dtype = single(weights[-1].dtype)
+    first = tuple(one.to(dtype)[None] for one in first)
+    rest = [one.to(dtype) for one in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:

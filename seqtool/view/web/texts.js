@@ -22,6 +22,7 @@ export function textsView(models) {
   const look = () => columns.forEach((one) => one.look());
   let timer = null;
   text.addEventListener("input", () => {
+    columns.forEach((one) => one.forget());
     clearTimeout(timer);
     timer = setTimeout(look, PAUSE);
   });
@@ -64,5 +65,5 @@ function column(model, place, text) {
     fill(written, h("h3", {}, "Continuation"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, prompt), one.text));
   });
 
-  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), written, expected), look: () => look(), write: (chosen) => write(chosen) };
+  return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), written, expected), look: () => look(), write: (chosen) => write(chosen), forget: () => fill(written) };
 }
