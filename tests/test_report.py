@@ -288,6 +288,8 @@ def test_captions(place: Path) -> None:
             assert len(numbers(one["weights"], 2)) == rows * columns * len(one["words"])
         soft, hard = card["captions"]
         assert "chosen" not in soft and len(hard["words"]) - len(hard["chosen"]) in (0, 1)
+    rows = [row[0] for row in sections(Path("captions.html"))["Scores"]["rows"]]
+    assert rows[:4] == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4"] and "CIDEr-D" in rows
     table, data = sections(Path("captions.html"))["Captions"], blocks(Path("captions.html"))
     assert len(table["names"]) == len(table["flags"]) == len(data["details-0"]) == len(table["hypotheses"][1]) == 5
     assert "F1 of words by their count in training" in sections(Path("captions.html"))

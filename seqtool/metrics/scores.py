@@ -18,8 +18,9 @@ Statistics = NDArray[Any]  # a row per segment: everything from which the score 
 
 @dataclass(frozen=True)
 class Score:
-    """One score. name: in settings and in the files of a run; label: in reports, tables and curves; digits: after the
-    point; scorer: `module:name` of what makes the `Scorer` that computes it, if that is one of ours.
+    """One score. name: in settings and in the files of a run; label: in tables, curves and JSON; title: in pages, the
+    label if empty; digits: after the point; scorer: `module:name` of what makes the `Scorer` that computes it, if that
+    is one of ours.
     """
 
     name: str
@@ -28,6 +29,12 @@ class Score:
     digits: int = 2
     unit: str = ""
     scorer: str | None = None
+    title: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What it is called where there is room for it."""
+        return self.title or self.label
 
     def text(self, value: float) -> str:
         """The score as people read it: `BLEU 37.10`, `loss 2.130 nats/token`."""
@@ -100,16 +107,16 @@ SCORES = {
         Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}make_ter"),
         Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
         # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
-        Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("bleu2", "bleu2", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("bleu3", "bleu3", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("bleu4", "bleu4", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("bleu4_no_bp", "bleu4_no_bp", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("rouge_l", "rouge_l", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("cider_d", "cider_d", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("plain_cider", "cider", higher_is_better=True, digits=4, scorer=CAPTIONS),
-        Score("meteor", "meteor", higher_is_better=True, digits=4),  # by Java, see metrics.java
-        Score("spice", "spice", higher_is_better=True, digits=4),
+        Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-1"),
+        Score("bleu2", "bleu2", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-2"),
+        Score("bleu3", "bleu3", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-3"),
+        Score("bleu4", "bleu4", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-4"),
+        Score("bleu4_no_bp", "bleu4_no_bp", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
+        Score("rouge_l", "rouge_l", higher_is_better=True, digits=4, scorer=CAPTIONS, title="ROUGE-L"),
+        Score("cider_d", "cider_d", higher_is_better=True, digits=4, scorer=CAPTIONS, title="CIDEr-D"),
+        Score("plain_cider", "cider", higher_is_better=True, digits=4, scorer=CAPTIONS, title="CIDEr"),
+        Score("meteor", "meteor", higher_is_better=True, digits=4, title="METEOR"),  # by Java, see metrics.java
+        Score("spice", "spice", higher_is_better=True, digits=4, title="SPICE"),
     )
 }
 

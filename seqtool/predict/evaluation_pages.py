@@ -39,7 +39,7 @@ def scores_of(systems: Mapping[str, System]) -> Section:
     rows = []
     for number, (name, estimate) in enumerate(system.estimates.items()):
         digits = score(name).digits
-        row = [score(name).label, estimate.text(digits)]
+        row = [score(name).heading, estimate.text(digits)]
         for comparison in comparisons:
             one = comparison.differences[number]
             ahead = f"{one.system.value - one.baseline.value:+.{digits}f}"
@@ -144,7 +144,8 @@ def of_captions(found: "CaptionReport", made: Mapping[str, Any]) -> dict[str, An
 
 
 def _other_scores(found: "CaptionReport") -> Section:
-    rows = {name: f"{value:.4f}" for name, value in {**found.java, **found.lengths}.items()}
+    rows = {score(name).heading: f"{value:.4f}" for name, value in found.java.items()}
+    rows |= {name.replace("_", " "): f"{value:.4f}" for name, value in found.lengths.items()}
     return report.facts("Lengths and further scores", rows)
 
 
@@ -153,7 +154,7 @@ def _pictures(found: "CaptionReport") -> Section:
     labels, values = scores_by_segment(list(found.systems.values()))
     names = [str(name) for name in found.names]
     with_picture = [i for i, name in enumerate(names) if any(name in one.pictures for one in found.shown)]
-    place = next((j for j, label in enumerate(labels) if label["label"] == "cider_d"), 0)
+    place = next((j for j, name in enumerate(found.system.values) if name == "cider_d"), 0)
     orders = chosen([values[0][place][i] for i in with_picture], len(with_picture))
     kept = [with_picture[i] for i in orders["all"]]
     cards = []
@@ -210,6 +211,6 @@ def of_text(found: "TextReport", made: Mapping[str, Any], details: Details) -> d
 def scores_by_segment(systems: Sequence[System]) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
     """What the scores of single segments are called, and for each system and score those of all segments."""
     each = [system.each() for system in systems]
-    names = {score(name).label: score(name).digits for name in systems[0].values}
-    labels = [{"label": label, "digits": min(digits, 3)} for label, digits in names.items()]
-    return labels, [[[rounded(one["scores"].get(label)) for one in some] for label in names] for some in each]
+    known = [score(name) for name in systems[0].values]
+    headings = [{"label": one.heading, "digits": min(one.digits, 3)} for one in known]
+    return headings, [[[rounded(one["scores"].get(kind.label)) for one in some] for kind in known] for some in each]

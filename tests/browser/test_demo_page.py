@@ -89,6 +89,9 @@ def test_a_sentence_is_translated_by_both_models(visit: Visit, words: Server) ->
     settled(page)
     same_as_api(page, words, "a red house")
     assert page.locator("img").count() == 0
+    assert page.get_by_text("The lines were read as one sentence.").count() == 0
+    source.fill("a red\nhouse")
+    page.get_by_text("The lines were read as one sentence.").first.wait_for()
 
 
 def same_as_api(page: Any, words: Server, sentence: str, **settings: Any) -> None:
@@ -270,6 +273,8 @@ def test_what_comes_next_as_one_types(visit: Visit, texts: Server) -> None:
     page.get_by_role("button", name="Continue").click()
     page.locator(".continuation").wait_for()
     assert len(page.locator(".continuation").text_content()) == 6 + 12
+    text.press_sequentially("a")  # the continuation was of another text
+    assert page.locator(".continuation").count() == 0
 
 
 def test_it_says_that_the_model_is_loading(visit: Visit, place: Path) -> None:  # noqa: F811

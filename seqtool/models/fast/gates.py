@@ -28,7 +28,7 @@ class QuickLSTM(LSTM):
     def forward(self, x: Tensor, state: State) -> State:
         h, c = state
         a = at_least_single(x) + self.recurrent(h)
-        h, c = _LSTM.apply(a, c) if torch.is_grad_enabled() else lstm_decoding(a, c)
+        h, c = _LSTM.apply(a, c) if torch.is_grad_enabled() else _lstm_decoding(a, c)
         return h, c
 
 
@@ -60,16 +60,20 @@ def _tanh_(x: Tensor) -> Tensor:
     return x.tanh_() if x.is_cuda else torch.add(_MINUS_ONE, x.mul_(2).sigmoid_(), alpha=2, out=x)
 
 
-def lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Pre-activations N×4H, which are overwritten, and the cell N×H → h and c after the step, in as few operations as
     possible: with one row each costs more than its arithmetic, and a text by LSTMs of 2×512 is written a fifth faster.
     """
-    tanh = torch.tanh if len(a) < FEW else lambda x: _tanh_(x.clone())
     i, f, g, o = a.chunk(4, -1)
-    g = tanh(g)
+    g = decoding_tanh(g)
     a.sigmoid_()
     c = torch.mul(f, c).addcmul_(i, g)
-    return o * tanh(c), c
+    return o * decoding_tanh(c), c
+
+
+def decoding_tanh(x: Tensor) -> Tensor:
+    """tanh in the way that is the quicker one for so many rows."""
+    return torch.tanh(x) if len(x) < FEW else _tanh_(x.clone())
 
 
 def _lstm_step(a: Tensor, c: Tensor, *, gates: Tensor, tanh: Tensor, h_new: Tensor, c_new: Tensor) -> None:

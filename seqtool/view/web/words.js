@@ -96,7 +96,7 @@ function column(model, place) {
     spoken.textContent = best.text || "(nothing)";
     fill(
       found,
-      text.trim().includes("\n") ? h("p", { class: "status" }, "The lines were read as one sentence.") : null,
+      text.trim().includes("\n") ? h("p", { class: "note" }, "The lines were read as one sentence.") : null,
       prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”, whose last word may go on " : "” ", freely(text, chosen)) : null,
       h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
       h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}, score ${said(best.score, 3)}${best.ended ? "" : ", cut off"}`),
