@@ -106,7 +106,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data, even = Path(place, "data"), Path(place, "even")
-        pairs = arguments.steps * arguments.batch  # JoeyNMT's run is one epoch
+        # JoeyNMT's run is one epoch; and nearly all words of the vocabulary are to occur
+        pairs = max(arguments.steps * arguments.batch, sizes.vocabulary * 8 // 5)
         write_data(data, pairs, sizes.vocabulary, length=None)
         write_data(even, pairs, sizes.vocabulary, length=23)  # with <eos>, the 24 tokens of the fixed-context row
         torch.set_num_threads(arguments.threads)

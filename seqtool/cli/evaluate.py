@@ -33,7 +33,10 @@ TASKS: dict[str, type[Evaluation]] = {
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
 CAPTIONS = {"hypotheses": (".json",), "references": (".json", ".jsonl", ".csv")}  # endings of files of captions
-FILES = ("hypotheses", "references", "testset", "sources", "text", "baseline", "beside", "alignments", "gold")
+FILES = (
+    *("hypotheses", "references", "testset", "langpair", "sources", "text", "baseline", "beside", "alignments", "gold"),
+    "document_frequencies",
+)
 READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
@@ -58,7 +61,7 @@ def evaluate(config: DictConfig) -> None:
 
 
 def _files(config: DictConfig) -> dict[str, str]:
-    """What the settings name as given to be scored, by setting."""
+    """The files and the test set that the settings name, by setting."""
     return {name: ", ".join(given) for name in FILES if name in config and (given := names(config[name]))}
 
 

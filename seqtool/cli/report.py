@@ -116,14 +116,13 @@ def _are_samples(record: Mapping[str, Any]) -> bool:
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
     """The settings of all runs side by side, those that differ first, in a table of their own."""
+    files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
     found: dict[str, dict[str, str]] = {}
-    for name, run in runs.items():
-        if (path := run / "config.yaml").is_file():
-            settings = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-            for key, value in _leaves(settings, ""):
-                found.setdefault(key, {})[name] = json.dumps(value, ensure_ascii=False)
-    rows = [(key, *(values.get(name, "–") for name in runs)) for key, values in found.items()]
-    columns = "setting", *(runs if len(runs) > 1 else ["value"])
+    for name, path in files.items():
+        for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path), resolve=False), ""):
+            found.setdefault(key, {})[name] = json.dumps(value, ensure_ascii=False)
+    rows = [(key, *(values.get(name, "–") for name in files)) for key, values in found.items()]
+    columns = "setting", *(files if len(runs) > 1 else ["value"])
     differing = [row for row in rows if len(set(row[1:])) > 1]
     tables = [("Settings that differ", differing), ("Settings", rows)]
     return [report.table(title, columns, some) for title, some in tables if some]

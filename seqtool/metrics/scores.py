@@ -18,9 +18,9 @@ Statistics = NDArray[Any]  # a row per segment: everything from which the score 
 
 @dataclass(frozen=True)
 class Score:
-    """One score. name: in settings and in the files of a run; label: in tables, curves and JSON; title: in pages, the
-    label if empty; digits: after the point; scorer: `module:name` of what makes the `Scorer` that computes it, if that
-    is one of ours.
+    """One score. name: in settings and in the files of a run; label: in tables, curves and JSON; title: on the pages of
+    `eval`, empty where it is the label; digits: after the point; scorer: `module:name` of what makes the `Scorer` that
+    computes it, if that is one of ours.
     """
 
     name: str

@@ -11,9 +11,8 @@ def categorical(p: Tensor, uniform: Tensor) -> Tensor:
     """
     cumulative = p.cumsum(-1)
     if p.device.type == "cpu":  # where the sums of a row never fall: in fewer operations
+        # above 0, which a first p of 0 reaches; for a row that is not a number, searchsorted returns V
         above_zero = (uniform[:, None] * cumulative[:, -1:]).clamp_min_(torch.finfo(p.dtype).tiny)
-        return (
-            torch.searchsorted(cumulative, above_zero).squeeze(-1).clamp_max_(p.shape[-1] - 1)
-        )  # V if p is not a number
+        return torch.searchsorted(cumulative, above_zero).squeeze(-1).clamp_max_(p.shape[-1] - 1)
     passed = (cumulative > uniform[:, None] * cumulative[:, -1:]) & (p > 0)
     return torch.where(passed.any(-1), passed.byte().argmax(-1), p.argmax(-1))

@@ -9,12 +9,18 @@ from torch import nn
 
 from seqtool.data.batches import make_source
 from seqtool.decoding.tree import leaves
+from seqtool.models.categorical import categorical
 from seqtool.models.fast.gates import QuickLSTM
 from seqtool.models.fast.packed import JoinedLSTM, Packed, laid_out
+from seqtool.models.fast.quicken import WholeProducts
+from seqtool.models.fast.recurrences import HandWrittenRecurrence
 from seqtool.models.language_model import LanguageModel
+from seqtool.models.sutskever import Sutskever
+from seqtool.models.transformer_layers import ScaledDotProducts
 from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
 TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
+PRECISIONS_HERE = [name for name, dtype in PRECISIONS.items() if (dtype or torch.float32) in TYPES]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -43,21 +49,22 @@ def test_single_precision_is_not_rounded_on_the_way() -> None:
         assert torch.equal(Packed(linear)(x), x)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS_HERE)
 @torch.no_grad()
-def test_a_text_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_read_at_once(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a step for each token, by matrices in their ordinary layout."""
     torch.manual_seed(1)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
-    packed = laid_out(model, "fp32", torch.device("cpu")).eval()
+    packed = laid_out(model, precision, torch.device("cpu")).eval()
     for cell in (QuickLSTM, JoinedLSTM):
         monkeypatch.setattr(cell, "forward" if cell is QuickLSTM else "step", lambda *_: pytest.fail("a step"))
-    assert torch.allclose(packed(None, tokens).features, expected, atol=1e-5)
+    assert torch.allclose(packed(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
 
 
 @pytest.mark.parametrize("name", ["bahdanau-deep", "luong", "sutskever-lstm"])
-@pytest.mark.parametrize("precision", [name for name, dtype in PRECISIONS.items() if (dtype or torch.float32) in TYPES])
+@pytest.mark.parametrize("precision", PRECISIONS_HERE)
 @torch.no_grad()
 def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> None:
     """Single steps and tokens that are read at once leave the state that the plain model has."""
@@ -77,6 +84,52 @@ def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> 
             torch.testing.assert_close(
                 tensor, other, **({"rtol": 0, "atol": 1e-5} if precision == "fp32" else {"rtol": 2**-6, "atol": 2**-5})
             )
+
+
+def test_what_users_made_of_a_stack_stays() -> None:
+    """Their recurrences and models may use W and U apart."""
+
+    class Mine(HandWrittenRecurrence):
+        pass
+
+    class Model(Sutskever):
+        pass
+
+    cpu, theirs, model = torch.device("cpu"), make_model("sutskever-lstm"), make_model("sutskever-lstm")
+    theirs.decoder[0].__class__ = Mine
+    laid_out(theirs, "fp32", cpu)
+    assert type(theirs.decoder[0]) is Mine and type(theirs.decoder[1]) is JoinedLSTM
+    model.__class__ = Model
+    laid_out(model, "fp32", cpu)
+    assert not any(isinstance(one, JoinedLSTM | nn.Identity) for one in model.modules())
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_single_queries_are_the_plain_ones(mask: bool) -> None:
+    """With gradients too, and oneDNN multiplies as before afterwards."""
+    torch.manual_seed(1)
+    shapes = (3, 2, 1, 4), (3, 2, 7, 4), (3, 2, 7, 4)
+    allowed = torch.rand(3, 1, 1, 7) < 0.7 if mask else None
+    if allowed is not None:
+        allowed[..., 0] = True
+    given = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    found = []
+    with onednn():
+        before = torch.backends.mkldnn.matmul.fp32_precision
+        for products in (WholeProducts(), ScaledDotProducts()):
+            y = products(*given, allowed)
+            found.append([y, *torch.autograd.grad(y.square().sum(), given)])
+        assert torch.backends.mkldnn.matmul.fp32_precision == before
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_draws_at_the_edges() -> None:
+    """No token of probability 0, for the smallest and the greatest number; and a row that is not a number has some."""
+    p = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
+    for uniform, expected in ((0.0, 1), (0.1, 1), (0.3, 3), (1 - 2**-24, 3), (1.0, 3)):
+        assert categorical(p, torch.tensor([uniform])).tolist() == [expected]
+    assert 0 <= int(categorical(p * torch.nan, torch.tensor([0.5]))) < 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])

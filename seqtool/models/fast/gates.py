@@ -72,7 +72,7 @@ def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def decoding_tanh(x: Tensor) -> Tensor:
-    """tanh in the way that is the quicker one for so many rows."""
+    """tanh, computed in whichever way is faster for this many rows."""
     return torch.tanh(x) if len(x) < FEW else _tanh_(x.clone())
 
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import Recurrence, Stack, State, States
 from seqtool.models.fast.gates import QuickLSTM, decoding_tanh
-from seqtool.models.fast.quicken import own_modules, quicken
-from seqtool.models.fast.recurrences import by_torch
+from seqtool.models.fast.quicken import PARTS, QuickDropout, own_modules, quicken
+from seqtool.models.fast.recurrences import HandWrittenRecurrence, by_torch
 from seqtool.models.number_types import at_least_single
 from seqtool.runtime.precision import PRECISIONS
 
@@ -18,18 +18,21 @@ M = TypeVar("M", bound=nn.Module)
 
 def laid_out(model: M, precision: str, device: torch.device) -> M:
     """The model for decoding only: quickened, with each matrix of a linear map rounded once to the precision's type, as
-    autocast would at every step, and stored in the layout that a CPU multiplies fastest. A matrix tied to an embedding
-    becomes a copy. A map to a single number, such as a score's v, is also used without autocast, so it stays as it is.
+    autocast would at every step, and stored in the layout that a CPU multiplies fastest, both of an LSTM in one. A
+    matrix tied to an embedding becomes a copy. A map to a single number, such as a score's v, is also used without
+    autocast, so it stays as it is.
     """
     dtype = PRECISIONS[precision]
     on_cpu = device.type == "cpu"
-    for stack in [module for module in own_modules(quicken(model, device)) if isinstance(module, Stack)]:
-        for i, recurrence in enumerate(stack):
-            if on_cpu and type(recurrence.cell) is QuickLSTM and Packed.takes(dtype or recurrence.input.weight.dtype):
-                stack[i] = JoinedLSTM(recurrence, dtype)
+    ours = type(quicken(model, device)) in PARTS.values()  # a user's model may use its parts in its own way
+    if on_cpu and ours:
+        for stack in [module for module in own_modules(model) if isinstance(module, Stack)]:
+            for i, recurrence in enumerate(stack):
+                if JoinedLSTM.takes(recurrence) and Packed.takes(dtype or recurrence.input.weight.dtype):
+                    stack[i] = JoinedLSTM(recurrence, dtype)
     for parent in own_modules(model):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Dropout):
+            if ours and type(child) is QuickDropout:
                 setattr(parent, name, nn.Identity())
             if isinstance(child, nn.Linear) and child.out_features > 1:
                 child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
@@ -71,9 +74,15 @@ class Packed(nn.Module):
 
 class JoinedLSTM(Recurrence):
     """A recurrence of LSTMs with W and U side by side: a step multiplies once, [W U] [x; h], and not twice. With few
-    rows a product takes 20 µs more than its arithmetic, and a tanh as long as four sums: g's rows are doubled, so that
-    one sigmoid serves all gates, tanh x = 2σ(2x) − 1. It takes over what `recurrence` is made of.
+    rows a product takes 20 µs more than its arithmetic, and tanh as long as four additions: g's rows are doubled, so
+    that one sigmoid serves all gates, tanh x = 2σ(2x) − 1. It takes the parameters out of `recurrence`, which cannot be
+    used afterwards.
     """
+
+    @staticmethod
+    def takes(recurrence: Recurrence) -> bool:
+        """Whether it is neither a subclass nor one of a cell of the user's own."""
+        return type(recurrence) is HandWrittenRecurrence and type(recurrence.cell) is QuickLSTM
 
     def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None) -> None:
         nn.Module.__init__(self)
@@ -88,16 +97,10 @@ class JoinedLSTM(Recurrence):
         del self.cell.recurrent
 
     def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
-        state = self.cell.start(x) if state is None else state
-        if self.joined.dtype == torch.float32:
-            both, bias = self.joined.weight / self.doubled[:, None], self.joined.bias / self.doubled
-            weights = *both.split_with_sizes([self.inputs, self.cell.hidden], 1), bias, torch.zeros_like(bias)
-            return by_torch(torch.lstm, weights, x, state, lengths)
-        states = []
-        for x_t in x.unbind(1):
-            state = self.step(x_t, state)
-            states.append(state)
-        return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
+        first = self.cell.start(x) if state is None else state
+        both, bias = self.joined.weight.float() / self.doubled[:, None], self.joined.bias.float() / self.doubled
+        weights = *both.split_with_sizes([self.inputs, self.cell.hidden], 1), bias, torch.zeros_like(bias)
+        return by_torch(torch.lstm, weights, x, first, lengths)
 
     def step(self, x: Tensor, state: State) -> State:
         h, c = state

@@ -61,6 +61,7 @@ function column(model, place, text) {
   const write = newest(written, async (chosen) => {
     const prompt = text.value;
     const answer = await post("/api/generate", { prompts: [prompt], model: place, settings: chosen });
+    if (text.value !== prompt) return; // it has been changed meanwhile
     const [one] = answer.texts[0].texts;
     fill(written, h("h3", {}, "Continuation"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, prompt), one.text));
   });
