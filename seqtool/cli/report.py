@@ -115,7 +115,7 @@ def _are_samples(record: Mapping[str, Any]) -> bool:
 
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
-    """The settings of all runs side by side, those that differ first, in a table of their own."""
+    """The settings of all runs side by side; those that differ stand first in a table of their own."""
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
     found: dict[str, dict[str, str]] = {}
     for name, path in files.items():

@@ -62,7 +62,7 @@ def _tanh_(x: Tensor) -> Tensor:
 
 def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Pre-activations N×4H, which are overwritten, and the cell N×H → h and c after the step, in as few operations as
-    possible: with one row each costs more than its arithmetic, and a text by LSTMs of 2×512 is written a fifth faster.
+    possible: with one row each costs more than its arithmetic.
     """
     i, f, g, o = a.chunk(4, -1)
     g = decoding_tanh(g)
