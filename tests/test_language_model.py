@@ -283,6 +283,17 @@ def test_the_likeliest_symbol_is_that_of_forward(place: Path, monkeypatch: pytes
     assert ensemble.generate(["the dog"]) == [text]
 
 
+def test_what_is_written_has_the_probability_that_it_is_scored_with(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    for names in ("runs/a", ["runs/a", "runs/a/last"]):
+        generator = seqtool.load(names, n=3, max_length=20, temperature=1.5, device="cpu")
+        written = generator.samples(["the dog"])[0]
+        for one, scored in zip(written, generator.given(None, ["the dog" + one.text for one in written]), strict=True):
+            assert one.log_probability == pytest.approx(sum(scored.log_probabilities[7:]), rel=1e-4)
+
+
 def test_an_unknown_symbol_in_a_prompt_is_said(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,15 +11,20 @@ from seqtool.models.tokens import BOS, EOS, PAD
 BLOCK = 64  # size of the blocks whose maxima are taken first
 
 
-def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool) -> Float[Tensor, "N V"]:
-    """Log-probabilities of the tokens that may come next: no padding, no second BOS, and no EOS too early.
+def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:
+    """Log-probabilities of the tokens that may come next: no padding, no second BOS, no EOS too early, and the unknown
+    token only if `unknown`. They are the model's own: those that are left need not sum to 1.
 
     Logits in single precision are overwritten.
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
-    log_p[:, BOS : BOS + 1 if may_end else EOS + 1] = -math.inf
+    last = BOS if may_end else EOS
+    if unknown:
+        log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
+        log_p[:, BOS : last + 1] = -math.inf
+    else:
+        log_p[:, PAD : last + 1].fill_(-math.inf)  # UNK comes between PAD and BOS
     return log_p
 
 

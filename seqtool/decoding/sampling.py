@@ -13,8 +13,9 @@ from seqtool.decoding.next_token import log_probabilities
 from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
-from seqtool.models.contract import Step
-from seqtool.models.tokens import BOS, EOS, PAD, UNK
+from seqtool.models.tokens import BOS, EOS, PAD
+
+BELOW_1 = 1 - 2**-24  # the greatest number below 1 in single precision, which rounds what is nearer to 1
 
 
 @torch.no_grad()
@@ -30,6 +31,7 @@ def sample(
     top_k: int,
     top_p: float,
     keep_attention: bool,
+    unknown: bool = True,
     prefix: Prefix | None = None,
     each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -37,8 +39,9 @@ def sample(
     in, so that they depend on nothing else.
 
     `uniforms`, for K samples per sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
-    distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). `each` is called with the tokens
-    of every step, one per row and PAD for rows that have ended, and returns which rows end with this step.
+    distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). Without `unknown`, the unknown
+    token is never drawn. `each` is called with the tokens of every step, one per row and PAD for rows that have ended,
+    and returns which rows end with this step.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
@@ -46,24 +49,23 @@ def sample(
     n, samples, _ = uniforms.shape
     device = device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
-    uniforms = uniforms.to(device).flatten(0, 1)
+    uniform_of = uniforms.to(device).clamp(max=BELOW_1).flatten(0, 1).T
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)
-    token, new = known[:, -1], []
+    token, new, gains = known[:, -1], [], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
-    log_p = torch.zeros(n * samples, device=device)
     over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, token)
-        log_each = log_probabilities(logits, may_end=length >= minimum)
+        log_each = log_probabilities(logits, may_end=length >= minimum, unknown=unknown)
         p = _truncated(log_each if temperature == 1 else log_each / temperature, top_k, top_p)
-        token = categorical(p, uniforms[:, length - 1])
-        gained = log_each.gather(1, token[:, None]).squeeze(1)
+        token = categorical(p, uniform_of[length - 1])
+        gained = log_each.gather(1, token[:, None])
         if some_over:
-            token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
-        log_p = log_p + gained
+            token, gained = token.masked_fill(over, PAD), gained.masked_fill(over[:, None], 0.0)
+        gains.append(gained)
         new.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
@@ -76,19 +78,9 @@ def sample(
             if bool(over.all()):
                 break
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
+    log_p = torch.cat(gains, 1).sum(1) if gains else torch.zeros(len(known), device=device)
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
-
-
-def without_unknown(step: StepFunction) -> StepFunction:
-    """The step with logits that rule out the unknown token: a text that is drawn has none."""
-
-    def known(memory: Any, state: Any, token: Tensor) -> Step[Any]:
-        made = step(memory, state, token)
-        made.logits[:, UNK] = -torch.inf
-        return made
-
-    return known
 
 
 def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:

@@ -13,7 +13,7 @@ from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
-from seqtool.decoding.sampling import sample, without_unknown
+from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -75,11 +75,13 @@ class Draft:
             return True
         since = max(0, len(self.text) - self._longest + 1)
         self.text += piece.replace(SPACE, " ")
-        found = [place for stop in self._stops if (place := self.text.find(stop, since)) >= 0]
-        if found:
-            self.text, self.ended = self.text[: min(found)], True
-        begun = (n for stop in self._stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
-        self._give(len(self.text) - (0 if self.ended else max(begun, default=0)))  # hold back what may begin a stop
+        if self._stops:
+            found = [place for stop in self._stops if (place := self.text.find(stop, since)) >= 0]
+            if found:
+                self.text, self.ended = self.text[: min(found)], True
+        if self._told is not None:
+            begun = (n for stop in self._stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
+            self._give(len(self.text) - (0 if self.ended else max(begun, default=0)))  # hold back what may begin a stop
         return self.ended
 
     def close(self) -> None:
@@ -198,7 +200,7 @@ class Generator(Predictor):
             memory, state = self.model.encode(None)
             state, prefix = read_prefix(self.model, memory, state, read)
             found = sample(
-                without_unknown(self.model.step),
+                self.model.step,
                 memory,
                 state,
                 uniforms=torch.from_numpy(uniforms[np.newaxis]).float(),
@@ -208,6 +210,7 @@ class Generator(Predictor):
                 top_k=settings.top_k,
                 top_p=settings.top_p,
                 keep_attention=False,
+                unknown=False,
                 prefix=prefix,
                 each=each,
             )[0]

@@ -14,7 +14,7 @@ from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
-from seqtool.decoding.sampling import sample, without_unknown
+from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import MOST, DecodeSettings
 from seqtool.errors import InputError
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
@@ -162,7 +162,7 @@ class StreamValidator:
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
             drawn = sample(
-                without_unknown(model.step),
+                model.step,
                 *model.encode(None),
                 uniforms=uniforms,
                 maximum=[SHOWN],
@@ -171,6 +171,7 @@ class StreamValidator:
                 top_k=0,
                 top_p=1.0,
                 keep_attention=False,
+                unknown=False,
             )[0]
         model.train()
         return [{"text": self.vocabulary.decode(one.tokens)} for one in drawn]

@@ -10,8 +10,9 @@ from torch import nn
 from seqtool.data.batches import make_source
 from seqtool.decoding.tree import leaves
 from seqtool.models.categorical import categorical
+from seqtool.models.fast import packed
 from seqtool.models.fast.gates import QuickLSTM
-from seqtool.models.fast.packed import JoinedLSTM, Packed, laid_out
+from seqtool.models.fast.packed import JoinedLSTM, Packed, WritingLSTMs, laid_out
 from seqtool.models.fast.quicken import WholeProducts
 from seqtool.models.fast.recurrences import HandWrittenRecurrence
 from seqtool.models.language_model import LanguageModel
@@ -25,15 +26,16 @@ PRECISIONS_HERE = [name for name, dtype in PRECISIONS.items() if (dtype or torch
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("single_rows", [True, False])
 @torch.no_grad()
-def test_equals_the_linear_map(dtype: torch.dtype, bias: bool) -> None:
+def test_equals_the_linear_map(dtype: torch.dtype, bias: bool, single_rows: bool) -> None:
     torch.manual_seed(1)
     linear = nn.Linear(33, 70, bias=bias).to(dtype)
-    packed = Packed(linear)
+    quick = Packed(linear, single_rows=single_rows)
     several = torch.randn(5, 7, 33).to(dtype)
-    for x in (several[0], several, several.transpose(0, 1), several[:0]):
+    for x in (several[0], several, several.transpose(0, 1), several[:0], several[:1, 0], several[:1, :1]):
         exact = linear.double()(x.double())
-        found = packed(x)
+        found = quick(x)
         assert found.dtype == dtype and found.shape == exact.shape
         assert torch.allclose(found.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
 
@@ -57,10 +59,10 @@ def test_a_text_is_read_at_once(precision: str, monkeypatch: pytest.MonkeyPatch)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
-    packed = laid_out(model, precision, torch.device("cpu")).eval()
+    quick = laid_out(model, precision, torch.device("cpu")).eval()
     for cell in (QuickLSTM, JoinedLSTM):
         monkeypatch.setattr(cell, "forward" if cell is QuickLSTM else "step", lambda *_: pytest.fail("a step"))
-    assert torch.allclose(packed(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
+    assert torch.allclose(quick(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
 
 
 @pytest.mark.parametrize("name", ["bahdanau-deep", "luong", "sutskever-lstm"])
@@ -84,6 +86,26 @@ def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> 
             torch.testing.assert_close(
                 tensor, other, **({"rtol": 0, "atol": 1e-5} if precision == "fp32" else {"rtol": 2**-6, "atol": 2**-5})
             )
+
+
+@pytest.mark.parametrize("single_rows", [True, False])
+@torch.no_grad()
+def test_a_text_is_written_as_by_the_plain_model(single_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one row and by several, wherever a single row is multiplied."""
+    torch.manual_seed(1)
+    monkeypatch.setattr(packed, "mkl_is_fast", lambda: single_rows)
+    plain = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
+    quick = laid_out(copy.deepcopy(plain), "fp32", torch.device("cpu")).eval()
+    assert type(quick) is WritingLSTMs and (quick.decoder[0].apart is not None) == single_rows
+    for rows in (1, 3):
+        tokens = torch.randint(4, 11, (rows, 6))
+        state, found = plain.forward(None, tokens[:, :1]).state, quick.forward(None, tokens[:, :1]).state
+        for token in tokens[:, 1:].unbind(1):
+            one, other = plain.step((), state, token), quick.step((), found, token)
+            torch.testing.assert_close(other.logits, one.logits)
+            state, found = one.state, other.state
+        for tensor, other in zip(leaves(found), leaves(state), strict=True):
+            torch.testing.assert_close(tensor, other)
 
 
 def test_what_users_made_of_a_stack_stays() -> None:
@@ -127,7 +149,7 @@ def test_single_queries_are_the_plain_ones(mask: bool) -> None:
 def test_draws_at_the_edges() -> None:
     """No token of probability 0, for the smallest and the greatest number; and a row that is not a number has some."""
     p = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
-    for uniform, expected in ((0.0, 1), (0.1, 1), (0.3, 3), (1 - 2**-24, 3), (1.0, 3)):
+    for uniform, expected in ((0.0, 1), (0.1, 1), (0.3, 3), (1 - 2**-24, 3)):
         assert categorical(p, torch.tensor([uniform])).tolist() == [expected]
     assert 0 <= int(categorical(p * torch.nan, torch.tensor([0.5]))) < 5
 

@@ -73,7 +73,7 @@ def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 def decoding_tanh(x: Tensor) -> Tensor:
     """tanh, computed in whichever way is faster for this many rows."""
-    return torch.tanh(x) if len(x) < FEW else _tanh_(x.clone())
+    return torch.tanh(x) if x.shape[0] < FEW else _tanh_(x.clone())
 
 
 def _lstm_step(a: Tensor, c: Tensor, *, gates: Tensor, tanh: Tensor, h_new: Tensor, c_new: Tensor) -> None:

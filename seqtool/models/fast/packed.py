@@ -1,16 +1,18 @@
 """Models for decoding only, with the fastest parts and matrices; on a CPU, linear maps in oneDNN's own layout."""
 
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqtool.models.cells import Recurrence, Stack, State, States
+from seqtool.models.cells import Layers, Recurrence, Stack, State, States
+from seqtool.models.contract import Step
 from seqtool.models.fast.gates import QuickLSTM, decoding_tanh
-from seqtool.models.fast.quicken import PARTS, QuickDropout, own_modules, quicken
+from seqtool.models.fast.quicken import PARTS, QuickDropout, QuickLanguageModel, own_modules, quicken
 from seqtool.models.fast.recurrences import HandWrittenRecurrence, by_torch
 from seqtool.models.number_types import at_least_single
-from seqtool.runtime.precision import PRECISIONS
+from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
 
 ROWS = 64  # the number of rows for which the layout is chosen
 M = TypeVar("M", bound=nn.Module)
@@ -24,12 +26,14 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
     """
     dtype = PRECISIONS[precision]
     on_cpu = device.type == "cpu"
+    # texts are mostly written one at a time
+    single_rows = getattr(model, "reads", None) == "nothing" and dtype is None and mkl_is_fast()
     ours = type(quicken(model, device)) in PARTS.values()  # a user's model may use its parts in its own way
     if on_cpu and ours:
         for stack in [module for module in own_modules(model) if isinstance(module, Stack)]:
             for i, recurrence in enumerate(stack):
                 if JoinedLSTM.takes(recurrence) and Packed.takes(dtype or recurrence.input.weight.dtype):
-                    stack[i] = JoinedLSTM(recurrence, dtype)
+                    stack[i] = JoinedLSTM(recurrence, dtype, single_rows=single_rows)
     for parent in own_modules(model):
         for name, child in list(parent.named_children()):
             if ours and type(child) is QuickDropout:
@@ -37,20 +41,25 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
             if isinstance(child, nn.Linear) and child.out_features > 1:
                 child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
                 if on_cpu and Packed.takes(child.weight.dtype):
-                    setattr(parent, name, Packed(child))
+                    setattr(parent, name, Packed(child, single_rows=single_rows))
+    if WritingLSTMs.takes(model):
+        model.__class__ = WritingLSTMs  # type: ignore[assignment]
     return model
 
 
 class Packed(nn.Module):
     """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, which follows the order in which it is read: a
     product with few rows takes half the time. No gradients. Products are in the type of W, single precision or bf16.
+
+    With `single_rows`, W is also kept in its ordinary layout, by which MKL multiplies a single row.
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, *, single_rows: bool = False) -> None:
         super().__init__()
         self.dtype = linear.weight.dtype
         self.matrix = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS)
         self.bias = None if linear.bias is None else linear.bias.detach().to(self.dtype)
+        self.ordinary = linear.weight.detach() if single_rows else None
 
     @property
     def weight(self) -> Tensor:
@@ -68,6 +77,8 @@ class Packed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if x.dtype == self.dtype else x.to(self.dtype)
+        if self.ordinary is not None and x.numel() == x.shape[-1]:
+            return F.linear(x, self.ordinary, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.matrix, self.bias, "none", [], "")
         return y
 
@@ -76,7 +87,7 @@ class JoinedLSTM(Recurrence):
     """A recurrence of LSTMs with W and U side by side: a step multiplies once, [W U] [x; h], and not twice. With few
     rows a product takes 20 µs more than its arithmetic, and tanh as long as four additions: g's rows are doubled, so
     that one sigmoid serves all gates, tanh x = 2σ(2x) − 1. It takes the parameters out of `recurrence`, which cannot be
-    used afterwards.
+    used afterwards. With `single_rows`, a step of one row is torch's own, for which W and U are also kept apart.
     """
 
     @staticmethod
@@ -84,7 +95,7 @@ class JoinedLSTM(Recurrence):
         """Whether it is neither a subclass nor one of a cell of the user's own."""
         return type(recurrence) is HandWrittenRecurrence and type(recurrence.cell) is QuickLSTM
 
-    def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None) -> None:
+    def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False) -> None:
         nn.Module.__init__(self)
         self.cell, self.inputs = recurrence.cell, recurrence.input.in_features
         parts = recurrence.input, self.cell.recurrent
@@ -94,16 +105,39 @@ class JoinedLSTM(Recurrence):
         joined.weight = nn.Parameter((weight * self.doubled[:, None]).to(dtype or weight.dtype))
         joined.bias = nn.Parameter(bias * self.doubled)
         self.joined = Packed(joined)
+        apart = *(one.weight.detach() for one in parts), *(one.bias.detach() for one in parts)
+        self.apart = apart if single_rows else None
         del self.cell.recurrent
 
     def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
         first = self.cell.start(x) if state is None else state
+        return by_torch(torch.lstm, self.apart or self._taken_apart(), x, first, lengths)
+
+    def _taken_apart(self) -> tuple[Tensor, ...]:
+        """W, U and their biases."""
         both, bias = self.joined.weight.float() / self.doubled[:, None], self.joined.bias.float() / self.doubled
-        weights = *both.split_with_sizes([self.inputs, self.cell.hidden], 1), bias, torch.zeros_like(bias)
-        return by_torch(torch.lstm, weights, x, first, lengths)
+        return *both.split_with_sizes([self.inputs, self.cell.hidden], 1), bias, torch.zeros_like(bias)
 
     def step(self, x: Tensor, state: State) -> State:
+        if self.apart is not None and x.shape[0] == 1:
+            return cast(State, torch.lstm_cell(x, state, *self.apart))
         h, c = state
         i, f, g, o = at_least_single(self.joined(torch.cat([x, h], -1))).sigmoid_().chunk(4, -1)
         c = torch.mul(f, c).addcmul_(i, g, value=2).sub_(i)
         return o * decoding_tanh(c), c
+
+
+class WritingLSTMs(QuickLanguageModel):
+    """A language model of `JoinedLSTM`s: a step without the calls between its parts, which take a twentieth of it."""
+
+    @staticmethod
+    def takes(model: nn.Module) -> bool:
+        """Whether all its layers are such, and nobody made something else of it."""
+        return type(model) is QuickLanguageModel and all(isinstance(one, JoinedLSTM) for one in model.decoder)
+
+    def step(self, memory: Any, state: Layers, token: Tensor) -> Step[Layers]:
+        x, layers = F.embedding(token, self.target_embedding.weight), []
+        for recurrence, old in zip(self.decoder, state.layers, strict=True):
+            layers.append(recurrence.step(x, old))
+            x = layers[-1][0]
+        return Step(self.output(x), Layers(tuple(layers)), None)
