@@ -289,8 +289,11 @@ def test_what_is_written_has_the_probability_that_it_is_scored_with(
     monkeypatch.chdir(place)
     for names in ("runs/a", ["runs/a", "runs/a/last"]):
         generator = seqtool.load(names, n=3, max_length=20, temperature=1.5, device="cpu")
+        for model in generator.models:
+            model.output.bias[UNK] += 9  # so that it would be drawn
         written = generator.samples(["the dog"])[0]
         for one, scored in zip(written, generator.given(None, ["the dog" + one.text for one in written]), strict=True):
+            assert generator.target_vocabulary.piece(UNK) not in one.pieces
             assert one.log_probability == pytest.approx(sum(scored.log_probabilities[7:]), rel=1e-4)
 
 

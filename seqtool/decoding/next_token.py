@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 BLOCK = 64  # size of the blocks whose maxima are taken first
 
@@ -20,11 +20,8 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: b
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
     last = BOS if may_end else EOS
-    if unknown:
-        log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
-        log_p[:, BOS : last + 1] = -math.inf
-    else:
-        log_p[:, PAD : last + 1].fill_(-math.inf)  # UNK comes between PAD and BOS
+    log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
+    log_p[:, (BOS if unknown else UNK) : last + 1] = -math.inf
     return log_p
 
 

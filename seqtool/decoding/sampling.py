@@ -15,8 +15,6 @@ from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.tokens import BOS, EOS, PAD
 
-BELOW_1 = 1 - 2**-24  # the greatest number below 1 in single precision, which rounds what is nearer to 1
-
 
 @torch.no_grad()
 def sample(
@@ -49,7 +47,7 @@ def sample(
     n, samples, _ = uniforms.shape
     device = device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
-    uniform_of = uniforms.to(device).clamp(max=BELOW_1).flatten(0, 1).T
+    uniform_of = uniforms.to(device).flatten(0, 1).T
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)

@@ -39,7 +39,6 @@ def onednn() -> Iterator[bool]:
     takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
     torch would cache another 0.2 GB for as many, which saves no time.
     """
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     if not _onednn_is_exact():
         yield False
         return
@@ -55,11 +54,11 @@ def without_onednn() -> Iterator[None]:
 
 
 def mkl_is_fast() -> bool:
-    """Whether MKL is the fastest for a matrix times a vector in fp32: on Intel's processors, where it takes a fifth
-    less than oneDNN. Those with AMX are known by oneDNN's rounding there.
+    """Whether to have MKL multiply a matrix by a vector in fp32: on Intel's processors with AMX, where it takes a fifth
+    less time than oneDNN.
     """
     available: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    return available and not _onednn_is_exact()
+    return available and _onednn_can_be_chosen() and not _onednn_is_exact()
 
 
 @cache
@@ -67,11 +66,17 @@ def _onednn_is_exact() -> bool:
     """Whether oneDNN keeps full fp32: torch's only switch for it also lets it round to bf16, as it does on processors
     with units for bf16 (AMX, Arm). So it is tried with numbers that rounding would change.
     """
-    if not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"):  # before torch 2.9
+    if not _onednn_can_be_chosen():
         return False
+    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     x = torch.full((256, 256), 1 + 2**-12)
     with _products_by(ONEDNN), torch.autocast("cpu", enabled=False):
         return torch.equal(x @ torch.eye(256), x)
+
+
+def _onednn_can_be_chosen() -> bool:
+    """From torch 2.9 on."""
+    return hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision")
 
 
 @contextmanager

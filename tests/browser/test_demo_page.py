@@ -151,10 +151,15 @@ def test_controls_change_the_search(visit: Visit, words: Server) -> None:
     page.locator("ol li").nth(2).wait_for()
     column = page.get_by_role("region", name="attend")
     column.get_by_text("The search").click()
-    tree = column.locator("svg.tree")
+    tree, reading, nodes = column.locator("svg.tree"), column.locator(".search .reading"), column.locator(".node")
+    nodes.nth(2).hover()
     tree.focus()
+    page.keyboard.press("End")  # and the tree scrolls away under the pointer
+    page.wait_for_timeout(200)
+    assert nodes.last.get_attribute("class").endswith(" on")
+    nodes.nth(1).dispatch_event("pointerdown")  # as a finger's tap does, without moving
+    assert nodes.nth(1).get_attribute("class").endswith(" on")
     page.keyboard.press("Home")
-    reading = column.locator(".search .reading")
     shown = re.fullmatch(r"step 1: .*, score (\S+), log-probability (\S+?)(, number .*)?", reading.text_content())
     number = column.locator(".node .tick").first
     assert shown and float(number.text_content()) == pytest.approx(float(shown[1]), abs=0.006)

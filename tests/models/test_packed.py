@@ -12,7 +12,7 @@ from seqtool.decoding.tree import leaves
 from seqtool.models.categorical import categorical
 from seqtool.models.fast import packed
 from seqtool.models.fast.gates import QuickLSTM
-from seqtool.models.fast.packed import JoinedLSTM, Packed, WritingLSTMs, laid_out
+from seqtool.models.fast.packed import DecodingLanguageModel, JoinedLSTM, Packed, laid_out
 from seqtool.models.fast.quicken import WholeProducts
 from seqtool.models.fast.recurrences import HandWrittenRecurrence
 from seqtool.models.language_model import LanguageModel
@@ -91,12 +91,13 @@ def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> 
 @pytest.mark.parametrize("single_rows", [True, False])
 @torch.no_grad()
 def test_a_text_is_written_as_by_the_plain_model(single_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one row and by several, wherever a single row is multiplied."""
+    """One row and several, with and without a way of its own for a single row."""
     torch.manual_seed(1)
     monkeypatch.setattr(packed, "mkl_is_fast", lambda: single_rows)
     plain = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
     quick = laid_out(copy.deepcopy(plain), "fp32", torch.device("cpu")).eval()
-    assert type(quick) is WritingLSTMs and (quick.decoder[0].apart is not None) == single_rows
+    assert type(quick) is DecodingLanguageModel
+    assert (quick.decoder[0].apart is not None) == (quick.output.ordinary is not None) == single_rows
     for rows in (1, 3):
         tokens = torch.randint(4, 11, (rows, 6))
         state, found = plain.forward(None, tokens[:, :1]).state, quick.forward(None, tokens[:, :1]).state
@@ -106,6 +107,19 @@ def test_a_text_is_written_as_by_the_plain_model(single_rows: bool, monkeypatch:
             state, found = one.state, other.state
         for tensor, other in zip(leaves(found), leaves(state), strict=True):
             torch.testing.assert_close(tensor, other)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS_HERE)
+@pytest.mark.parametrize("name", ["sutskever-lstm", "language-model"])
+def test_only_texts_in_single_precision_keep_matrices_twice(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "mkl_is_fast", lambda: True)
+    texts = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=1, cell="lstm", dropout=0.0, tie="none")
+    model = laid_out(texts if name == "language-model" else make_model(name), precision, torch.device("cpu"))
+    twice = name == "language-model" and precision == "fp32"
+    assert (model.output.ordinary is not None) == twice
+    assert {one.apart is not None for one in model.modules() if isinstance(one, JoinedLSTM)} == {twice}
 
 
 def test_what_users_made_of_a_stack_stays() -> None:
@@ -149,7 +163,7 @@ def test_single_queries_are_the_plain_ones(mask: bool) -> None:
 def test_draws_at_the_edges() -> None:
     """No token of probability 0, for the smallest and the greatest number; and a row that is not a number has some."""
     p = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]])
-    for uniform, expected in ((0.0, 1), (0.1, 1), (0.3, 3), (1 - 2**-24, 3)):
+    for uniform, expected in ((0.0, 1), (0.1, 1), (0.3, 3), (1 - 2**-24, 3), (1.0, 3)):
         assert categorical(p, torch.tensor([uniform])).tolist() == [expected]
     assert 0 <= int(categorical(p * torch.nan, torch.tensor([0.5]))) < 5
 

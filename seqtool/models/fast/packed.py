@@ -1,6 +1,6 @@
 """Models for decoding only, with the fastest parts and matrices; on a CPU, linear maps in oneDNN's own layout."""
 
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +20,14 @@ M = TypeVar("M", bound=nn.Module)
 
 def laid_out(model: M, precision: str, device: torch.device) -> M:
     """The model for decoding only: quickened, with each matrix of a linear map rounded once to the precision's type, as
-    autocast would at every step, and stored in the layout that a CPU multiplies fastest, both of an LSTM in one. A
+    autocast would at every step, and stored in the layout that a CPU multiplies fastest, both of an LSTM in one. Texts
+    are mostly written one at a time: a language model's matrices are kept twice where MKL is faster for one row. A
     matrix tied to an embedding becomes a copy. A map to a single number, such as a score's v, is also used without
     autocast, so it stays as it is.
     """
     dtype = PRECISIONS[precision]
     on_cpu = device.type == "cpu"
-    # texts are mostly written one at a time
-    single_rows = getattr(model, "reads", None) == "nothing" and dtype is None and mkl_is_fast()
+    single_rows = on_cpu and dtype is None and getattr(model, "reads", None) == "nothing" and mkl_is_fast()
     ours = type(quicken(model, device)) in PARTS.values()  # a user's model may use its parts in its own way
     if on_cpu and ours:
         for stack in [module for module in own_modules(model) if isinstance(module, Stack)]:
@@ -42,8 +42,8 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
                 child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
                 if on_cpu and Packed.takes(child.weight.dtype):
                     setattr(parent, name, Packed(child, single_rows=single_rows))
-    if WritingLSTMs.takes(model):
-        model.__class__ = WritingLSTMs  # type: ignore[assignment]
+    if DecodingLanguageModel.takes(model):
+        model.__class__ = DecodingLanguageModel  # type: ignore[assignment]
     return model
 
 
@@ -120,19 +120,20 @@ class JoinedLSTM(Recurrence):
 
     def step(self, x: Tensor, state: State) -> State:
         if self.apart is not None and x.shape[0] == 1:
-            return cast(State, torch.lstm_cell(x, state, *self.apart))
+            new: State = torch.lstm_cell(x, state, *self.apart)
+            return new
         h, c = state
         i, f, g, o = at_least_single(self.joined(torch.cat([x, h], -1))).sigmoid_().chunk(4, -1)
         c = torch.mul(f, c).addcmul_(i, g, value=2).sub_(i)
         return o * decoding_tanh(c), c
 
 
-class WritingLSTMs(QuickLanguageModel):
-    """A language model of `JoinedLSTM`s: a step without the calls between its parts, which take a twentieth of it."""
+class DecodingLanguageModel(QuickLanguageModel):
+    """A step of a language model of LSTMs without the calls between its parts, which take a twentieth of its time."""
 
     @staticmethod
     def takes(model: nn.Module) -> bool:
-        """Whether all its layers are such, and nobody made something else of it."""
+        """Whether it is no subclass, and all its layers are `JoinedLSTM`s."""
         return type(model) is QuickLanguageModel and all(isinstance(one, JoinedLSTM) for one in model.decoder)
 
     def step(self, memory: Any, state: Layers, token: Tensor) -> Step[Layers]:

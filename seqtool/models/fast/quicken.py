@@ -1,5 +1,6 @@
-"""Which faster part replaces which, by device; no other file decides this. Models are replaced by those below, which
-have faster teacher forcing and a faster loss. Parameters and results are the same.
+"""Which faster part replaces which, by device; for decoding, `packed.laid_out` replaces more. No other file decides
+this. Models are replaced by those below, which have faster teacher forcing and a faster loss. Parameters and results
+are the same.
 """
 
 import copy

@@ -29,7 +29,7 @@ export function searchTree({ steps }) {
   });
   const labels = nodes.map((node, n) => {
     const { x, y } = at(node.t, node.i);
-    return s("g", { class: `node ${node.fate} ${best.has(n) ? "best" : ""}`, onpointermove: () => n === place || look(n) }, s("rect", { x: x - 42, y: y - 17, width: 84, height: 34, rx: 5 }), s("text", { x, y: y - 2 }, cut(node.token)), s("text", { class: "tick", x, y: y + 12 }));
+    return s("g", { class: `node ${node.fate} ${best.has(n) ? "best" : ""}`, onpointermove: () => n === place || look(n), onpointerdown: () => look(n) }, s("rect", { x: x - 42, y: y - 17, width: 84, height: 34, rx: 5 }), s("text", { x, y: y - 2 }, cut(node.token)), s("text", { class: "tick", x, y: y + 12 }));
   });
   const number = (name) => nodes.forEach((node, n) => (labels[n].lastChild.textContent = said(node[name], 2)));
   number("score");
