@@ -2,6 +2,7 @@
 # The pictures and tables of docs/, made again: everything (about two hours on two cores), or those of the pages named.
 # Runs that exist already are used again; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
+# PRECISION=bf16 trains the captioners in bf16, which is faster on processors that have it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
@@ -81,19 +82,27 @@ described() { # RUN PICTURE SETTING…: where the words of one scene looked
     cp "$made/$run/caption-0001-00007.png" "$out/$picture.png"
 }
 
+captioner() { # NAME SETTING…
+    trained "$@" train.minutes=20 precision="${PRECISION:-fp32}"
+}
+
 pictures_to_words() {
-    trained scenes experiment=scenes_soft train.minutes=20
+    captioner scenes experiment=scenes_soft
     described scenes pictures_to_words
 }
 
 hard_attention() {
-    trained scenes experiment=scenes_soft train.minutes=20
-    trained hard experiment=scenes_hard train.minutes=20
-    trained printed experiment=scenes_hard_printed train.minutes=20
+    captioner scenes experiment=scenes_soft
+    captioner hard experiment=scenes_hard
+    captioner printed experiment=scenes_hard_printed
     described hard hard_attention hard_attention=argmax
-    seqtool inspect runs/hard runs/printed plot="$made/hard"
-    seqtool eval checkpoint=runs/hard bound=64
-    seqtool eval checkpoint=runs/scenes bound=64
+    seqtool inspect runs/hard runs/printed plot="$made/curves"
+    cp "$made/curves/learning_curves.png" "$out/hard_attention_curves.png"
+    local run
+    for run in scenes hard printed; do # the page's table
+        python scripts/evaluate_scenes.py checkpoint="runs/$run" length_penalty=none
+        seqtool eval checkpoint="runs/$run" bound=64 length_penalty=none
+    done
 }
 
 search_and_scores() { # the page's table
@@ -109,7 +118,7 @@ search_and_scores() { # the page's table
 
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
     trained first experiment=quickstart
-    trained scenes experiment=scenes_soft train.minutes=20
+    captioner scenes experiment=scenes_soft
     python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
 }
 
