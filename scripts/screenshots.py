@@ -42,7 +42,7 @@ def main() -> None:
             page.screenshot(path=arguments.folder / "demo_words.png", full_page=True)
         with served(arguments.captioner) as address:
             page.goto(address)
-            page.locator(".looking .token").nth(2).hover()
+            page.locator(".looking .token").nth(4).hover()
             page.screenshot(path=arguments.folder / "demo_pictures.png", full_page=True)
         with tempfile.TemporaryDirectory() as place:
             report = Path(place, "report.html")
