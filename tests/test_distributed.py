@@ -71,8 +71,10 @@ Commands = Callable[..., subprocess.CompletedProcess[str]]
 def commands(
     place: Path, *lines: Sequence[str], processes: int, die_at: int = 0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run command lines in `place`, in one process or in those that torchrun starts; SGD in fp64."""
-    typed = [["float64" if "optim=sgd" in line else "float32", *line] for line in lines]
+    """Run command lines in `place`, in one process or in those that torchrun starts; training in fp64, since Adam makes
+    steps of any size of what rounding leaves of a gradient.
+    """
+    typed = [["float64" if line[0] == "train" else "float32", *line] for line in lines]
     runner = [sys.executable]
     if processes > 1:
         runner += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=1"]

@@ -44,14 +44,13 @@ def sample(
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
     """
-    n, samples, _ = uniforms.shape
-    device = device_of((state, memory))
+    n, samples, device = *uniforms.shape[:2], device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
-    uniform_of = uniforms.to(device).flatten(0, 1).T
+    uniforms, log_p = uniforms.to(device).flatten(0, 1), torch.zeros(n * samples, device=device)
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)
-    token, new, gains = known[:, -1], [], []
+    token, new = known[:, -1], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
     over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
@@ -59,11 +58,11 @@ def sample(
         logits, state, alpha = step(memory, state, token)
         log_each = log_probabilities(logits, may_end=length >= minimum, unknown=unknown)
         p = _truncated(log_each if temperature == 1 else log_each / temperature, top_k, top_p)
-        token = categorical(p, uniform_of[length - 1])
-        gained = log_each.gather(1, token[:, None])
+        token = categorical(p, uniforms[:, length - 1])
+        gained = log_each.gather(1, token[:, None]).squeeze(1)
         if some_over:
-            token, gained = token.masked_fill(over, PAD), gained.masked_fill(over[:, None], 0.0)
-        gains.append(gained)
+            token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
+        log_p = log_p + gained
         new.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
@@ -76,7 +75,6 @@ def sample(
             if bool(over.all()):
                 break
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
-    log_p = torch.cat(gains, 1).sum(1) if gains else torch.zeros(len(known), device=device)
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
 
