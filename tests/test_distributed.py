@@ -71,10 +71,10 @@ Commands = Callable[..., subprocess.CompletedProcess[str]]
 def commands(
     place: Path, *lines: Sequence[str], processes: int, die_at: int = 0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run command lines in `place`, in one process or in those that torchrun starts; training in fp64, since Adam makes
-    steps of any size of what rounding leaves of a gradient.
+    """Run command lines in `place`, in one process or in those that torchrun starts. Runs whose weights are compared
+    are trained in fp64: Adam makes steps of full size even of what rounding leaves of a gradient.
     """
-    typed = [["float64" if line[0] == "train" else "float32", *line] for line in lines]
+    typed = [["float64" if "optim=sgd" in line or line in (ADAM, SOFT) else "float32", *line] for line in lines]
     runner = [sys.executable]
     if processes > 1:
         runner += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=1"]
@@ -149,7 +149,7 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
-    ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-4), ("soft", 1e-4)]
+    ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-7), ("soft", 1e-7)]
 )
 def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
     for step in (25, 50):

@@ -66,9 +66,9 @@ def _onednn_is_exact() -> bool:
     """Whether oneDNN keeps full fp32: torch's only switch for it also lets it round to bf16, as it does on processors
     with units for bf16 (AMX, Arm). So it is tried with numbers that rounding would change.
     """
+    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once, with the first product
     if not _onednn_can_be_chosen():
         return False
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once
     x = torch.full((256, 256), 1 + 2**-12)
     with _products_by(ONEDNN), torch.autocast("cpu", enabled=False):
         return torch.equal(x @ torch.eye(256), x)
