@@ -1,6 +1,10 @@
-"""Small runs of every kind that the demo and reports show."""
+"""Small runs of every kind that the demo and reports show, and a loop for what the demo's server awaits."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +35,9 @@ def train_all(place: Path) -> None:
         Path("text.txt").write_text("the cat sees the dog\n" * 50)
         text = ["data=text", "data.train=text.txt", "model=language_model", "model.embedding=8", "model.hidden=8"]
         assert run("train", *COMMON, *text, "train.steps=2", "run=text") == 0
+
+
+def alone(asked: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """In a thread of its own: Playwright leaves an event loop running in the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(asked())).result()

@@ -229,6 +229,15 @@ def test_a_command_collects_garbage_but_not_modules() -> None:
     assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
 
 
+@pytest.mark.parametrize("number", cli.ENDING)
+def test_a_signal_while_python_exits_prints_nothing(number: int) -> None:
+    late = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(20))"
+    code = f"import atexit, os, sys, time; atexit.register({late}); sys.argv = ['seqtool', '--version']"
+    command = [sys.executable, "-c", f"{code}; from seqtool.cli.main import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (-number, "")
+
+
 def test_version(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
     assert cli.run(["--version"], configs) == 0
     assert capsys.readouterr().out == f"seqtool {seqtool.__version__}\n"

@@ -14,7 +14,7 @@ from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force
 from seqtool.decoding.next_token import highest
 from seqtool.decoding.ranking import Hypothesis, length_penalty
-from seqtool.decoding.sampling import sample
+from seqtool.decoding.sampling import Draws, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.contract import Step
@@ -222,6 +222,26 @@ def test_no_word_of_probability_0_is_drawn(settings: dict[str, Any]) -> None:
     assert all(VOCABULARY - 1 not in h.tokens and math.isfinite(h.log_probability) for (h,) in found)
     if settings:
         assert [h.tokens for (h,) in found] == [h.tokens for (h,) in search(model, SENTENCES, beam=1)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0, 1e-4])
+@pytest.mark.parametrize("may", [{"may_end": True, "unknown": True}, {"may_end": False, "unknown": False}])
+def test_one_row_is_drawn_from_as_several_are(temperature: float, may: dict[str, bool]) -> None:
+    """By other operations, if it has few symbols: at the edges too, and whatever may not be drawn is the likeliest."""
+    generator = torch.Generator().manual_seed(1)
+    logits = 4 * torch.randn(200, 20, generator=generator)
+    logits[::2, EOS] = 50.0
+    logits[::3, 10:] = -math.inf
+    uniforms = torch.cat([torch.tensor([0.0, 1.0, 1 - 2**-24]), torch.rand(197, generator=generator)])
+    one, several = (Draws(uniforms[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
+    for place, row in enumerate(logits):
+        token, log_p = one.drawn(row[None].clone(), place, **may)
+        tokens, all_log_p = several.drawn(row.repeat(2, 1), place, **may)
+        assert torch.isfinite(log_p)
+        if place >= 3:  # at the edges, rounding decides
+            assert int(token) == int(tokens[0])
+            torch.testing.assert_close(log_p, all_log_p[:1])
+    assert 0 <= int(one.drawn(logits[:1] * math.nan, 0, **may)[0]) < 20
 
 
 def test_sampling_is_seeded() -> None:

@@ -15,21 +15,20 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
-from demo_models import run
+from demo_models import alone, run
 from PIL import Image
 
 import seqtool
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import connections, guards, scenes, search_tree
-from seqtool.demo.engine import WAITING, BusyError, Engine
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
@@ -600,53 +599,6 @@ def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -
         port = taken.getsockname()[1]
         assert run("demo", "checkpoint=runs/attend", f"port={port}") == 2
     assert f"port={port} (address already in use)" in capsys.readouterr().err
-
-
-def alone(asked: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """In a thread of its own: Playwright leaves an event loop running in the main one."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(asked())).result()
-
-
-def test_a_model_that_cannot_be_loaded_is_said() -> None:
-    """Whatever the reason; requests are refused with it instead of waiting."""
-
-    def load() -> list[Any]:
-        raise RuntimeError("no memory is left")
-
-    async def asked() -> None:
-        engine = Engine(load, lambda _: [])
-        engine.start()
-        with pytest.raises(InputError, match="no memory is left"):
-            await engine.ask(lambda models: models)
-        assert (engine.state, engine.problem) == ("failed", "no memory is left")
-        engine.stop()
-
-    alone(asked)
-
-
-def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
-    held, done = threading.Event(), []
-
-    async def asked() -> None:
-        engine = Engine(lambda: [1], lambda _: [])
-        engine.start()
-        first = asyncio.ensure_future(engine.ask(lambda _: held.wait(10)))
-        await asyncio.sleep(0.2)
-        waiting = [asyncio.ensure_future(engine.ask(lambda _, i=i: done.append(i))) for i in range(WAITING)]
-        await asyncio.sleep(0.1)
-        with pytest.raises(BusyError):
-            await engine.ask(lambda models: models)
-        waiting[0].cancel()
-        await asyncio.sleep(0.1)
-        waiting.append(asyncio.ensure_future(engine.ask(lambda _: done.append(WAITING))))
-        await asyncio.sleep(0.1)
-        held.set()
-        await asyncio.gather(first, *waiting[1:])
-        assert done == list(range(1, WAITING + 1))
-        engine.stop()
-
-    alone(asked)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMANDS = tuple(help_texts.SUMMARIES)
 FUNCTIONS = {"eval": "evaluate"}  # those not named like their command
 
+ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended
 
 # seqtool places runs and caches itself: Hydra makes no directory and writes no log.
@@ -40,16 +41,20 @@ HYDRA = (
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
     gc.disable()  # until everything is imported: garbage collection would take a third of a short run
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # so that nothing half-written is left behind
-        if signal.getsignal(number) != signal.SIG_IGN:  # as it is under nohup
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
+    ending = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # as SIGHUP is under nohup
+    for number in ending:  # so that nothing half-written is left behind
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by <&- and >&-
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):  # whatever the locale
             stream.reconfigure(encoding="utf-8", errors=errors)
-    status = run(sys.argv[1:], config_directory())
+    try:
+        status = run(sys.argv[1:], config_directory())
+    finally:
+        for number in ending:  # while Python exits, an exception would print a traceback
+            signal.signal(number, signal.SIG_DFL)
     if status == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C while Python exits would print a traceback
     sys.exit(status)

@@ -19,10 +19,14 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: b
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    last = BOS if may_end else EOS
-    log_p[:, PAD] = -math.inf  # one by one: indexing by a list would wait for the GPU
-    log_p[:, (BOS if unknown else UNK) : last + 1] = -math.inf
+    for some in impossible(may_end=may_end, unknown=unknown):
+        log_p[:, some] = -math.inf
     return log_p
+
+
+def impossible(*, may_end: bool, unknown: bool) -> tuple[slice, slice]:
+    """The tokens that cannot come next. As slices: indexing by a list would wait for the GPU."""
+    return slice(PAD, PAD + 1), slice(BOS if unknown else UNK, (BOS if may_end else EOS) + 1)
 
 
 def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], Int[Tensor, "N {k}"]]:

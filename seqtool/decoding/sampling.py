@@ -1,7 +1,10 @@
 """Ancestral sampling: every token is drawn from the model's distribution."""
 
 import math
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -9,11 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
-from seqtool.decoding.next_token import log_probabilities
+from seqtool.decoding.next_token import impossible, log_probabilities
 from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.tokens import BOS, EOS, PAD
+
+FEW = 256  # symbols of a vocabulary, among which Python draws one faster than torch
 
 
 @torch.no_grad()
@@ -46,24 +51,21 @@ def sample(
     """
     n, samples, device = *uniforms.shape[:2], device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
-    uniforms, log_p = uniforms.to(device).flatten(0, 1), torch.zeros(n * samples, device=device)
+    draws = Draws(uniforms.to(device).flatten(0, 1), temperature, top_k, top_p)
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)
-    token, new = known[:, -1], []
+    token, new, gains = known[:, -1], [], []
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
     over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha = step(memory, state, token)
-        log_each = log_probabilities(logits, may_end=length >= minimum, unknown=unknown)
-        p = _truncated(log_each if temperature == 1 else log_each / temperature, top_k, top_p)
-        token = categorical(p, uniforms[:, length - 1])
-        gained = log_each.gather(1, token[:, None]).squeeze(1)
+        token, gained = draws.drawn(logits, length - 1, may_end=length >= minimum, unknown=unknown)
         if some_over:
             token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
-        log_p = log_p + gained
         new.append(token)
+        gains.append(gained)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
         # An operation on one row costs more than it computes, so only what may end a row is looked at.
@@ -75,8 +77,45 @@ def sample(
             if bool(over.all()):
                 break
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
+    log_p = torch.stack(gains).sum(0) if gains else torch.zeros(n * samples)
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
+
+
+class Draws:
+    """A token for each row of logits at a time, and its log-probability, by the numbers at that place, N×T."""
+
+    def __init__(self, uniforms: Float[Tensor, "N T"], temperature: float, top_k: int, top_p: float) -> None:
+        self.uniforms, self.temperature, self.top_k, self.top_p = uniforms, temperature, top_k, top_p
+        alone = uniforms.device.type == "cpu" and len(uniforms) == 1 and not top_k and top_p == 1
+        self.row: list[float] | None = uniforms[0].tolist() if alone else None
+
+    def drawn(self, logits: Float[Tensor, "N V"], place: int, **may: bool) -> tuple[Tensor, Tensor]:
+        """`may`: see `log_probabilities`."""
+        if self.row is not None and logits.shape[1] <= FEW:
+            return _drawn_from_few(logits, self.row[place], self.temperature, **may)
+        log_p = log_probabilities(logits, **may)
+        p = _truncated(log_p if self.temperature == 1 else log_p / self.temperature, self.top_k, self.top_p)
+        token = categorical(p, self.uniforms[:, place])
+        return token, log_p.gather(1, token[:, None]).squeeze(1)
+
+
+def _drawn_from_few(
+    logits: Float[Tensor, "1 V"], uniform: float, temperature: float, **may: bool
+) -> tuple[Tensor, Tensor]:
+    """The same for one row of few symbols, in Python's own numbers: of 65 symbols in 20 µs, where torch's twenty
+    operations take 50, an eighth of the time for a character of a 2×512 LSTM.
+    """
+    x = logits[0].tolist()
+    top = max(x)
+    log_total = top + math.log(sum([math.exp(one - top) for one in x]))
+    possible = x.copy()
+    for some in impossible(**may):
+        possible[some] = [-math.inf] * len(possible[some])
+    top = max(possible)
+    cumulative = list(accumulate([math.exp((one - top) / temperature) for one in possible]))
+    token = bisect_left(cumulative, max(uniform * cumulative[-1], sys.float_info.min))
+    return torch.tensor([token]), torch.tensor([x[token] - log_total])
 
 
 def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:

@@ -1,5 +1,5 @@
 """What a request is answered with: for each kind of request a function of its fields, which are taken and checked at
-once, that gives a function of the models, which the engine calls. The answers are those of `format=jsonl`.
+once, that gives what the engine is asked for. The answers are those of `format=jsonl`.
 """
 
 import io
@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,51 +22,80 @@ from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import search_tree
-from seqtool.demo.requests import MOST, SECONDS, TOKENS, Request
+from seqtool.demo.engine import Asked
+from seqtool.demo.requests import MOST, SEARCHED, SECONDS, TOKENS, Request
 from seqtool.errors import InputError
 from seqtool.models.tokens import EOS
 from seqtool.predict.caption_details import address
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import Prediction, Predictor
-from seqtool.predict.translator import Translator
+from seqtool.predict.translator import Translation, Translator
 
 Answer = dict[str, Any]
-Asked = Callable[[Sequence[Any]], Answer]
 LIKELIEST = int(MOST["likeliest"])
 MOST_SHOWN = 100_000  # likeliest tokens of an answer
 WEIGHTS, WEIGHTS_SHOWN = 40_000_000, 4_000_000  # of the attention of a request
 PIXELS = 25_000_000  # of a picture
 
 
+class Task(NamedTuple):
+    """Sentences that are to be translated; `kept`: how many weights of attention they may have."""
+
+    translator: Translator
+    sentences: list[str]
+    prefixes: list[str | list[str]]
+    kept: int
+    asked: dict[str, Any]
+
+
 def translate(request: Request) -> Asked:
-    """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings."""
+    """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings. Requests that differ in their
+    sentences, prefixes and weights alone are done together.
+    """
     sentences = request.texts("sentences")
-    prefixes = request.beginnings("prefixes", len(sentences))
+    prefixes = request.beginnings("prefixes", len(sentences)) or [""] * len(sentences)
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
     drawn = request.flag("tree")
     if drawn and len(sentences) != 1:
         raise InputError("'tree' is for one sentence.")
 
-    def answer(models: Sequence[Any]) -> Answer:
+    def begin(models: Sequence[Any]) -> Task:
         translator = _one(request, models, Translator)
         request.check_work(translator, len(sentences), likeliest)
-        _check_weights(_weights(translator, sentences, prefixes), shown=weights)
-        trace = _lattice(translator) if drawn else None
-        asked: dict[str, Any] = {"prefixes": prefixes, "attention": True, "likeliest": likeliest, "trace": trace}
-        found = translator.hypotheses(sentences, progress=_deadline(), **asked)
+        _check_weights(kept := _weights(translator, sentences, prefixes), shown=weights)
+        asked = {"attention": True, "likeliest": likeliest, "trace": _lattice(translator) if drawn else None}
+        return Task(translator, sentences, prefixes, kept, asked)
+
+    def end(done: tuple[Task, list[list[Translation]]]) -> Answer:
+        (translator, _, _, _, asked), found = done
         lines: Answer = {
             "translations": [
                 {"source": source, "translations": [_record(one, weights=weights) for one in n_best]}
                 for source, n_best in zip(sentences, found, strict=True)
             ]
         }
-        if trace is not None:
-            known = translator.target_vocabulary.encode_beginning((prefixes or [""])[0])
-            lines["tree"] = _tree(translator, trace, [one.pieces[len(known) :] for one in found[0]])
+        if drawn:
+            known = len(translator.target_vocabulary.encode_beginning(prefixes[0]))
+            lines["tree"] = _tree(translator, asked["trace"], [one.pieces[known:] for one in found[0]])
         return lines
 
-    return answer
+    kind = None if drawn else ("translate", request.written("model", "settings"), likeliest)
+    return Asked(begin, _translated, end, kind, len(sentences))
+
+
+def _translated(tasks: list[Task]) -> list[tuple[Task, list[list[Translation]]]]:
+    """Several together, if they are no more than one request may be and nothing is drawn: a draw is by the sentence's
+    place in its request.
+    """
+    translator, asked = tasks[0].translator, tasks[0].asked
+    sentences = [sentence for one in tasks for sentence in one.sentences]
+    prefixes = [prefix for one in tasks for prefix in one.prefixes]
+    large = len(sentences) * translator.settings.beam > SEARCHED or sum(one.kept for one in tasks) > WEIGHTS
+    if len(tasks) > 1 and (large or translator.settings.sample):
+        raise ValueError("these are to be translated one by one")
+    found = iter(translator.hypotheses(sentences, prefixes=prefixes, progress=_deadline(), **asked))
+    return [(one, list(islice(found, len(one.sentences)))) for one in tasks]
 
 
 def score(request: Request) -> Asked:
@@ -88,7 +118,7 @@ def score(request: Request) -> Asked:
             shown = [{"source": source, **one} for source, one in zip(sources, shown, strict=True)]
         return {"scores": shown}
 
-    return answer
+    return Asked(answer)
 
 
 def why(request: Request) -> Asked:
@@ -114,7 +144,7 @@ def why(request: Request) -> Asked:
             "left": search_tree.left(trace, ids, known),
         }
 
-    return answer
+    return Asked(answer)
 
 
 def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> Asked:
@@ -139,7 +169,7 @@ def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> As
         }
         return {**lines, "pictures": list(map(address, seen))} if picture else lines
 
-    return answer
+    return Asked(answer)
 
 
 def generate(request: Request) -> Asked:
@@ -153,7 +183,7 @@ def generate(request: Request) -> Asked:
         lines = zip(prompts, found, strict=True)
         return {"texts": [{"prompt": prompt, "texts": [one.record() for one in some]} for prompt, some in lines]}
 
-    return answer
+    return Asked(answer)
 
 
 def following(request: Request) -> Asked:
@@ -166,7 +196,7 @@ def following(request: Request) -> Asked:
         found: Answer = generator.following(text, max(1, likeliest))
         return found
 
-    return answer
+    return Asked(answer)
 
 
 def _one(request: Request, models: Sequence[Any], *kinds: type[Predictor]) -> Any:
@@ -197,12 +227,12 @@ def _check_weights(weights: int, *, shown: bool) -> None:
         )
 
 
-def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]] | None) -> int:
+def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]]) -> int:
     """How many weights the attention of the n best may have."""
     if not translator.attends:
         return 0
     settings, known = translator.settings, translator.target_vocabulary
-    begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
+    begun = [len(known.encode_beginning(prefix)) for prefix in prefixes]
     ids = [one[: settings.max_length] for one in translator.source_vocabulary.encode_batch(sentences)]
     sources = encoded_sentences(ids)
     rows = enumerate(zip(ids, begun, strict=True))

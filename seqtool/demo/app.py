@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from seqtool.demo import answers, scenes
-from seqtool.demo.engine import BusyError, Engine
+from seqtool.demo.engine import Asked, BusyError, Engine
 from seqtool.demo.guards import App, Guard, RefusedError
 from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
 from seqtool.errors import InputError
@@ -52,7 +53,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
         yield
         engine.stop()
 
-    def posted(kind: Callable[[Request], answers.Asked]) -> Callable[[Http], Awaitable[Response]]:
+    def posted(kind: Callable[[Request], Asked]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             return await _answered(http, engine, kind(Request(await http.body())))
 
@@ -98,13 +99,14 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
     return Guard(inner, host=host, port=port, token=token)
 
 
-async def _answered(http: Http, engine: Engine, asked: answers.Asked) -> Response:
+async def _answered(http: Http, engine: Engine, asked: Asked) -> Response:
     """The engine's answer as JSON; a request whose client has gone is taken back, if it still waits."""
-    answer = asyncio.ensure_future(engine.ask(lambda models: Json(asked(models))))
+    answer = asyncio.ensure_future(engine.ask(replace(asked, end=lambda found: Json(asked.end(found)))))
     while True:
         await asyncio.wait({answer}, timeout=LOOK)
         if answer.done():
-            return answer.result()
+            response: Response = answer.result()
+            return response
         if await http.is_disconnected():
             answer.cancel()
             raise ClientDisconnect

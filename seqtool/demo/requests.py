@@ -1,5 +1,6 @@
 """What a request may ask for: JSON objects, checked field by field before anything is computed."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -80,6 +81,10 @@ class Request:
         if not isinstance(found, bool):
             raise InputError(f"'{name}' must be true or false.")
         return found
+
+    def written(self, *names: str) -> str:
+        """These fields as they stand, to be compared with another request's; they are not taken."""
+        return json.dumps([self._left.get(name) for name in names], sort_keys=True)
 
     def object(self, name: str) -> Mapping[str, Any] | None:
         found = self._left.pop(name, None)

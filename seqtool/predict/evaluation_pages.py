@@ -47,7 +47,7 @@ def scores_of(systems: Mapping[str, System]) -> Section:
         rows.append([*row, system.signature(name)])
     note = "95 % intervals by bootstrap over segments."
     if others:
-        note += f" Differences are “{first}” minus the system before them; p by paired bootstrap on the same resamples."
+        note += f" Each difference is “{first}” minus the system on its left, p by paired bootstrap on equal resamples."
     return report.table("Scores", [*columns, "signature"], rows, note)
 
 

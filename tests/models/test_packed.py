@@ -88,16 +88,20 @@ def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> 
             )
 
 
-@pytest.mark.parametrize("single_rows", [True, False])
+@pytest.mark.parametrize(("single_rows", "symbols"), [(True, 11), (True, 1001), (False, 11)])
 @torch.no_grad()
-def test_a_text_is_written_as_by_the_plain_model(single_rows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row and several, with and without a way of its own for a single row."""
+def test_a_text_is_written_as_by_the_plain_model(
+    single_rows: bool, symbols: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row and several, with and without a way of its own for a single row; many symbols are not looked up."""
     torch.manual_seed(1)
     monkeypatch.setattr(packed, "mkl_is_fast", lambda: single_rows)
-    plain = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
+    sizes = {"target_vocabulary": symbols, "embedding": 5, "hidden": 7, "layers": 2}
+    plain = LanguageModel(**sizes, cell="lstm", dropout=0.0, tie="none")
     quick = laid_out(copy.deepcopy(plain), "fp32", torch.device("cpu")).eval()
     assert type(quick) is DecodingLanguageModel
     assert (quick.decoder[0].apart is not None) == (quick.output.ordinary is not None) == single_rows
+    assert (quick.known is not None) == (single_rows and symbols == 11)
     for rows in (1, 3):
         tokens = torch.randint(4, 11, (rows, 6))
         state, found = plain.forward(None, tokens[:, :1]).state, quick.forward(None, tokens[:, :1]).state

@@ -15,6 +15,7 @@ from seqtool.models.number_types import at_least_single
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
 
 ROWS = 64  # the number of rows for which the layout is chosen
+SYMBOLS = 1000  # of a vocabulary, for each of which the first layer's W x + b is kept: 8 MB with 512 cells
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -42,8 +43,8 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
                 child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
                 if on_cpu and Packed.takes(child.weight.dtype):
                     setattr(parent, name, Packed(child, single_rows=single_rows))
-    if DecodingLanguageModel.takes(model):
-        model.__class__ = DecodingLanguageModel  # type: ignore[assignment]
+    if type(model) is QuickLanguageModel:
+        DecodingLanguageModel.replace(model)
     return model
 
 
@@ -129,16 +130,36 @@ class JoinedLSTM(Recurrence):
 
 
 class DecodingLanguageModel(QuickLanguageModel):
-    """A step of a language model of LSTMs without the calls between its parts, which take a twentieth of its time."""
+    """A step of a language model of LSTMs without the calls between its parts, which take a twentieth of its time. For
+    a single row the first layer's W x + b is not computed but looked up, by the symbol.
+    """
 
-    @staticmethod
-    def takes(model: nn.Module) -> bool:
-        """Whether it is no subclass, and all its layers are `JoinedLSTM`s."""
-        return type(model) is QuickLanguageModel and all(isinstance(one, JoinedLSTM) for one in model.decoder)
+    known: Tensor | None = None  # W x + b of every symbol, V×4H
+    others: tuple[Tensor, ...] = ()  # an empty x and W to go with it, and the first layer's U and its bias
+
+    @classmethod
+    def replace(cls, model: Any) -> None:
+        """Have a language model step like this, if all its layers are `JoinedLSTM`s."""
+        if not all(isinstance(one, JoinedLSTM) for one in model.decoder):
+            return
+        model.__class__ = cls
+        embedding, apart = model.target_embedding.weight.detach(), model.decoder[0].apart
+        if apart is not None and len(embedding) <= SYMBOLS:
+            w, u, bias, other_bias = apart
+            model.known = F.linear(embedding, w, bias)
+            model.others = embedding[:1, :0], w[:, :0], u, other_bias
 
     def step(self, memory: Any, state: Layers, token: Tensor) -> Step[Layers]:
-        x, layers = F.embedding(token, self.target_embedding.weight), []
-        for recurrence, old in zip(self.decoder, state.layers, strict=True):
-            layers.append(recurrence.step(x, old))
+        layers: list[State] = []
+        stack: Any = self.decoder
+        if self.known is not None and len(token) == 1:
+            x, w, u, bias = self.others
+            gates = F.embedding(token, self.known)[0]
+            layers.append(torch.lstm_cell(x, state.layers[0], w, u, gates, bias))
+            x = layers[0][0]
+        else:
+            x = F.embedding(token, self.target_embedding.weight)
+        for i in range(len(layers), len(stack)):
+            layers.append(stack[i].step(x, state.layers[i]))
             x = layers[-1][0]
         return Step(self.output(x), Layers(tuple(layers)), None)

@@ -1,0 +1,163 @@
+"""The demo's queue: bounded, answered in its order, and together where requests are of one kind."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_models import alone
+
+import seqtool
+from seqtool.demo import answers
+from seqtool.demo.engine import TOGETHER, WAITING, Asked, BusyError, Engine
+from seqtool.demo.requests import Request
+from seqtool.errors import InputError
+from seqtool.predict.translator import Translator
+
+
+def asked_at_once(models: Sequence[Any], *asked: Asked) -> list[Any]:
+    """The answers, or errors, of requests that all wait while another one is being answered."""
+    found: list[Any] = []
+
+    async def ask() -> None:
+        engine, held = Engine(lambda: models, lambda _: []), threading.Event()
+        engine.start()
+        first = asyncio.ensure_future(engine.ask(Asked(lambda _: held.wait(10))))
+        await asyncio.sleep(0.1)
+        waiting = [asyncio.ensure_future(engine.ask(one)) for one in asked]
+        await asyncio.sleep(0.1)
+        held.set()
+        found.extend((await asyncio.gather(first, *waiting, return_exceptions=True))[1:])
+        engine.stop()
+
+    alone(ask)
+    return found
+
+
+def test_a_model_that_cannot_be_loaded_is_said() -> None:
+    """Whatever the reason; requests are refused with it instead of waiting."""
+
+    def load() -> list[Any]:
+        raise RuntimeError("no memory is left")
+
+    async def asked() -> None:
+        engine = Engine(load, lambda _: [])
+        engine.start()
+        with pytest.raises(InputError, match="no memory is left"):
+            await engine.ask(Asked(list))
+        assert (engine.state, engine.problem) == ("failed", "no memory is left")
+        engine.stop()
+
+    alone(asked)
+
+
+def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
+    held, done = threading.Event(), []
+
+    async def asked() -> None:
+        engine = Engine(lambda: [1], lambda _: [])
+        engine.start()
+        first = asyncio.ensure_future(engine.ask(Asked(lambda _: held.wait(10))))
+        await asyncio.sleep(0.2)
+        waiting = [asyncio.ensure_future(engine.ask(Asked(lambda _, i=i: done.append(i)))) for i in range(WAITING)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(BusyError):
+            await engine.ask(Asked(list))
+        waiting[0].cancel()
+        await asyncio.sleep(0.1)
+        waiting.append(asyncio.ensure_future(engine.ask(Asked(lambda _: done.append(WAITING)))))
+        await asyncio.sleep(0.1)
+        held.set()
+        await asyncio.gather(first, *waiting[1:])
+        assert done == list(range(1, WAITING + 1))
+        engine.stop()
+
+    alone(asked)
+
+
+def test_requests_of_one_kind_are_done_together() -> None:
+    """Up to a limit, and in their order; those of other kinds, or of none, are not held up by more than one of them."""
+    done: list[list[Any]] = []
+
+    def work(tasks: list[Any]) -> list[Any]:
+        done.append(tasks)
+        return [-one for one in tasks]
+
+    def one(number: int, kind: str | None, size: int) -> Asked:
+        return Asked(lambda _: number, work, lambda found: 10 * found, kind, size)
+
+    half, some = TOGETHER // 2, TOGETHER // 8
+    kinds = [(1, "a", half), (2, None, 1), (3, "a", half), (4, "b", 1), (5, "a", some), (6, None, 1), (7, "b", 2)]
+    assert asked_at_once([], *(one(*each) for each in kinds)) == [-10 * number for number, *_ in kinds]
+    assert done == [[1, 3], [2], [4, 7], [5], [6]]
+
+
+def test_only_those_at_fault_are_told() -> None:
+    """Of requests that are done together: one cannot begin, one breaks the work of all, one cannot end."""
+    done: list[list[str]] = []
+
+    def begin(name: str) -> str:
+        if name == "begin":
+            raise InputError(name)
+        return name
+
+    def work(tasks: list[str]) -> list[str]:
+        done.append(tasks)
+        if "work" in tasks:
+            raise MemoryError("work")
+        return tasks
+
+    def end(name: str) -> str:
+        if name == "end":
+            raise ValueError(name)
+        return name
+
+    names = ["good", "begin", "work", "end", "better"]
+    found = asked_at_once([], *(Asked(lambda _, name=name: begin(name), work, end, "kind", 1) for name in names))
+    assert [found[0], found[4]] == ["good", "better"]
+    assert [(type(one), str(one)) for one in found[1:4]] == [
+        (InputError, "begin"),
+        (MemoryError, "work"),
+        (ValueError, "end"),
+    ]
+    assert done == [["good", "work", "end", "better"], ["good"], ["work"], ["end"], ["better"]]
+
+
+BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
+
+
+@pytest.mark.parametrize(
+    ("requests", "calls"),
+    [
+        ([{}, {"weights": True}, {"prefixes": ["La", ""]}, {"prefixes": ["▁", "El perro"]}], 1),
+        ([{"likeliest": 2}, {"likeliest": 2, "sentences": ["", BIG]}], 1),
+        ([{"settings": {"beam": 3, "n_best": 2}}, {"settings": {"n_best": 2, "beam": 3}}, {}], 2),
+        ([{"settings": {"sample": True, "n_best": 2}}, {"settings": {"sample": True, "n_best": 2}}], 2),
+        ([{"sentences": [BIG], "tree": True}, {"sentences": [BIG], "tree": True}, {"model": 1}, {}], 4),
+        ([{"unknown": 1}, {"settings": {"beam": 0}}, {}, {}], 1),
+        ([{"settings": {"beam": 50}, "sentences": [""] * 199}, {"settings": {"beam": 50}}, {}], 3),
+    ],
+)
+def test_translations_together_are_those_alone(
+    shown_runs: Path, monkeypatch: pytest.MonkeyPatch, requests: list[dict[str, Any]], calls: int
+) -> None:
+    """Whatever differs between the requests: those of other settings, and draws, are not mixed."""
+    models = [seqtool.load(shown_runs / "runs" / name, device="cpu") for name in ("attend", "fixed")]
+    made, hypotheses = [], Translator.hypotheses
+
+    def counted(self: Translator, sentences: list[str], **others: Any) -> Any:
+        made.append(len(sentences))
+        return hypotheses(self, sentences, **others)
+
+    monkeypatch.setattr(Translator, "hypotheses", counted)
+
+    def asked(one: dict[str, Any]) -> Asked:
+        return answers.translate(Request(json.dumps({"sentences": [BIG, DOG], **one}).encode()))
+
+    together = asked_at_once(models, *map(asked, requests))
+    assert len(made) == calls
+    apart = [asked_at_once(models, asked(one))[0] for one in requests]
+    assert [str(one) for one in together] == [str(one) for one in apart]
