@@ -103,8 +103,8 @@ class Draws:
 def _drawn_from_few(
     logits: Float[Tensor, "1 V"], uniform: float, temperature: float, **may: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same for one row of few symbols, in Python's own numbers: of 65 symbols in 20 µs, where torch's twenty
-    operations take 50, an eighth of the time for a character of a 2×512 LSTM.
+    """The same for one row of few symbols, in Python's own numbers: that takes 28 µs less for 65 symbols than torch's
+    twenty operations, of the 420 for a character of a 2×512 LSTM.
     """
     x = logits[0].tolist()
     top = max(x)
