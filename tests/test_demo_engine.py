@@ -132,8 +132,8 @@ BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
 @pytest.mark.parametrize(
     ("requests", "calls"),
     [
-        ([{}, {"weights": True}, {"prefixes": ["La", ""]}, {"prefixes": ["▁", "El perro"]}], 1),
-        ([{"likeliest": 2}, {"likeliest": 2, "sentences": ["", BIG]}], 1),
+        ([{}, {"weights": True}, {"prefixes": ["La", ""]}, {"sentences": [DOG]}, {}], 3),
+        ([{"likeliest": 2}, {"likeliest": 2}, {}, {"sentences": ["", BIG]}], 3),
         ([{"settings": {"beam": 3, "n_best": 2}}, {"settings": {"n_best": 2, "beam": 3}}, {}], 2),
         ([{"settings": {"sample": True, "n_best": 2}}, {"settings": {"sample": True, "n_best": 2}}], 2),
         ([{"sentences": [BIG], "tree": True}, {"sentences": [BIG], "tree": True}, {"model": 1}, {}], 4),

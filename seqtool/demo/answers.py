@@ -44,17 +44,17 @@ class Task(NamedTuple):
 
     translator: Translator
     sentences: list[str]
-    prefixes: list[str | list[str]]
+    prefixes: list[str | list[str]] | None
     kept: int
     asked: dict[str, Any]
 
 
 def translate(request: Request) -> Asked:
-    """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings. Requests that differ in their
-    sentences, prefixes and weights alone are done together.
+    """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings. Requests for translations
+    alone are done together, if they have the same model and settings.
     """
     sentences = request.texts("sentences")
-    prefixes = request.beginnings("prefixes", len(sentences)) or [""] * len(sentences)
+    prefixes = request.beginnings("prefixes", len(sentences))
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
     drawn = request.flag("tree")
     if drawn and len(sentences) != 1:
@@ -76,11 +76,12 @@ def translate(request: Request) -> Asked:
             ]
         }
         if drawn:
-            known = len(translator.target_vocabulary.encode_beginning(prefixes[0]))
+            known = len(translator.target_vocabulary.encode_beginning((prefixes or [""])[0]))
             lines["tree"] = _tree(translator, asked["trace"], [one.pieces[known:] for one in found[0]])
         return lines
 
-    kind = None if drawn else ("translate", request.written("model", "settings"), likeliest)
+    alone = drawn or weights or likeliest or prefixes is not None
+    kind = None if alone else ("translate", request.written("model", "settings"))
     return Asked(begin, _translated, end, kind, len(sentences))
 
 
@@ -88,9 +89,8 @@ def _translated(tasks: list[Task]) -> list[tuple[Task, list[list[Translation]]]]
     """Several together, if they are no more than one request may be and nothing is drawn: a draw is by the sentence's
     place in its request.
     """
-    translator, asked = tasks[0].translator, tasks[0].asked
+    translator, _, prefixes, _, asked = tasks[0]
     sentences = [sentence for one in tasks for sentence in one.sentences]
-    prefixes = [prefix for one in tasks for prefix in one.prefixes]
     large = len(sentences) * translator.settings.beam > SEARCHED or sum(one.kept for one in tasks) > WEIGHTS
     if len(tasks) > 1 and (large or translator.settings.sample):
         raise ValueError("these are to be translated one by one")
@@ -227,12 +227,12 @@ def _check_weights(weights: int, *, shown: bool) -> None:
         )
 
 
-def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]]) -> int:
+def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]] | None) -> int:
     """How many weights the attention of the n best may have."""
     if not translator.attends:
         return 0
     settings, known = translator.settings, translator.target_vocabulary
-    begun = [len(known.encode_beginning(prefix)) for prefix in prefixes]
+    begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
     ids = [one[: settings.max_length] for one in translator.source_vocabulary.encode_batch(sentences)]
     sources = encoded_sentences(ids)
     rows = enumerate(zip(ids, begun, strict=True))
