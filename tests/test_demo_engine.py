@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from demo_models import alone
 
 import seqtool
 from seqtool.demo import answers
-from seqtool.demo.engine import TOGETHER, WAITING, Asked, BusyError, Engine
+from seqtool.demo.engine import WAITING, Asked, BusyError, Engine
 from seqtool.demo.requests import Request
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
@@ -79,7 +79,7 @@ def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
 
 
 def test_requests_of_one_kind_are_done_together() -> None:
-    """Up to a limit, and in their order; those of other kinds, or of none, are not held up by more than one of them."""
+    """As far as there is room, and in their order; a request of another kind waits for one such group at most."""
     done: list[list[Any]] = []
 
     def work(tasks: list[Any]) -> list[Any]:
@@ -87,15 +87,54 @@ def test_requests_of_one_kind_are_done_together() -> None:
         return [-one for one in tasks]
 
     def one(number: int, kind: str | None, size: int) -> Asked:
-        return Asked(lambda _: number, work, lambda found: 10 * found, kind, size)
+        return Asked(lambda _: number, work, lambda found: 10 * found, kind, size, lambda task: 0 if task == 9 else 8)
 
-    half, some = TOGETHER // 2, TOGETHER // 8
-    kinds = [(1, "a", half), (2, None, 1), (3, "a", half), (4, "b", 1), (5, "a", some), (6, None, 1), (7, "b", 2)]
+    kinds = [(1, "a", 4), (2, None, 1), (3, "a", 4), (4, "b", 1), (5, "a", 1), (6, None, 1), (7, "b", 2)]
+    kinds += [(8, "a", 20), (9, "c", 1), (10, "c", 1)]
     assert asked_at_once([], *(one(*each) for each in kinds)) == [-10 * number for number, *_ in kinds]
-    assert done == [[1, 3], [2], [4, 7], [5], [6]]
+    assert done == [[1, 3], [2], [4, 7], [5], [6], [8], [9], [10]]
 
 
-def test_only_those_at_fault_are_told() -> None:
+def test_who_leaves_while_requests_are_done_together() -> None:
+    """The others are answered; at the end of the server nobody is answered who would be done anew."""
+    held, began, done = threading.Event(), threading.Event(), []
+
+    def work(tasks: list[int]) -> list[int]:
+        done.append(tasks)
+        began.set()
+        held.wait(10)
+        if tasks == [1, 2, 3]:
+            raise RuntimeError("together")
+        return tasks
+
+    async def ask(numbers: Sequence[int], left: int, *, stop: bool) -> list[Any]:
+        engine = Engine(lambda: [1], lambda _: [])
+        requests = (Asked(lambda _, i=i: i, work, kind="kind", size=1, room=lambda _: 3) for i in numbers)
+        waiting = [asyncio.ensure_future(engine.ask(one)) for one in requests]
+        await asyncio.sleep(0)
+        engine.start()
+        await asyncio.to_thread(began.wait, 10)
+        waiting[left].cancel()
+        await asyncio.sleep(0.1)
+        if stop:
+            engine.stop()
+        held.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        engine.stop()
+        return [type(one) if isinstance(one, BaseException) else one for one in found]
+
+    async def both() -> None:
+        cancelled = asyncio.CancelledError
+        assert await ask([4, 5, 6], 1, stop=False) == [4, cancelled, 6]
+        held.clear()
+        began.clear()
+        assert await ask([1, 2, 3], 0, stop=True) == [cancelled] * 3
+        assert done == [[4, 5, 6], [1, 2, 3]]
+
+    alone(both)
+
+
+def test_only_those_at_fault_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """Of requests that are done together: one cannot begin, one breaks the work of all, one cannot end."""
     done: list[list[str]] = []
 
@@ -116,7 +155,9 @@ def test_only_those_at_fault_are_told() -> None:
         return name
 
     names = ["good", "begin", "work", "end", "better"]
-    found = asked_at_once([], *(Asked(lambda _, name=name: begin(name), work, end, "kind", 1) for name in names))
+    found = asked_at_once(
+        [], *(Asked(lambda _, name=name: begin(name), work, end, "kind", 1, lambda _: 9) for name in names)
+    )
     assert [found[0], found[4]] == ["good", "better"]
     assert [(type(one), str(one)) for one in found[1:4]] == [
         (InputError, "begin"),
@@ -124,8 +165,10 @@ def test_only_those_at_fault_are_told() -> None:
         (ValueError, "end"),
     ]
     assert done == [["good", "work", "end", "better"], ["good"], ["work"], ["end"], ["better"]]
+    assert "one by one: work" in caplog.text
 
 
+WEIGHTS = 100_000  # of the attention of requests that are done together, in this test
 BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
 
 
@@ -138,7 +181,9 @@ BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
         ([{"settings": {"sample": True, "n_best": 2}}, {"settings": {"sample": True, "n_best": 2}}], 2),
         ([{"sentences": [BIG], "tree": True}, {"sentences": [BIG], "tree": True}, {"model": 1}, {}], 4),
         ([{"unknown": 1}, {"settings": {"beam": 0}}, {}, {}], 1),
-        ([{"settings": {"beam": 50}, "sentences": [""] * 199}, {"settings": {"beam": 50}}, {}], 3),
+        ([{"settings": {"beam": 50}, "sentences": [""] * 99}] * 3, 2),  # 200 sentences, times 50
+        ([{"sentences": [""] * 101}, {}, {"sentences": [""] * 101}], 3),
+        ([{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}], 2),  # as much attention as is allowed here
     ],
 )
 def test_translations_together_are_those_alone(
@@ -153,6 +198,7 @@ def test_translations_together_are_those_alone(
         return hypotheses(self, sentences, **others)
 
     monkeypatch.setattr(Translator, "hypotheses", counted)
+    monkeypatch.setattr(answers, "WEIGHTS", WEIGHTS)
 
     def asked(one: dict[str, Any]) -> Asked:
         return answers.translate(Request(json.dumps({"sentences": [BIG, DOG], **one}).encode()))
@@ -160,4 +206,20 @@ def test_translations_together_are_those_alone(
     together = asked_at_once(models, *map(asked, requests))
     assert len(made) == calls
     apart = [asked_at_once(models, asked(one))[0] for one in requests]
-    assert [str(one) for one in together] == [str(one) for one in apart]
+    for one, other in zip(together, apart, strict=True):
+        if isinstance(one, InputError):
+            assert str(one) == str(other)
+        else:
+            assert [line["source"] for line in one["translations"]] == [
+                line["source"] for line in other["translations"]
+            ]
+            assert list(hypotheses_of(one)) == [
+                {**each, **{name: pytest.approx(each[name], rel=1e-5) for name in ("score", "log_probability")}}
+                for each in hypotheses_of(other)
+            ]
+
+
+def hypotheses_of(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Without what is not of translations alone."""
+    for line in answer["translations"]:
+        yield from ({**one, "attention": None, "predicted": None} for one in line["translations"])

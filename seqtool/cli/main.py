@@ -54,7 +54,7 @@ def main() -> None:
         status = run(sys.argv[1:], config_directory())
     finally:
         for number in ending:  # while Python exits, an exception would print a traceback
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
     if status == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C while Python exits would print a traceback
     sys.exit(status)

@@ -18,7 +18,7 @@ from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.tokens import BOS, EOS, PAD
 
-FEW = 256  # symbols of a vocabulary, among which Python draws one faster than torch
+FEW = 128  # symbols of a vocabulary, among which Python draws one faster than torch
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def sample(
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     known = prefix.tokens[sentence].to(device)
-    token, new, gains = known[:, -1], [], []
+    token, new, log_p = known[:, -1], [], torch.zeros(n * samples, device=device)
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
     over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
@@ -64,8 +64,8 @@ def sample(
         token, gained = draws.drawn(logits, length - 1, may_end=length >= minimum, unknown=unknown)
         if some_over:
             token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
+        log_p = log_p + gained
         new.append(token)
-        gains.append(gained)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
         # An operation on one row costs more than it computes, so only what may end a row is looked at.
@@ -77,7 +77,6 @@ def sample(
             if bool(over.all()):
                 break
     ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
-    log_p = torch.stack(gains).sum(0) if gains else torch.zeros(n * samples)
     drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
     return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
 
@@ -114,7 +113,8 @@ def _drawn_from_few(
         possible[some] = [-math.inf] * len(possible[some])
     top = max(possible)
     cumulative = list(accumulate([math.exp((one - top) / temperature) for one in possible]))
-    token = bisect_left(cumulative, max(uniform * cumulative[-1], sys.float_info.min))
+    above_zero = max(uniform * cumulative[-1], sys.float_info.min)
+    token = len(x) - 1 if math.isnan(above_zero) else bisect_left(cumulative, above_zero)
     return torch.tensor([token]), torch.tensor([x[token] - log_total])
 
 

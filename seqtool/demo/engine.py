@@ -6,10 +6,10 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from seqtool.errors import InputError
@@ -17,7 +17,6 @@ from seqtool.errors import InputError
 Describe = Callable[[Sequence[Any]], list[dict[str, Any]]]
 log = logging.getLogger("seqtool")
 WAITING = 64  # requests at most, besides those that are being answered
-TOGETHER = 400  # sentences: a request waits for those that it is joined with
 
 
 class BusyError(Exception):
@@ -28,11 +27,17 @@ def _as_it_is(found: Any) -> Any:
     return found
 
 
+def _none(task: Any) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for. `begin` checks it against the models and gives its task; `work` does the tasks of one or
-    more requests; `end` makes this request's answer of its own result. Requests of one `kind` may be done together, up
-    to a `size` of `TOGETHER`; those without a kind are done alone.
+    """What a request asks for. `begin` takes the models, checks the request and gives its task; `work` does the tasks
+    of one or more requests; `end` makes this request's answer of its result. Most requests do everything in `begin`.
+
+    Of those that wait, requests of one `kind` are done together, as far as their `size` is within the `room` of the
+    first one's task.
     """
 
     begin: Callable[[Sequence[Any]], Any]
@@ -40,11 +45,26 @@ class Asked:
     end: Callable[[Any], Any] = _as_it_is
     kind: Hashable = None
     size: int = 0
+    room: Callable[[Any], int] = _none
 
 
 class _Waiting(NamedTuple):
     asked: Asked
     answer: Future[Any]
+
+    def give(self, make: Callable[[], Any]) -> None:
+        """Give what is made, or what goes wrong with it."""
+        try:
+            found = make()
+        except BaseException as error:
+            self.fail(error)
+        else:
+            if self.answer.set_running_or_notify_cancel():  # else the client has gone
+                self.answer.set_result(found)
+
+    def fail(self, error: BaseException) -> None:
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(error)
 
 
 class Engine:
@@ -98,59 +118,66 @@ class Engine:
         except Exception as error:  # such as want of memory
             self.state, self.problem = "failed", str(error) or type(error).__name__
             log.error("The model cannot be loaded: %s", self.problem)
-        while together := self._next():
-            tasks = []
-            for one in together:
-                if one.answer.set_running_or_notify_cancel():  # else the client has gone
-                    with _told(one):
-                        tasks.append((one, self._begun(one)))
-            if tasks:
-                self._do(tasks)
+        while (first := self._next()) is not None:
+            self._answer(first)
 
-    def _begun(self, one: _Waiting) -> Any:
-        if self.state == "failed":
-            raise InputError(self.problem)
-        return one.asked.begin(self._models)
-
-    def _do(self, tasks: Sequence[tuple[_Waiting, Any]]) -> None:
-        """Do tasks of one kind together. If that fails, each is done alone, so that only those at fault are told."""
-        first, *others = tasks
-        try:
-            results = first[0].asked.work([task for _, task in tasks])
-        except BaseException as error:
-            if others:
-                for each in tasks:
-                    self._do([each])
+    def _answer(self, first: _Waiting) -> None:
+        """Answer a request, and those of its kind that wait. If that fails, each is answered alone, so that only those
+        at fault are told.
+        """
+        tasks = self._begun([first])
+        if tasks and first.asked.kind is not None:
+            tasks += self._begun(self._others(first.asked, first.asked.room(tasks[0][1])))
+        if len(tasks) > 1:
+            try:
+                results = first.asked.work([task for _, task in tasks])
+                ended = [partial(one.asked.end, found) for (one, _), found in zip(tasks, results, strict=True)]
+            except Exception as error:
+                log.warning("Requests could not be answered together, and are answered one by one: %s", error)
             else:
-                first[0].answer.set_exception(error)
-            return
-        for (one, _), found in zip(tasks, results, strict=True):
-            with _told(one):
-                one.answer.set_result(one.asked.end(found))
+                for (one, _), end in zip(tasks, ended, strict=True):
+                    one.give(end)
+                return
+        for one, task in tasks:
+            if self._stopped:
+                one.answer.cancel()
+            else:
+                one.give(partial(_alone, one.asked, task))
 
-    def _next(self) -> list[_Waiting]:
-        """The next request with others of its kind that wait, or nothing at the end."""
+    def _begun(self, waiting: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        """Those that can begin, with their tasks; the others are told why not."""
+        begun = []
+        for one in waiting:
+            try:
+                if self.state == "failed":
+                    raise InputError(self.problem)
+                if not one.answer.cancelled():
+                    begun.append((one, one.asked.begin(self._models)))
+            except BaseException as error:
+                one.fail(error)
+        return begun
+
+    def _next(self) -> _Waiting | None:
+        """The next request, or None at the end."""
         with self._changed:
             while not self._waiting and not self._stopped:
                 self._changed.wait()
-            if self._stopped:
-                return []
-            found, size, left = [first := self._waiting.popleft()], first.asked.size, deque[_Waiting]()
+            return None if self._stopped else self._waiting.popleft()
+
+    def _others(self, first: Asked, room: int) -> list[_Waiting]:
+        """Those of one kind that wait, from the front, as far as there is room for them and the first."""
+        found, left, room = [], deque[_Waiting](), room - first.size
+        with self._changed:
             for one in self._waiting:
-                joins = first.asked.kind is not None and one.asked.kind == first.asked.kind
-                if joins and size + one.asked.size <= TOGETHER:
+                if one.asked.kind == first.kind and one.asked.size <= room:
                     found.append(one)
-                    size += one.asked.size
+                    room -= one.asked.size
                 else:
                     left.append(one)
             self._waiting = left
-            return found
+        return found
 
 
-@contextmanager
-def _told(one: _Waiting) -> Iterator[None]:
-    """Whoever asked is told what goes wrong."""
-    try:
-        yield
-    except BaseException as error:
-        one.answer.set_exception(error)
+def _alone(asked: Asked, task: Any) -> Any:
+    (found,) = asked.work([task])
+    return asked.end(found)
