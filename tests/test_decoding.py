@@ -12,7 +12,7 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force
-from seqtool.decoding.next_token import impossible, highest
+from seqtool.decoding.next_token import highest, impossible
 from seqtool.decoding.ranking import Hypothesis, length_penalty
 from seqtool.decoding.sampling import Draws, sample
 from seqtool.decoding.tree import select
@@ -242,7 +242,8 @@ def test_one_row_is_drawn_from_as_several_are(temperature: float, may: dict[str,
         if place >= 3:  # at the edges, rounding decides
             assert int(token) == int(tokens[0])
             torch.testing.assert_close(log_p, all_log_p[:1])
-    assert [int(each.drawn(logits[:1] * math.nan, 5, **may)[0][0]) for each in (one, several)] == [19, 19]
+    for each, n in ((one, 1), (several, 2)):
+        assert each.drawn(torch.full((n, 20), math.nan), 5, **may)[0].tolist() == [19] * n
 
 
 def test_sampling_is_seeded() -> None:

@@ -168,7 +168,6 @@ def test_only_those_at_fault_are_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "one by one: work" in caplog.text
 
 
-WEIGHTS = 100_000  # of the attention of requests that are done together, in this test
 BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
 
 
@@ -183,7 +182,10 @@ BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
         ([{"unknown": 1}, {"settings": {"beam": 0}}, {}, {}], 1),
         ([{"settings": {"beam": 50}, "sentences": [""] * 99}] * 3, 2),  # 200 sentences, times 50
         ([{"sentences": [""] * 101}, {}, {"sentences": [""] * 101}], 3),
-        ([{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}], 2),  # as much attention as is allowed here
+        (
+            [{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}],
+            2,
+        ),  # the attention of two would be more than is kept here
     ],
 )
 def test_translations_together_are_those_alone(
@@ -198,7 +200,7 @@ def test_translations_together_are_those_alone(
         return hypotheses(self, sentences, **others)
 
     monkeypatch.setattr(Translator, "hypotheses", counted)
-    monkeypatch.setattr(answers, "WEIGHTS", WEIGHTS)
+    monkeypatch.setattr(answers, "WEIGHTS", 3 * answers._weights(models[0], [DOG] * 30, None) // 2)
 
     def asked(one: dict[str, Any]) -> Asked:
         return answers.translate(Request(json.dumps({"sentences": [BIG, DOG], **one}).encode()))
