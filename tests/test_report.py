@@ -150,7 +150,7 @@ def test_flags() -> None:
     assert flags_of(" ", ended=False) == [EMPTY, CUT]
     assert flags_of("the the the", unknown=True) == [REPEATED, UNKNOWN]
     assert flags_of("a house", source="a house") == ["copied"] and flags_of("no", source="no") == []
-    looked = np.array([[0.95, 0.05, 0.0]])
+    looked = np.array([[0.99, 0.01, 0.0]])
     assert flags_of("x", attention=(looked, ["a", "house", "."])) == [UNATTENDED]
     assert flags_of("x", attention=(looked[:, [0, 2]], ["a", "."])) == []
 
