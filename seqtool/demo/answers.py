@@ -298,8 +298,3 @@ def _lattice(translator: Any) -> Lattice:
 def _tree(translator: Any, lattice: Lattice, found: Sequence[Sequence[str]]) -> Answer:
     settings, known = translator.settings, translator.target_vocabulary
     return search_tree.tree(lattice, found, length_penalty(settings.length_penalty, settings.length_alpha), known)
-
-
-def settings_of(predictor: Predictor) -> Answer:
-    """A model's settings for decoding, which a request can change."""
-    return {name: value for name, value in vars(predictor.settings).items() if name not in ("precision", "batch_size")}

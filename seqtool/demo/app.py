@@ -150,8 +150,13 @@ def _description(one: Any, name: str) -> dict[str, Any]:
         "command": one.command,
         "attends": one.attends,
         "parameters": sum(math.prod(shape) for path in one.checkpoints for shape in find(path).shapes().values()),
-        "settings": answers.settings_of(one),
+        "settings": _settings(one),
     }
+
+
+def _settings(predictor: Any) -> dict[str, Any]:
+    """A model's settings for decoding, which a request can change."""
+    return {name: value for name, value in vars(predictor.settings).items() if name not in ("precision", "batch_size")}
 
 
 def _described(engine: Engine) -> dict[str, Any]:
