@@ -182,10 +182,7 @@ BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
         ([{"unknown": 1}, {"settings": {"beam": 0}}, {}, {}], 1),
         ([{"settings": {"beam": 50}, "sentences": [""] * 99}] * 3, 2),  # 200 sentences, times 50
         ([{"sentences": [""] * 101}, {}, {"sentences": [""] * 101}], 3),
-        (
-            [{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}],
-            2,
-        ),  # the attention of two would be more than is kept here
+        ([{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}], 2),  # more attention than is kept here
     ],
 )
 def test_translations_together_are_those_alone(
