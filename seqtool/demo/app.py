@@ -39,9 +39,15 @@ class Json(JSONResponse):
     """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
 
     def render(self, content: Any) -> bytes:
-        text = json.dumps(content, ensure_ascii=False)
-        finite = json.loads(text, parse_constant=lambda _: None) if "NaN" in text or "Infinity" in text else content
-        return json.dumps(finite, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+        try:
+            text = _written(content)
+        except ValueError:
+            text = _written(json.loads(json.dumps(content), parse_constant=lambda _: None))
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _written(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:

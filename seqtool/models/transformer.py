@@ -262,6 +262,13 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             window = self._empty(len(target))  # the next target is a window by itself
         return Output(features, None, window)
 
+    def opened(self, window: Window) -> Window:
+        """The window that the next token belongs to: of a full one, the second half is read anew."""
+        if window.tokens.shape[1] < self.context:
+            return window
+        half = window.tokens[:, self.context // 2 :]
+        return self._read(self._empty(len(half)), half)[1]
+
     def _empty(self, rows: int) -> Window:
         weight = self.target_embedding.weight
         return Window(torch.empty(rows, 0, dtype=torch.int64, device=weight.device), self.decoder.empty(rows, weight))
@@ -270,9 +277,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         """Features of the tokens, and the window that they leave open."""
         features = []
         while tokens.shape[1]:
-            if window.tokens.shape[1] == self.context:
-                half = window.tokens[:, self.context // 2 :]
-                _, window = self._read(self._empty(len(half)), half)
+            window = self.opened(window)
             new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
             read = self.decoder(new, self.target_embedding, window.past)
             window = Window(torch.cat([window.tokens, new], 1), read.past)

@@ -9,8 +9,16 @@ from torch import Tensor, nn
 from seqtool.models.cells import Layers, Recurrence, Stack, State, States
 from seqtool.models.contract import Step
 from seqtool.models.fast.gates import QuickLSTM, decoding_tanh
-from seqtool.models.fast.quicken import PARTS, QuickDropout, QuickLanguageModel, own_modules, quicken
+from seqtool.models.fast.quicken import (
+    PARTS,
+    QuickDropout,
+    QuickLanguageModel,
+    QuickTransformerLanguageModel,
+    own_modules,
+    quicken,
+)
 from seqtool.models.fast.recurrences import HandWrittenRecurrence, by_torch
+from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.number_types import at_least_single
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
 
@@ -45,6 +53,8 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
                     setattr(parent, name, Packed(child, single_rows=single_rows))
     if type(model) is QuickLanguageModel:
         DecodingLanguageModel.replace(model)
+    if type(model) is QuickTransformerLanguageModel and single_rows and Packed.takes(torch.float32):
+        DecodingTransformerLanguageModel.replace(model)
     return model
 
 
