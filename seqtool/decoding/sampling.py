@@ -107,12 +107,15 @@ def _drawn_from_few(
     """
     x = logits[0].tolist()
     top = max(x)
-    log_total = top + math.log(sum([math.exp(one - top) for one in x]))
-    possible = x.copy()
+    p = [math.exp(one - top) for one in x]
+    log_total = top + math.log(sum(p))
     for some in impossible(**may):
-        possible[some] = [-math.inf] * len(possible[some])
-    top = max(possible)
-    cumulative = list(accumulate([math.exp((one - top) / temperature) for one in possible]))
+        x[some] = [-math.inf] * len(x[some])
+        p[some] = [0.0] * len(p[some])
+    highest = max(x)
+    if temperature != 1 or highest != top:
+        p = [math.exp((one - highest) / temperature) for one in x]
+    cumulative = list(accumulate(p))
     above_zero = max(uniform * cumulative[-1], sys.float_info.min)
     token = len(x) - 1 if math.isnan(above_zero) else bisect_left(cumulative, above_zero)
     return torch.tensor([token]), torch.tensor([x[token] - log_total])
