@@ -18,6 +18,7 @@ from seqtool.data.text import vocabulary_training
 from seqtool.data.text.vocabulary import Vocabulary, load
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
+from seqtool.models.fast import packed
 from seqtool.models.fast.quicken import quicken
 from seqtool.models.initialisation import initialise
 from seqtool.models.language_model import LanguageModel
@@ -267,6 +268,14 @@ def test_a_transformers_windows_are_as_long_as_what_it_reads_in_training(
     assert run("generate", "checkpoint=runs/windows", "prompt=the", "max_length=40", "device=cpu") == 0
     assert len(capsys.readouterr().out) == 3 + 40 + 1
     assert run("score", "checkpoint=runs/windows", "references=a.txt", "device=cpu") == 0
+    written = []
+    for fast in (True, False):  # with and without a step of its own for one text
+        monkeypatch.setattr(packed, "mkl_is_fast", lambda fast=fast: fast)
+        generator = seqtool.load(["runs/windows", "runs/windows/last"], max_length=40, device="cpu")
+        written += [one for (one,) in generator.samples(["the dog", ""])]
+    for one, other in zip(written[:2], written[2:], strict=True):
+        assert one.text == other.text
+        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
 
 
 def test_the_likeliest_symbol_is_that_of_forward(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

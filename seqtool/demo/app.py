@@ -42,7 +42,7 @@ class Json(JSONResponse):
         try:
             text = _written(content)
         except ValueError:
-            text = _written(json.loads(json.dumps(content), parse_constant=lambda _: None))
+            text = _written(json.loads(json.dumps(content, ensure_ascii=False), parse_constant=lambda _: None))
         return text.encode("utf-8", "backslashreplace")
 
 

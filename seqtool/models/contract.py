@@ -13,8 +13,8 @@ The rules:
 - Padding and the batch's other rows change nothing: a row's result depends only on its own source and tokens.
 - A state is a tree of dataclasses and tuples of tensors, batch first; floating-point ones have the parameters' type,
   even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a
-  node that selects rows in its own way has a method `select(rows)`. It may be carried over: `forward` starts from a
-  given state instead of `encode`'s, and returns the last one.
+  node that selects rows in its own way has a method `select(rows)`, and may hold more than is in use. It may be
+  carried over: `forward` starts from a given state instead of `encode`'s, and returns the last one.
 - A memory is such a tree too, and may hold other things that all rows share. It is constant while a sequence is decoded
   and shared by its beams: K consecutive states belong to each of its rows. Rows are only ever removed from it.
   A model that reads nothing has an empty one.

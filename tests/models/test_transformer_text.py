@@ -1,6 +1,8 @@
 """A Transformer that writes one text steps as the plain one does."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,23 +13,35 @@ from seqtool.models.fast import packed
 from seqtool.models.fast.packed import Packed, laid_out
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, Room
 from seqtool.models.transformer import TransformerLanguageModel, Window
+from seqtool.models.transformer_layers import FeedForward
 
 pytestmark = pytest.mark.skipif(not Packed.takes(torch.float32), reason="torch has no oneDNN here")
-SIZES = {"target_vocabulary": 11, "width": 8, "layers": 2, "heads": 2, "feed_forward": 12, "context": 6}
+SIZES = {"target_vocabulary": 11, "width": 8, "layers": 2, "feed_forward": 12, "context": 6}
 CPU = torch.device("cpu")
 Models = tuple[TransformerLanguageModel, DecodingTransformerLanguageModel]
 
 
-@pytest.fixture(params=[("pre", "learnt"), ("post", "sinusoids")], ids=["pre", "post"])
-def models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Models:
-    """A plain model and the one that decodes; no parameter has the value it begins with."""
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: True)
+CHOICES = [
+    {"norm": "pre", "positions": "learnt", "tie": "none", "heads": 2},
+    {"norm": "post", "positions": "sinusoids", "tie": "output", "heads": 1},
+]
+
+
+def make(**settings: Any) -> TransformerLanguageModel:
+    """A model of which no parameter has the value it begins with."""
     torch.manual_seed(1)
-    norm, positions = request.param
-    plain = TransformerLanguageModel(**SIZES, norm=norm, positions=positions, dropout=0.1, tie="none").eval()
+    model = TransformerLanguageModel(**{**SIZES, **CHOICES[0], "dropout": 0.1, **settings}).eval()
     with torch.no_grad():
-        for parameter in plain.parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 4)
+    return model
+
+
+@pytest.fixture(params=CHOICES, ids=["pre", "post"])
+def models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Models:
+    """A plain model and the one that decodes."""
+    monkeypatch.setattr(packed, "mkl_is_fast", lambda: True)
+    plain = make(**request.param)
     quick = laid_out(copy.deepcopy(plain), "fp32", CPU)
     assert type(quick) is DecodingTransformerLanguageModel
     return plain, quick
@@ -89,8 +103,57 @@ def test_no_step_copies_what_was_read(models: Models) -> None:
     assert anew.past.length == SIZES["context"] // 2 + 1 and numbers(anew).data_ptr() != numbers(states[0]).data_ptr()
 
 
-@pytest.mark.parametrize(("precision", "fast"), [("bf16", True), ("fp32", False)])
-def test_others_step_as_before(precision: str, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: fast)
-    model = TransformerLanguageModel(**SIZES, norm="pre", positions="learnt", dropout=0.1, tie="none")
-    assert not isinstance(laid_out(model, precision, CPU), DecodingTransformerLanguageModel)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_in_both_modes(models: Models, mode: Callable[[], Any]) -> None:
+    """After a prompt, into a second window; and on from a state that was made under inference_mode."""
+    plain, quick = models
+    with torch.inference_mode():
+        made = quick.step((), quick.encode(None)[1], torch.tensor([5])).state
+        expected = plain.step((), plain.encode(None)[1], torch.tensor([5])).state
+    with mode():
+        prompt = torch.tensor([[5, 6, 7, 8]])
+        pairs = [(made, expected), tuple(one.prefill((), one.encode(None)[1], prompt)[0] for one in (quick, plain))]
+        for found, other in pairs:
+            for token in torch.tensor([[9], [8], [7], [6], [5], [4]]):
+                step, right = quick.step((), found, token), plain.step((), other, token)
+                torch.testing.assert_close(step.logits, right.logits)
+                found, other = step.state, right.state
+
+
+@torch.inference_mode()
+def test_two_threads_may_continue_one_state(models: Models) -> None:
+    """A place that has been taken, and not filled yet, is nobody else's."""
+    _, quick = models
+    first = quick.step((), quick.encode(None)[1], torch.tensor([5])).state
+    one, other = (Room.after(first.past, SIZES["context"]) for _ in range(2))
+    assert one.numbers.data_ptr() == first.past.layers[0].untyped_storage().data_ptr() != other.numbers.data_ptr()
+
+
+@torch.inference_mode()
+def test_under_autocast(models: Models) -> None:
+    """Whoever asks for bf16 of a model that was loaded for single precision gets it."""
+    plain, quick = models
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = (one.step((), one.encode(None)[1], torch.tensor([5])).logits for one in (quick, plain))
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05, check_dtype=False)
+
+
+class Mine(FeedForward):
+    pass
+
+
+@pytest.mark.parametrize("case", ["bf16", "other processors", "one inner unit", "double", "a part of one's own"])
+@torch.no_grad()
+def test_others_step_as_before(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "mkl_is_fast", lambda: case != "other processors")
+    model = make(feed_forward=1 if case == "one inner unit" else 12)
+    if case == "double":
+        model = model.double()
+    if case == "a part of one's own":
+        model.decoder.layers[0].feed_forward.__class__ = Mine
+    state, token = model.encode(None)[1], torch.tensor([5])
+    expected = model.step((), state, token).logits
+    quick = laid_out(model, "bf16" if case == "bf16" else "fp32", CPU)
+    assert not isinstance(quick, DecodingTransformerLanguageModel)
+    if case != "bf16":
+        torch.testing.assert_close(quick.step((), state, token).logits, expected)

@@ -9,14 +9,7 @@ from torch import Tensor, nn
 from seqtool.models.cells import Layers, Recurrence, Stack, State, States
 from seqtool.models.contract import Step
 from seqtool.models.fast.gates import QuickLSTM, decoding_tanh
-from seqtool.models.fast.quicken import (
-    PARTS,
-    QuickDropout,
-    QuickLanguageModel,
-    QuickTransformerLanguageModel,
-    own_modules,
-    quicken,
-)
+from seqtool.models.fast.quicken import PARTS, QuickDropout, QuickLanguageModel, own_modules, quicken
 from seqtool.models.fast.recurrences import HandWrittenRecurrence, by_torch
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.number_types import at_least_single
@@ -30,9 +23,9 @@ M = TypeVar("M", bound=nn.Module)
 def laid_out(model: M, precision: str, device: torch.device) -> M:
     """The model for decoding only: quickened, with each matrix of a linear map rounded once to the precision's type, as
     autocast would at every step, and stored in the layout that a CPU multiplies fastest, both of an LSTM in one. Texts
-    are mostly written one at a time: a language model's matrices are kept twice where MKL is faster for one row. A
-    matrix tied to an embedding becomes a copy. A map to a single number, such as a score's v, is also used without
-    autocast, so it stays as it is.
+    are mostly written one at a time: a language model's matrices are kept twice where MKL is faster for one row, and a
+    Transformer's step for one row is another. A matrix tied to an embedding becomes a copy. A map to a single number,
+    such as a score's v, is also used without autocast, so it stays as it is.
     """
     dtype = PRECISIONS[precision]
     on_cpu = device.type == "cpu"
@@ -53,8 +46,9 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
                     setattr(parent, name, Packed(child, single_rows=single_rows))
     if type(model) is QuickLanguageModel:
         DecodingLanguageModel.replace(model)
-    if type(model) is QuickTransformerLanguageModel and single_rows and Packed.takes(torch.float32):
-        DecodingTransformerLanguageModel.replace(model)
+    quicker = DecodingTransformerLanguageModel
+    if single_rows and {type(one) for one in own_modules(model)} <= {Packed, *quicker.parts}:
+        quicker.replace(model)
     return model
 
 
