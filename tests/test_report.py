@@ -306,7 +306,7 @@ def test_captions(place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("runs/none", "runs/none is not a run: it has no metrics.jsonl."),
+        ("runs/none", "There is no run at runs/none."),
         ("runs/attend runs/fixed", "A report of several runs needs a place: output=FILE.html."),
         ("checkpoint=runs/attend", "The report of an evaluation needs a place: output=FILE.html."),
         ("", "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate"),

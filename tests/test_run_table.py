@@ -27,11 +27,11 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
     sweep = ["train", "-m", *DATA, *SIZES, "train.steps=1,2"]
     assert cli.run([*sweep, "run=a"], config_directory()) == 0
     lines = capsys.readouterr().out.splitlines()[-4:]
-    assert cells(lines[0]) == ["run", "model", "data", "loss", "BLEU", "best at step", "after"]
+    assert cells(lines[0]) == ["run", "settings", "model", "data", "loss", "BLEU", "best at step", "after"]
     for line, name, steps in zip(lines[2:], ("a-0", "a-1"), ("1", "2"), strict=True):
         best = checkpoint.find(Path("runs") / name).progress["best"]
-        expected = [name, "Sutskever", "Toy", f"{best['loss']:.3f}", f"{best['bleu']:.2f}", steps, "0.0 min"]
-        assert cells(line) == expected
+        scores = [f"{best['loss']:.3f}", f"{best['bleu']:.2f}"]
+        assert cells(line) == [name, f"train.steps={steps}", "Sutskever", "Toy", *scores, steps, "0.0 min"]
     assert cli.run(sweep, config_directory()) == 0  # without names of their own
     made = [cells(line)[0] for line in capsys.readouterr().out.splitlines()[-2:]]
     assert made == ["toy-sutskever", "toy-sutskever-2"]

@@ -125,7 +125,7 @@ def test_a_signal_saves_and_resuming_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", stopping)
-        assert train(*common, "run=parts", "train.steps=25") == 0
+        assert train(*common, "run=parts", "train.steps=25") == 130
     assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
     whole, parts = weights("whole"), weights("parts")
@@ -157,7 +157,7 @@ def test_a_signal_is_heeded_at_any_time(
     settings = [*SUTSKEVER, "run=r", "train.minutes=null", "train.validate_every=2"]
     with monkeypatch.context() as patch:
         patch.setattr(holder, name, signalled)
-        assert train(*settings, "train.steps=4") == 0
+        assert train(*settings, "train.steps=4") == 130
     assert f"Stopped at step {step}. Go on with: seqtool train run=r train.resume=true" in capsys.readouterr().out
     assert checkpoint.newest(Path("runs/r")).progress["step"] == step
     assert train("run=r", "train.resume=true") == 0

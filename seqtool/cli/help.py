@@ -102,7 +102,7 @@ def overview() -> str:
         "  " + EXAMPLES[name].strip().splitlines()[0].split("  #")[0].rstrip()
         for name in ("train", "translate", "eval")
     )
-    return f"""seqtool: recurrent translation and captioning models, as the papers print them
+    return f"""seqtool: translation, captioning and language models, as the papers print them
 
 Usage: seqtool COMMAND [key=value …]
 

@@ -59,6 +59,8 @@ def named(paths: Sequence[str]) -> dict[str, Path]:
     """Runs by their names. InputError for a path that is no run, and for two runs of one name."""
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"There is no run at {path}.")
         if not (path / METRICS).is_file():
             raise InputError(f"{path} is not a run: it has no {METRICS}.")
         name = path.resolve().name
@@ -68,10 +70,10 @@ def named(paths: Sequence[str]) -> dict[str, Path]:
     return runs
 
 
-def compare(runs: Iterable[Path]) -> None:
-    """The runs of a sweep as a table, if there are several."""
+def compare(runs: Mapping[Path, str]) -> None:
+    """The runs of a sweep as a table, if there are several; each has settings of its own."""
     if len(trained := _trained(runs)) > 1:
-        print(_table(trained))
+        print(_table(trained, settings=runs))
 
 
 def _trained(runs: Iterable[Path]) -> list[Path]:
@@ -79,24 +81,28 @@ def _trained(runs: Iterable[Path]) -> list[Path]:
     return [run for run in runs if checkpoint.list_checkpoints(run)]
 
 
-def _table(runs: Sequence[Path]) -> str:
-    """One line per run, with its best validation scores; a damaged run causes a warning and is left out."""
+def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
+    """One line per run, with its own `settings` if they are known, and its best validation scores; a damaged run causes
+    a warning and is left out.
+    """
     found = {}
     for run in runs:
         try:
-            found[run.name] = checkpoint.find(run)
+            found[run] = checkpoint.find(run)
         except InputError as damaged:
             log.warning("%s", damaged)
     bests = [one.progress.get("best", {}) for one in found.values()]
-    own = dict.fromkeys(name for best in bests for name in best if "." in name)
-    scores = [score(name) for name in (*SCORES, *own) if any(name in best for best in bests)]
+    others = dict.fromkeys(name for best in bests for name in best if "." in name)
+    scores = [score(name) for name in (*SCORES, *others) if any(name in best for best in bests)]
     rows = []
-    for (name, one), best in zip(found.items(), bests, strict=True):
+    for (run, one), best in zip(found.items(), bests, strict=True):
         model, data = (_name(one.config.get(part, {})) for part in ("model", "data"))
         values = [f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores]
-        row = (name, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
+        own = [] if settings is None else [settings[run]]
+        row = (run.name, *own, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
         rows.append([printable(cell) for cell in row])
-    return "\n".join(table(("run", "model", "data", *(one.label for one in scores), "best at step", "after"), rows))
+    begin = ["run", *([] if settings is None else ["settings"]), "model", "data"]
+    return "\n".join(table((*begin, *(one.label for one in scores), "best at step", "after"), rows))
 
 
 def _description(path: Path) -> str:

@@ -26,7 +26,7 @@ COMMANDS = tuple(help_texts.SUMMARIES)
 FUNCTIONS = {"eval": "evaluate"}  # those not named like their command
 
 ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
-INTERRUPTED = 130  # the status of a command that Ctrl-C ended
+INTERRUPTED = 130  # the status of a command that Ctrl-C ended, and of a training that any signal stopped
 
 # seqtool places runs and caches itself: Hydra makes no directory and writes no log.
 HYDRA = (
@@ -39,7 +39,7 @@ HYDRA = (
 
 
 def main() -> None:
-    """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130."""
+    """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130 if stopped."""
     gc.disable()  # until everything is imported: garbage collection would take a third of a short run
     ending = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # as SIGHUP is under nohup
     for number in ending:  # so that nothing half-written is left behind
@@ -191,7 +191,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         _log_to_stderr()  # again, because Hydra's launchers may start other processes
         try:
             if sweep is None:
-                _call(command, config, places, settings)
+                if not _call(command, config, places, settings):
+                    raise KeyboardInterrupt  # so that a script ends with it, as it does when other commands are stopped
             else:
                 sweep.run(config, lambda: _call(command, config, places, settings))
         except Exception as error:
@@ -224,7 +225,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     if sweep is not None and len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
         from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 
-        compare(sweep.runs)
+        compare(sweep.own_settings())
     return 0 if sweep is None else sweep.status()
 
 

@@ -36,7 +36,7 @@ class Sweep:
         self._failed: list[int] = []
         self._names: set[str] = set()
         self._written: set[Path] = set()
-        self.runs: list[Path] = []  # the directories of runs that were begun
+        self.runs: dict[Path, int] = {}  # the directories of runs that were begun, and which job began each
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
         """Run a job, which returns whether it finished: one that a signal stopped ends the sweep, like Ctrl-C."""
@@ -63,11 +63,18 @@ class Sweep:
         if not self._failed:
             return 0
         if len(self._jobs) > 1:
-            shared = set(self._jobs[0]).intersection(*self._jobs)
-            own = {number: " ".join(one for one in self._jobs[number] if one not in shared) for number in self._failed}
+            own = {number: self._own(number) for number in self._failed}
             which = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in own.items())
             print(f"seqtool: {printable(f'{len(own)} of {len(self._jobs)} jobs failed: {which}.')}", file=sys.stderr)
         return 2
+
+    def own_settings(self) -> dict[Path, str]:
+        """The runs, each with the settings that it does not share with all jobs."""
+        return {run: self._own(number) for run, number in self.runs.items()}
+
+    def _own(self, number: int) -> str:
+        shared = set(self._jobs[0]).intersection(*self._jobs)
+        return " ".join(one for one in self._jobs[number] if one not in shared)
 
     @contextmanager
     def _noting(self, config: DictConfig) -> Iterator[None]:
@@ -78,7 +85,8 @@ class Sweep:
         finally:
             if "train" in config:  # other commands make no run
                 now = set(RUNS.glob("*"))
-                self.runs += sorted(now - before if name is None else now & {RUNS / str(name)})
+                found = sorted(now - before if name is None else now & {RUNS / str(name)})
+                self.runs |= dict.fromkeys(found, len(self._jobs) - 1)
 
     def _name_run(self, config: DictConfig) -> None:
         """Append the job's number to a name that is given and refers to no settings; to any other name only if another

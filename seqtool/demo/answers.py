@@ -120,13 +120,13 @@ def score(request: Request) -> Asked:
     def answer(models: Sequence[Any]) -> Answer:
         predictor = _one(request, models, Translator, Generator)
         targets = _check_tokens(predictor.target_vocabulary, references, likeliest)
-        if sources is not None and isinstance(predictor, Translator):
+        if (sources is None) == isinstance(predictor, Translator):
+            raise InputError("'sources': a translation model needs one for each reference, a language model has none.")
+        if sources is not None:
             lengths = _check_tokens(predictor.source_vocabulary, sources, 0)
             if predictor.attends:
-                pairs = zip(lengths, targets, strict=True)
-                _check_weights(sum((s + 1) * (t + 1) for s, t in pairs), shown=weights)
-        found = predictor.given(sources, references, likeliest=likeliest)
-        shown = [_given(one, weights=weights) for one in found]
+                _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
+        shown = [_given(one, weights=weights) for one in predictor.given(sources, references, likeliest=likeliest)]
         if sources is not None:
             shown = [{"source": source, **one} for source, one in zip(sources, shown, strict=True)]
         return {"scores": shown}
@@ -217,7 +217,7 @@ def _one(request: Request, models: Sequence[Any], *kinds: type[Predictor]) -> An
     predictor = request.predictor(models)
     request.done()
     if not isinstance(predictor, kinds):
-        raise InputError(f"{predictor.name} is asked with seqtool {predictor.command}: this is not for it.")
+        raise InputError(f"{predictor.name} is asked at /api/{predictor.command}: this is not for it.")
     return predictor
 
 

@@ -93,7 +93,7 @@ class Progress:
         self.scheduled = [*self.scheduled, step_name(self.step)][-kept:]
 
     def __str__(self) -> str:
-        return f"epoch {self.epoch}, step {self.step:,}, {self.seconds / 60:.1f} min"
+        return f"epoch {self.epoch + (self.position > 0)}, step {self.step:,}, {self.seconds / 60:.1f} min"
 
 
 def of_another_version(found: Checkpoint) -> InputError:

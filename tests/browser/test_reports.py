@@ -114,6 +114,27 @@ def test_values_of_curves_are_read_by_keys_and_pointer(visit: Visit, evaluation:
     assert "updates 1:" in reading.text_content()
 
 
+@pytest.mark.parametrize("log", [True, False], ids=["log", "linear"])
+def test_ticks_stand_where_their_values_are(log: bool, visit: Visit, tmp_path: Path) -> None:
+    """Round values, two of them at least, written alike, whatever the range."""
+    ranges = [(0.652, 1.969), (0.186, 0.328), (0.013, 870.0), (2e-7, 9e-7), (0.0001, 0.001), (1.158, 1.887)]
+    panels = [report.panel("norm", "updates", "", {"a": ([1, 2], list(one))}, log=log) for one in ranges]
+    html.write(tmp_path / "r.html", report.page("A report", "of a test", [report.curves("Curves", panels)]), ())
+    page = opened(visit, tmp_path / "r.html")
+    for chart, ends in zip(page.locator("svg.chart").all(), ranges, strict=True):
+        ticks = chart.locator("text.tick.end").all()
+        texts = [tick.text_content() or "" for tick in ticks]
+        assert len(ticks) > 1 and len(set(texts)) == len(texts)
+        assert len({"e" in text for text in texts if text != "0"}) == 1
+        points = chart.locator("polyline").get_attribute("points") or ""
+        (_, first), (_, last) = (map(float, point.split(",")) for point in points.split())
+        a, b = np.log10(ends) if log else ends
+        for text, tick in zip(texts, ticks, strict=True):
+            value = np.log10(float(text)) if log else float(text)
+            place = first + (last - first) * (value - a) / (b - a)
+            assert abs(place - (float(tick.get_attribute("y") or "") - 4)) < 0.5
+
+
 def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> None:
     page = opened(visit, evaluation)
     rows = page.locator(".rows tbody tr:not(.inside)")

@@ -14,7 +14,7 @@ WORDS = WordVocabulary(["▁the", "▁cat"], normalization="nfc", lowercase=Fals
 @pytest.mark.parametrize("between", [" ", "\t"])
 def test_values_have_spaces_or_tabs_between_them(between: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
-    path.write_text("2 3\n" + "".join(f"{between.join(line.split())}\n" for line in ("the 4 5 6", "cat 1 2 3")))
+    path.write_text("2 3\n\n" + "\n".join(f"{between.join(line.split())}\n" for line in ("the 4 5 6", "cat 1 2 3")))
     rows, vectors = pretrained(path, WORDS, 3)
     assert dict(zip(map(WORDS.piece, rows), vectors.tolist(), strict=True)) == {"▁the": [4, 5, 6], "▁cat": [1, 2, 3]}
     path.write_text(f"the 4 5\ncat{between}1\n")

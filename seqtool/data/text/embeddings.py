@@ -14,8 +14,8 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
     """The ids that have a vector in the file, and the vectors (ids × size).
 
     A word's vector goes to the piece that starts a word (▁cat); a piece inside a word gets one only if the file
-    lists the piece itself. The first line may be word2vec's header of two numbers. InputError names a line with
-    another number of values, or says that no word is in the vocabulary.
+    lists the piece itself. The first line may be word2vec's header of two numbers; blank lines count for nothing.
+    InputError names a line with another number of values, or says that no word is in the vocabulary.
     """
     ids: dict[str, int] = {}
     for index in range(4, len(vocabulary)):
@@ -24,7 +24,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
     found: dict[int, NDArray[np.float32]] = {}
     for number, line in enumerate(read_lines(path), 1):
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may hold spaces
-        if number == 1 and len(line.split()) == 2:
+        if not line.strip() or (number == 1 and len(line.split()) == 2):
             continue
         if len(values) != size or (number == 1 and _numbers(word.split(" ")[1:])):
             count = len(line.split()) - 1

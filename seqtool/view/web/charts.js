@@ -182,7 +182,7 @@ function padded([low, high], log) {
   return [low - 0.05 * (high - low), high + 0.05 * (high - low)];
 }
 
-/** Maps values to places; `back` maps places to values, `ticks` are round values. */
+/** Maps values to places; `back` maps places to values, `ticks` are round values: if `log`, powers of ten where two fit. */
 function scale([low, high], from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
   const [a, b] = [f(low), f(high) === f(low) ? f(low) + 1 : f(high)];
@@ -191,9 +191,10 @@ function scale([low, high], from, to, log = false) {
     const value = a + ((place - from) / (to - from)) * (b - a);
     return log ? 10 ** value : value;
   };
-  map.ticks = log ? powers(a, b) : round(a, b);
+  const powers = log ? powersOfTen(a, b) : [];
+  map.powers = powers.length > 1;
+  map.ticks = map.powers ? powers : round(low, high === low ? low + 1 : high);
   map.ends = [from, to];
-  map.log = log;
   return map;
 }
 
@@ -206,16 +207,18 @@ function round(a, b) {
   return ticks;
 }
 
-function powers(a, b) {
+function powersOfTen(a, b) {
   const every = Math.max(1, Math.ceil((b - a) / 6));
   const ticks = [];
   for (let i = Math.ceil(a); i <= b; i += every) ticks.push(10 ** i);
-  return ticks.length > 1 ? ticks : [10 ** a, 10 ** b];
+  return ticks;
 }
 
 function tickText(value, ticks) {
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : Math.abs(value);
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) {
+  const most = ticks.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  if (value === 0) return "0";
+  if (most < 1e-2 || most >= 1e6) {
     const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
     return value.toExponential(Math.max(0, Math.min(4, digits)));
   }
@@ -225,7 +228,7 @@ function tickText(value, ticks) {
 function valueAxis(ys, label) {
   const parts = ys.ticks.flatMap((tick) => [
     s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: ys(tick), y2: ys(tick) }),
-    s("text", { class: "tick end", x: LEFT - 6, y: ys(tick) + 4 }, ys.log ? tick.toExponential(0) : tickText(tick, ys.ticks)),
+    s("text", { class: "tick end", x: LEFT - 6, y: ys(tick) + 4 }, ys.powers ? tick.toExponential(0) : tickText(tick, ys.ticks)),
   ]);
   const middle = (TOP + HEIGHT - BOTTOM) / 2;
   return [...parts, s("text", { class: "label", x: 14, y: middle, transform: `rotate(-90 14 ${middle})` }, label)];
