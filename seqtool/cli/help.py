@@ -134,7 +134,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     shown: set[str] = set()
     sections = [f"seqtool {name}: {SUMMARIES[name]}", f"Usage: seqtool {name} [key=value …]"]
     sections += [f"Examples\n{examples}", "Settings and their defaults"]
-    sections += [_body(file, "", values, shown) for file in files]
+    sections += [_body(file, "", values, shown, once=True) for file in files]
     for group in groups:
         choice = chosen.get(group)
         heading = f"  {group}={choice or '…'}  # choose from {', '.join(config_files.choices(places, group))}"
@@ -194,11 +194,13 @@ def _files(start: str) -> list[str]:
     return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
 
 
-def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ") -> str:
+def _body(
+    file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ", *, once: bool = False
+) -> str:
     """The settings of a YAML file with their comments, indented, with their resulting values.
 
     Lines only for Hydra are left out. `start` begins the full names of the file's settings, which are added to
-    `shown`; `values` are those of the whole configuration.
+    `shown`, and with `once` left out if they are there; `values` are those of the whole configuration.
     """
     text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8"))
     text = re.sub(r"^defaults:.*\n(?:[ \t-].*\n|\n)*", "", text, flags=re.MULTILINE)
@@ -211,6 +213,8 @@ def _body(file: Path, start: str, values: Mapping[str, Any], shown: set[str], in
             outer.append((len(match["indent"]), match["key"]))
             name = ".".join(key for _, key in outer)
             own = _find(defaults, name)
+            if once and start + name in shown:
+                continue
             found = _like(own, _find(values, start + name))
             if match["value"]:
                 shown |= {f"{start}{key}" for key, _ in _leaves({name: own})}

@@ -41,7 +41,7 @@ class AlignmentScores:
         )
 
     def text(self) -> str:
-        return "\n".join([*table(("alignment error rate", ""), self.rows()), "", *self.notes()])
+        return "\n".join([*table(("alignment error rate", ""), self.rows()), "", *self.notes()]).rstrip()
 
     def rows(self) -> list[tuple[str, str]]:
         """The error rates of this system's links, of the diagonal and of uniform ones."""
@@ -49,12 +49,11 @@ class AlignmentScores:
         return [(name, f"{value:.3f}") for name, value in rows]
 
     def notes(self) -> list[str]:
-        crossed = [(self.crossed, self.swaps), (self.crossed_agreeing, self.swaps_agreeing)]
-        all_swaps, agreeing = (f"{n:,} of {of:,} ({n / max(of, 1):.1%})" for n, of in crossed)
-        return [
-            f"Swapped neighbours whose links cross: {all_swaps}",
-            f"  of a noun and an adjective that agrees with it: {agreeing}",
-        ]
+        crossed = {
+            "Swapped neighbours whose links cross": (self.crossed, self.swaps),
+            "  of a noun and an adjective that agrees with it": (self.crossed_agreeing, self.swaps_agreeing),
+        }
+        return [f"{name}: {n:,} of {of:,} ({n / of:.1%})" for name, (n, of) in crossed.items() if of]
 
 
 def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> float:

@@ -58,7 +58,8 @@ def of_translations(found: "TranslationReport", made: Mapping[str, Any]) -> dict
     sections: list[Section | None] = [origin(made), scores_of(systems), _by_length(found), counted]
     if found.alignment is not None:
         sections.append(report.table("Alignments", ("alignment", "error rate"), found.alignment.rows()))
-        sections.append({"kind": "text", "title": "Swapped neighbours", "lines": found.alignment.notes()})
+        if notes := found.alignment.notes():
+            sections.append({"kind": "text", "title": "Swapped neighbours", "lines": notes})
     sections.append(_sentences(found))
     title = f"Translations of {next(iter(systems))}"
     return report.page(title, f"{len(found.names):,} sentences", sections)

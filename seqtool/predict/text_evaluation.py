@@ -157,4 +157,7 @@ class TextEvaluation(Evaluation):
             corpus = make_corpus(moved_data.data_settings(found, given, split), PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
+        if gone := [path for path in corpus.files()[split] if not path.exists()]:
+            named = split if predictor.config["data"].get(split) else "train"
+            raise InputError(f"{gone[0]} does not exist: say where the text is, data.{named}=FILE.")
         return f"the split {split}", list(corpus.lines(split))
