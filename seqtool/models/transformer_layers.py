@@ -224,17 +224,20 @@ class Words(nn.Module):
         """`start` is the first token's position."""
         y: Tensor = embedding(tokens) * scale(embedding.embedding_dim)
         end = start + tokens.shape[1]
-        if self.position_embedding is None:
-            table = sinusoids_up_to(1 << (end - 1).bit_length(), y.shape[-1], y.dtype, y.device)
-        else:
-            table = self.position_embedding.weight
-            if end > len(table):
-                raise InputError(
-                    f"A sequence of {end:,} tokens is longer than model.longest={len(table)}, the number of learnt "
-                    "positions: shorten it."
-                )
-        y = self.dropout(y + table[start:end])
+        y = self.dropout(y + self.positions(end, y)[start:end])
         return y
+
+    def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
+        """Those of the first `end` tokens, or of more."""
+        if self.position_embedding is None:
+            return sinusoids_up_to(1 << (end - 1).bit_length(), like.shape[-1], like.dtype, like.device)
+        table = self.position_embedding.weight
+        if end > len(table):
+            raise InputError(
+                f"A sequence of {end:,} tokens is longer than model.longest={len(table)}, the number of learnt "
+                "positions: shorten it."
+            )
+        return table
 
 
 def scale(width: int) -> float:
