@@ -144,7 +144,7 @@ def test_training_is_the_same_with_and_without_a_thread_also_when_it_goes_on(
     assert equal("without", "with")
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_update", stopping_at(5))
-        assert train(*settings, "run=parts") == 0
+        assert train(*settings, "run=parts") == 130
         assert checkpoint.newest(place / "runs/parts").path.name == "step-0000005-stopped"
         assert not names()
     assert train("run=parts", "train.resume=true", *settings) == 0
