@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -66,6 +67,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def weights(run_name: str) -> dict[str, torch.Tensor]:
     return load_file(checkpoint.newest(Path("runs") / run_name).path / "model.safetensors")
+
+
+def test_parameters_are_counted_as_in_training(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the buffers of the backbone."""
+    with caplog.at_level(logging.INFO, "seqtool"):
+        assert run("train", *DATA, TRAIN, "model=show_tell", *SIZES, "run=counted", "train.steps=1") == 0
+    assert f"runs/counted: {checkpoint.find('runs/counted').parameters:,} parameters on cpu" in caplog.text
 
 
 def test_learns_to_describe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@
 
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +119,7 @@ def facts(found: checkpoint.Checkpoint) -> dict[str, str]:
     return {
         "checkpoint": str(found.path),
         "model": _settings(config["model"]),
-        "parameters": f"{sum(map(math.prod, found.shapes().values())):,}",
+        "parameters": f"{found.parameters:,}",
         "vocabularies": _vocabularies(found),
         "data": _settings(config.get("data", {})),
         "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs, {_minutes(progress)}",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -155,7 +154,7 @@ def _description(one: Any, name: str) -> dict[str, Any]:
         "name": name,
         "command": one.command,
         "attends": one.attends,
-        "parameters": sum(math.prod(shape) for path in one.checkpoints for shape in find(path).shapes().values()),
+        "parameters": sum(find(path).parameters for path in one.checkpoints),
         "settings": _settings(one),
     }
 

@@ -20,6 +20,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -47,6 +48,7 @@ log = logging.getLogger("seqtool")
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
 WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"
+BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # of a backbone
 UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` writes and `remove` deletes
 
 
@@ -88,6 +90,11 @@ class Checkpoint:
         """The weights' shapes by name; no weight is read."""
         with opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers can be learnt: without the means and deviations of images and of batch normalisation."""
+        return sum(math.prod(shape) for name, shape in self.shapes().items() if name.rpartition(".")[2] not in BUFFERS)
 
     def training_tensors(self) -> dict[str, Tensor]:
         with opened(self.path / TRAINING) as file:
