@@ -1,4 +1,6 @@
-"""Runs that an earlier version trained, used today: tests/earlier has them, and what that version made of them."""
+"""Runs that an earlier version trained, used today: tests/earlier has them, and what that version made of them (but for
+the number of parameters, in which it counted six numbers of a backbone that are not learnt).
+"""
 
 import json
 import shlex
