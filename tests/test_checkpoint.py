@@ -84,7 +84,7 @@ def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFi
     assert checkpoint.find(run).path.name == "step-0000003"
     average, best = (record.getMessage() for record in caplog.records)
     assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
-    assert all(text.endswith(f"; going by {run}/checkpoints/step-0000003 instead.") for text in (average, best))
+    assert all(text.endswith(f"Going by {run}/checkpoints/step-0000003.") for text in (average, best))
 
 
 def test_missing(run: Path) -> None:

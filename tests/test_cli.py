@@ -789,6 +789,7 @@ def test_help_of_a_command_shows_its_settings_and_choices(configs: Path) -> None
     assert "    deep: {layers: 4}" in text
     assert "defaults" not in text.split("Settings and their defaults")[1]
     assert "beam: 5  # 1 is greedy" in help_texts.command("translate", configs, [])
+    assert help_texts.command("caption", config_directory(), []).count("\n  max_length: ") == 1
     assert help_texts.command("inspect", configs, []).startswith("seqtool inspect: ")
 
 

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import io
 import json
+import math
 import random
 import re
 import signal
@@ -29,6 +30,7 @@ import seqtool
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import connections, guards, scenes, search_tree
+from seqtool.demo.app import Json
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
@@ -179,6 +181,27 @@ def test_given_pairs_are_scored_as_by_the_command(
     assert run("score", "checkpoint=runs/fixed", *files) == 0
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert server.post("/api/score", {**pairs, "likeliest": 2, "model": 1}).json["scores"] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("score", {"references": ["a"]}, "'sources': a translation model needs one for each reference, a language "),
+        ("score", {"sources": ["a"], "references": ["a"], "model": 2}, "'model' must be a whole number from 0 to 1."),
+        ("generate", {"prompts": ["a"]}, "is asked at /api/translate: this is not for it."),
+    ],
+)
+def test_what_is_wrong_is_said_in_words_of_the_interface(
+    server: Server, path: str, body: dict[str, Any], sentence: str
+) -> None:
+    answer = server.post(f"/api/{path}", body)
+    assert answer.status == 400 and sentence in answer.text
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    found = {"text": 'NaN, "Infinity"', "values": [math.nan, -math.inf, 1.5]}
+    assert Json(found).body.decode() == '{"text":"NaN, \\"Infinity\\"","values":[null,null,1.5]}'
+    assert Json({"a": "\ud800ß"}).body == b'{"a":"\\ud800\xc3\x9f"}'
 
 
 def test_the_tree_agrees_with_the_search(place: Path) -> None:

@@ -106,6 +106,22 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     assert said(ended.stderr) == [MISSING]
 
 
+def test_a_group_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
+    """Torchrun would start processes again that end with another status; a process alone ends with 130."""
+    stopping = """
+import os, signal
+from seqtool.training.trainer import Trainer
+update = Trainer._update
+def stopped(self, *arguments):
+    update(self, *arguments)
+    if rank == 1 and self.progress.step == 2:
+        os.kill(os.getpid(), signal.SIGUSR1)
+Trainer._update = stopped
+"""
+    statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
+    assert statuses == [0, 0] and "Go on with: seqtool train run=a train.resume=true" in errors
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

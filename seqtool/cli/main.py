@@ -191,8 +191,9 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
         _log_to_stderr()  # again, because Hydra's launchers may start other processes
         try:
             if sweep is None:
-                if not _call(command, config, places, settings):
-                    raise KeyboardInterrupt  # so that a script ends with it, as it does when other commands are stopped
+                finished = _call(command, config, places, settings)
+                if not finished and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun would start it again
+                    raise KeyboardInterrupt  # so that a script does not go on
             else:
                 sweep.run(config, lambda: _call(command, config, places, settings))
         except Exception as error:

@@ -49,6 +49,7 @@ class AlignmentScores:
         return [(name, f"{value:.3f}") for name, value in rows]
 
     def notes(self) -> list[str]:
+        """Of the swaps that there are, how many links cross."""
         crossed = {
             "Swapped neighbours whose links cross": (self.crossed, self.swaps),
             "  of a noun and an adjective that agrees with it": (self.crossed_agreeing, self.swaps_agreeing),

@@ -233,7 +233,7 @@ def _first_readable(paths: Iterable[Path], *, step: int | None = None) -> Checkp
             continue
         if not path.name.startswith(AVERAGE) or found.progress["step"] == step:
             for error in errors:
-                log.warning("%s; going by %s instead.", str(error).removesuffix("; use another one."), path)
+                log.warning("%s Going by %s.", error, path)
             return found
     raise errors[0]
 

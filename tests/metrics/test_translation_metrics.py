@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest
 
 from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
-from seqtool.metrics.alignment import alignment_error_rate, crossings
+from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
 from seqtool.metrics.scores import SCORES, Statistics, scorers
 from seqtool.metrics.systems import Comparison, System
@@ -324,3 +324,11 @@ def test_gaps_on_real_text_of_multi30k() -> None:
     assert short is not None
     assert long is not None
     assert short.low > long.high
+
+
+def test_swaps_are_said_where_there_are_any() -> None:
+    rates = {"aer": 0.1, "aer_uniform": 0.5, "aer_diagonal": 0.4}
+    none = AlignmentScores(**rates, crossed=0, swaps=0, crossed_agreeing=0, swaps_agreeing=0)
+    assert none.notes() == [] and none.text().endswith("|") and "0.100" in none.text()
+    some = AlignmentScores(**rates, crossed=1, swaps=4, crossed_agreeing=0, swaps_agreeing=0)
+    assert some.notes() == ["Swapped neighbours whose links cross: 1 of 4 (25.0%)"]

@@ -182,7 +182,7 @@ function padded([low, high], log) {
   return [low - 0.05 * (high - low), high + 0.05 * (high - low)];
 }
 
-/** Maps values to places; `back` maps places to values, `ticks` are round values: if `log`, powers of ten where two fit. */
+/** Maps values to places; `back` maps places to values, `ticks` are round values; with `log`, powers of ten if two fit. */
 function scale([low, high], from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
   const [a, b] = [f(low), f(high) === f(low) ? f(low) + 1 : f(high)];
