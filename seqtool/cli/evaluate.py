@@ -110,8 +110,6 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
     values |= {name: names(config[name]) for name in ("references", "scores", "beside") if name in own}
-    if "tokenize" in own:
-        values["tokenize"] = config.tokenize or getattr(kind, "tokenizer", None)
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:

@@ -106,6 +106,11 @@ def _train(job: Job, where: resuming.Place) -> bool:
         settings=job.train,
         machine=machine,
     )
+    if validation.tokenize is None:
+        validation.tokenize, said = job.task.tokenizer(cache)
+        if said:
+            log.info("Validation: %s", said)
+        job.config.validation.tokenize = validation.tokenize  # a run keeps it
     validator = job.task.validator(cache, validation, job.train, machine)
     with signals.noted() as stop:
         run = where.make(

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data.text.scripts import characters
 from seqtool.errors import InputError
 from seqtool.metrics import ptb
 from seqtool.metrics.bootstrap import SEED
@@ -19,7 +20,7 @@ from seqtool.runtime.version import __version__
 
 Floats = NDArray[np.float64]
 
-TOKENIZERS = ("ptb", "none")
+TOKENIZERS = ("ptb", "char", "none")  # char: for scripts without spaces between words
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
 ONE_IMAGE = (
     "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
@@ -175,7 +176,8 @@ def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
     """The captions tokenised for scoring, words with spaces between them."""
     if tokenize not in TOKENIZERS:
         raise InputError(f"Unknown tokenize '{tokenize}'; choose from {', '.join(TOKENIZERS)}.")
-    return [" ".join(ptb.tokenize(caption)) for caption in captions] if tokenize == "ptb" else list(captions)
+    tokens = {"ptb": ptb.tokenize, "char": characters}.get(tokenize)
+    return list(captions) if tokens is None else [" ".join(tokens(caption)) for caption in captions]
 
 
 def bleu(statistics: Floats) -> Floats:

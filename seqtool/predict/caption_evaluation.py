@@ -6,8 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
+from seqtool.metrics import tokenisers
 from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
@@ -50,7 +52,6 @@ class CaptionEvaluation(HypothesesEvaluation):
     save_document_frequencies: str | None
     bound: int | None = None
 
-    tokenizer: ClassVar[str] = "ptb"
     labels = (*(score(name).label for name in NAMES), "meteor", "spice", *OTHERS)
     reads = ("hypotheses", "references", "baseline", "document_frequencies")
     writes = ("output", "save_document_frequencies")
@@ -58,7 +59,7 @@ class CaptionEvaluation(HypothesesEvaluation):
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."
         rules = {
-            unknown: self.tokenize in TOKENIZERS,
+            unknown: self.tokenize in (None, *TOKENIZERS),
             f"bound must be from 1 to {MOST_DRAWS:,}, not {self.bound}.": self.bound is None
             or 1 <= self.bound <= MOST_DRAWS,
             "bound= goes with checkpoint=PATH, a captioner with attention.": self.bound is None or checkpoint,
@@ -86,7 +87,6 @@ class CaptionEvaluation(HypothesesEvaluation):
         references = scored_captions.read_references(Path(place))
         if self.save_document_frequencies is not None:
             return self._save_frequencies(references, Path(self.save_document_frequencies))
-        frequencies = self._frequencies()
         captions, baseline = scored_captions.by_reference(name, references), self._baseline(references)
         described = {image: alternatives for image, alternatives in references.items() if image in captions}
         warnings = []
@@ -95,7 +95,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
         scored_captions.check_images(captions, references, hypotheses_name=name, references_name=place)
-        report = self._report(captions, baseline, references, frequencies, warnings, name=name)
+        report = self._report(captions, baseline, references, self._scoring(references), warnings, name=name)
         if self.report is None:
             return report
         from seqtool.predict.caption_details import CaptionDetails
@@ -106,7 +106,6 @@ class CaptionEvaluation(HypothesesEvaluation):
         self, predictor: "Captioner", data: DictConfig | None, found: "Checkpoint | None" = None
     ) -> CaptionReport:
         """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
-        frequencies = self._frequencies()
         if self.bound is not None:
             predictor.check_likelihood()
         corpus = self.corpus(ImageCorpus, predictor, data)
@@ -115,7 +114,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
         images = {str(image.file): image for image in corpus.images(self.split)}
         references = {image.identifier: image.captions for image in images.values()}
-        baseline = self._baseline(references)
+        baseline, scoring = self._baseline(references), self._scoring(references)
         captions, shown = {}, None
         if self.report is not None:
             from seqtool.predict.caption_details import CaptionDetails
@@ -137,7 +136,7 @@ class CaptionEvaluation(HypothesesEvaluation):
                 out.write(_coco_results(captions))
         references = {image: alternatives for image, alternatives in references.items() if image in captions}
         scored_captions.check_references(references, name="the references")
-        report = self._report(captions, baseline, references, frequencies, [], name=predictor.name)
+        report = self._report(captions, baseline, references, scoring, [], name=predictor.name)
         if shown is not None:
             from seqtool.predict.sentence_details import word_counts  # imports torch
 
@@ -153,15 +152,24 @@ class CaptionEvaluation(HypothesesEvaluation):
             likelihood = predictor.likelihood(files, list(references.values()), self.bound, progress)
         return replace(report, likelihood=likelihood)
 
-    def _frequencies(self) -> DocumentFrequencies | None:
-        """The document frequencies of a file, checked before anything is decoded."""
-        file = self.document_frequencies
-        return None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=self.tokenize)
+    def _tokenize(self, references: Mapping[str, Sequence[str]]) -> str:
+        """The tokeniser of the settings, or else the one for these references."""
+        tokenize, said = tokenisers.for_captions(chain.from_iterable(references.values()))
+        if self.tokenize is None and said:
+            log.info(said)
+        return self.tokenize or tokenize
+
+    def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
+        tokenize, file = self._tokenize(references), self.document_frequencies
+        frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
+        return {"tokenize": tokenize, "document_frequencies": frequencies}
 
     def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
         scored_captions.check_references(references, name=self.references[0])
-        captions = [tokenized(image, self.tokenize) for image in references.values()]
-        counted = DocumentFrequencies.count(captions, tokenize=self.tokenize, name=file.stem)
+        tokenize = self._tokenize(references)
+        captions = [tokenized(image, tokenize) for image in references.values()]
+        counted = DocumentFrequencies.count(captions, tokenize=tokenize, name=file.stem)
         counted.save(file)
         return SavedFrequencies(counted, str(file))
 
@@ -174,26 +182,26 @@ class CaptionEvaluation(HypothesesEvaluation):
         captions: Mapping[str, str],
         baseline: Mapping[str, str] | None,
         references: Mapping[str, Sequence[str]],
-        frequencies: DocumentFrequencies | None,
+        scoring: Mapping[str, Any],
         warnings: list[str],
         *,
         name: str,
     ) -> CaptionReport:
-        """The report on the images that have references here; a baseline may have described more. `name`: the system's,
-        in a report to look at.
+        """The report on the images that have references here; a baseline may have described more. scoring: see
+        `_scoring`; `name`: the system's, in a report to look at.
         """
         if baseline is not None:
             baseline = {image: baseline[image] for image in references if image in baseline}
             scored_captions.check_images(baseline, references, hypotheses_name=str(self.baseline))
         alternatives = list(references.values())
         names = (*NAMES, *self.scores)
-        found = scorers(names, alternatives, tokenize=self.tokenize, document_frequencies=frequencies)
+        found = scorers(names, alternatives, **scoring)
 
         def scored(written: Mapping[str, str]) -> System:
             return System([written[image] for image in references], found, samples=self.bootstrap)
 
         system = scored(captions)
-        java, problems = java_scores(captions, references, tokenize=self.tokenize) if self.java else ({}, [])
+        java, problems = java_scores(captions, references, tokenize=scoring["tokenize"]) if self.java else ({}, [])
         warnings = [*warnings, *(warning for scorer in found for warning in scorer.warnings()), *problems]
         for warning in warnings:
             log.warning(warning)

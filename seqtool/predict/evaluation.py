@@ -109,11 +109,10 @@ class HypothesesEvaluation(Evaluation):
     hypotheses: str | None
     references: list[str]
     baseline: str | None
-    tokenize: str
+    tokenize: str | None  # null is chosen by the references
     output: str | None
     scores: list[str] = field(default_factory=list, kw_only=True)  # the user's own, besides the task's
 
-    tokenizer: ClassVar[str]  # the default, for tokenize=null
     labels: ClassVar[tuple[str, ...]]  # the names in the report that scores of the user's own cannot have
     writes: ClassVar[tuple[str, ...]] = ("output",)
 

@@ -1,17 +1,19 @@
 """`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
-from seqtool.metrics import translation
+from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores
 from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 LIKELIEST = 5  # tokens at each place, in a report
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class TranslationEvaluation(HypothesesEvaluation):
@@ -48,7 +52,6 @@ class TranslationEvaluation(HypothesesEvaluation):
     samples: int = 0
     ter: bool = True
 
-    tokenizer: ClassVar[str] = "13a"
     labels = tuple(score(name).label for name in NAMES)
     reads = ("hypotheses", "references", "sources", "baseline", "beside", "alignments", "gold")
     writes = ("output", "plot")
@@ -57,7 +60,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         if checkpoint == (self.hypotheses is not None):
             raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
         super().check(checkpoint=checkpoint)
-        translation.make_bleu(self.tokenize, lowercase=self.lowercase)
+        if self.tokenize is not None:
+            translation.make_bleu(self.tokenize, lowercase=self.lowercase)
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         edges = [0, *self.length_bins]
@@ -195,10 +199,11 @@ class TranslationEvaluation(HypothesesEvaluation):
         """`name`: the system's, in plots and reports; `shown`, `counts`: for a report."""
         references = list(zip(*test.references, strict=True))
         wanted = [one for one in NAMES if self.ter or one != "ter"]
-        found = scorers((*wanted, *self.scores), references, tokenize=self.tokenize, lowercase=self.lowercase)
+        tokenize = self.tokenize or self._chosen(test)
+        found = scorers((*wanted, *self.scores), references, tokenize=tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
-        translation.warn_of_tokenised(hypotheses, name=writer, tokenize=self.tokenize)
-        translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=self.tokenize)
+        translation.warn_of_tokenised(hypotheses, name=writer, tokenize=tokenize)
+        translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=tokenize)
         others = found if self.report is not None else found[:1]  # plots show BLEU alone
         report = TranslationReport(
             system=System(hypotheses, found, samples=self.bootstrap),
@@ -216,6 +221,14 @@ class TranslationEvaluation(HypothesesEvaluation):
         if self.plot is not None:
             self._draw(report, Path(self.plot))
         return report
+
+    def _chosen(self, test: TestSet) -> str:
+        """The tokeniser for the references, or the language of one of sacreBLEU's test sets."""
+        language = None if self.langpair is None else self.langpair.partition("-")[2]
+        tokenize, said = tokenisers.for_translations(chain.from_iterable(test.references), language=language)
+        if said:
+            log.info(said)
+        return tokenize
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
         """Which sentences of 10 to 20 words have their alignments drawn, if any."""

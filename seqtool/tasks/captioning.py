@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from seqtool.data.cache import Cache
 from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.batching import Sources
 from seqtool.errors import InputError
-from seqtool.metrics.captions import NAMES
+from seqtool.metrics import tokenisers
+from seqtool.metrics.captions import NAMES, tokenized
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
@@ -84,12 +86,18 @@ class Captioning(Task):
             f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."
         )
 
+    def check_tokenizer(self, tokenize: str) -> None:
+        tokenized([], tokenize)
+
+    def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
+        return tokenisers.for_captions(chain.from_iterable(cache.split("valid").references()))
+
     def validator(
         self, cache: Cache, settings: ValidationSettings, train: TrainSettings, machine: Machine
     ) -> Validator:
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
-        found = scorers(("bleu4", "cider_d", *settings.scores), references, tokenize="ptb", rouge=False)
+        found = scorers(("bleu4", "cider_d", *settings.scores), references, tokenize=settings.tokenize, rouge=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             values = System(texts, found).values

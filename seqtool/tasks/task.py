@@ -73,11 +73,20 @@ class Task(ABC):
             raise InputError(
                 f"train.best_by={config.train.best_by} is not a score of {self.name}; choose from {', '.join(choices)}."
             )
+        if (tokenize := config.validation.get("tokenize")) is not None:
+            self.check_tokenizer(tokenize)
         if self.reads != "text" and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
         if self.reads != "nothing" and config.train.bptt != defaults("train")["train"]["bptt"]:
             raise InputError(f"train.bptt is for language models, not for {self.name}: leave it out.")
         check_settings(config.model, parts=PARTS)
+
+    def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one
+        """Raise InputError for an unknown value of `validation.tokenize`."""
+
+    def tokenizer(self, cache: "Cache") -> tuple[str | None, str]:
+        """The tokeniser for scores of the cache's validation set, and what to say about it, which may be nothing."""
+        return None, ""
 
     def check_model(self, config: DictConfig) -> None:
         """Raise InputError unless the model reads this kind of data."""

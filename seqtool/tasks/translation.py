@@ -10,8 +10,10 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
+from seqtool.metrics import tokenisers
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
+from seqtool.metrics.translation import make_bleu
 from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
@@ -46,6 +48,12 @@ class Translation(Task):
             raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
         return super().make_model(config, cache, pretrained=pretrained)
 
+    def check_tokenizer(self, tokenize: str) -> None:
+        make_bleu(tokenize, lowercase=False)
+
+    def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
+        return tokenisers.for_translations(cache.split("valid").texts("target"))
+
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator":
@@ -58,7 +66,7 @@ class Translation(Task):
         ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
         names, alternatives = (*self.scores, *settings.scores), [[line] for line in references]
-        found = scorers(names, alternatives, tokenize="13a", lowercase=False)
+        found = scorers(names, alternatives, tokenize=settings.tokenize, lowercase=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             written = dict(zip(full, texts, strict=True))

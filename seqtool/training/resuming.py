@@ -33,12 +33,13 @@ from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
+EARLIER_TOKENIZER = {"pairs": "13a", "captions": "ptb"}  # by kind of data, of runs that do not say theirs
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
 FIXED = (
     *("model", "data", "seed", "precision", "init_from", "embeddings", "optim.name", "schedule.name"),
-    *("initialisation", "initialisation_gain", "forget_bias"),
+    *("initialisation", "initialisation_gain", "forget_bias", "validation.tokenize"),
     *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
 )
 
@@ -146,6 +147,7 @@ def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
 def resumed(config: DictConfig, run: Path) -> DictConfig:
     """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
+    stored.validation.setdefault("tokenize", EARLIER_TOKENIZER.get(located(stored.data, trusted=True).holds))
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings

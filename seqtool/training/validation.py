@@ -32,12 +32,15 @@ SHOWN = 200  # tokens of a text that is shown
 
 @dataclass
 class ValidationSettings:
-    """The `validation` settings of configs/train.yaml; scores: names of the user's own, besides the task's."""
+    """The `validation` settings of configs/train.yaml; scores: names of the user's own, besides the task's. tokenize:
+    null until it is chosen by the references.
+    """
 
     beam: int
     sentences: int | None
     max_length: int
     scores: Any = None
+    tokenize: str | None = None
 
     def __post_init__(self) -> None:
         self.scores: list[str] = names(self.scores)

@@ -1,0 +1,51 @@
+"""The tokeniser that fits the references, where none was chosen by hand."""
+
+from collections.abc import Iterable
+
+from seqtool.data.text.scripts import writing
+from seqtool.errors import InputError
+from seqtool.metrics.translation import make_bleu
+
+# Characters to a space that no language with spaces reaches; a text that does has hardly more than one word a line.
+HARDLY_ANY = 30
+BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's, for its test sets
+CHARACTERS = "each character counts as a word"
+
+
+def for_translations(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
+    """The tokeniser of BLEU for these references, of those that need no further package, and a sentence to say: empty
+    where there is nothing to say about 13a. `language`: of the references, if they are one of sacreBLEU's test sets.
+    """
+    text = writing(references)
+    tokenize, why = "13a", ""
+    if text.has_no_spaces and text.is_chinese:
+        tokenize, why = "zh", "the references are Chinese; each of their characters counts as a word"
+    elif text.has_no_spaces or HARDLY_ANY * text.spaces < text.characters:
+        tokenize, why = "char", f"the references have almost no spaces; {CHARACTERS}"
+    if language is not None:
+        usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
+        if usual == tokenize or _is_here(usual):
+            return usual, f"tokenize={usual}, as sacreBLEU has it for this pair." if why or usual != "13a" else ""
+    else:
+        usual = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
+        usual = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else usual
+    said = f"tokenize={tokenize}{why and ': '}{why}."
+    if usual:
+        said += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
+    return tokenize, said if why or usual else ""
+
+
+def for_captions(references: Iterable[str]) -> tuple[str, str]:
+    """The tokeniser for captions with these references, and a sentence to say: empty for `ptb`."""
+    if writing(references).has_no_spaces:
+        return "char", f"tokenize=char: the captions are in a script without spaces; {CHARACTERS}."
+    return "ptb", ""
+
+
+def _is_here(tokenize: str) -> bool:
+    """Whether a tokeniser of sacreBLEU can be used."""
+    try:
+        make_bleu(tokenize, lowercase=False)
+    except InputError:
+        return False
+    return True
