@@ -4,7 +4,7 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, islice
@@ -22,6 +22,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
 from seqtool.data.text.encoding import Texts, encode, token_type
+from seqtool.data.text.scripts import characters, writing
 from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
 from seqtool.data.text.vocabulary_training import train
 from seqtool.data.text.words import words
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
 SEED = 0  # for the sample that SentencePiece learns from
+LOOKED_AT, LONGEST_LOOKED_AT = 1_000, 10_000  # training examples, to see how they are written, and characters of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
 
@@ -129,17 +131,24 @@ def prepare(
         with digests.unchanged():
             return {**_fill(unfinished, steps), "inputs": inputs}
 
-    if make_once(directory, fill):
+    made = make_once(directory, fill)
+    cache = Cache(directory, steps.store)
+    if made:
         steps.made(directory)
-    return Cache(directory, steps.store)
+    else:
+        _warn_of_words(steps, cache.summary.get("without_spaces", []))
+    return cache
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
+    unspaced = _without_spaces(steps)
+    _warn_of_words(steps, unspaced)
     counts = unfinished.known.get("counts")
     if counts is None:
-        counts = {split: sum(1 for _ in _counted(directory, steps, split)) for split in steps.corpus.splits()}
+        split_up = characters if "target" in unspaced else words
+        counts = {split: sum(1 for _ in _counted(directory, steps, split, split_up)) for split in steps.corpus.splits()}
         save_all(directory, _vocabularies(steps, counts["train"]))
         unfinished.note(counts=counts)
     splits = {}
@@ -150,13 +159,32 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "corpus": steps.corpus.name,
         **steps.summary(directory),
         **_described(load_all(directory, sides)),
+        **({"without_spaces": unspaced} if unspaced else {}),
         "splits": splits,
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
 
 
-def _counted(directory: Path, steps: Steps, split: str) -> Iterator[Texts]:
+def _without_spaces(steps: Steps) -> list[str]:
+    """The sides whose first training examples are in a script without spaces between words."""
+    first = islice(steps.texts("train"), LOOKED_AT)
+    sides = zip(*([text[:LONGEST_LOOKED_AT] for text in texts] for texts in first), strict=True)
+    return [side for side, texts in zip(steps.corpus.sides, sides, strict=False) if writing(texts).has_no_spaces]
+
+
+def _warn_of_words(steps: Steps, unspaced: Sequence[str]) -> None:
+    settings = steps.settings.vocabulary
+    if unspaced and settings.kind == "word" and settings.reuse is None:
+        what = f"The {' and '.join(unspaced)} text" if len(steps.corpus.sides) > 1 else f"The {steps.training}"
+        log.warning(
+            "%s: almost no spaces between words, so that a whole sentence is one word (1.0 tokens): set "
+            "data.vocabulary.kind=char, or unigram.",
+            what,
+        )
+
+
+def _counted(directory: Path, steps: Steps, split: str, split_up: Callable[[str], list[str]]) -> Iterator[Texts]:
     """The texts of a split. How often each word stands in the targets to train on is written beside the splits."""
     if split != "train" or steps.verbatim:
         yield from steps.texts(split)
@@ -164,7 +192,7 @@ def _counted(directory: Path, steps: Steps, split: str) -> Iterator[Texts]:
     counts: Counter[str] = Counter()
     for number, texts in enumerate(steps.texts(split)):
         if number < COUNTED:
-            counts.update(words(texts[-1]))
+            counts.update(split_up(texts[-1]))
         yield texts
     lines = (f"{count}\t{word}\n" for word, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
     write_whole(directory / WORDS, "".join(lines).encode())

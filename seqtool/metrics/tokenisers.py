@@ -9,6 +9,7 @@ from seqtool.metrics.translation import make_bleu
 # Characters to a space that no language with spaces reaches; a text that does has hardly more than one word a line.
 HARDLY_ANY = 30
 BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's, for its test sets
+OF_CHARACTERS = ("zh", "char")
 CHARACTERS = "each character counts as a word"
 
 

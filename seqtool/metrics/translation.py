@@ -16,6 +16,7 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from seqtool.data.text.scripts import characters, writing
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Scorer, Statistics
@@ -123,10 +124,17 @@ def bleu_by_length(
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
-    """Sentences by the source's number of white-space words: up to the first edge, to the next, …, above the last."""
-    bins = np.searchsorted(edges, [len(source.split()) for source in sources])
+    """Sentences by the source's length (`lengths`): up to the first edge, to the next, …, above the last."""
+    bins = np.searchsorted(edges, lengths(sources)[0])
     labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
     return [(label, np.flatnonzero(bins == number)) for number, label in enumerate(labels)]
+
+
+def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
+    """The length of each source, and its unit: words between white space, or characters if none have spaces."""
+    if writing(sources).has_no_spaces:
+        return [len(characters(source)) for source in sources], "characters"
+    return [len(source.split()) for source in sources], "words"
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@ compare-mt (Neubig et al. 2019, section 3).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data.text.scripts import characters, writing
 from seqtool.data.text.words import words
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
@@ -32,7 +34,8 @@ def f1_by_count(
     found at most n times; of several references of a sentence the one counts that shares the most words with the
     hypothesis.
     """
-    found = np.array([_overlap(*pair, counts) for pair in zip(hypotheses, references, strict=True)])
+    split = characters if unit_of(references) == "characters" else words
+    found = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
     for place, label in enumerate(labels()):
         matched, written, wanted = found[:, place].T
@@ -48,6 +51,11 @@ def f1_by_count(
     return scores
 
 
+def unit_of(references: Sequence[Sequence[str]]) -> str:
+    """What is counted: words, or characters where references have no spaces."""
+    return "characters" if writing(chain.from_iterable(references)).has_no_spaces else "words"
+
+
 def labels() -> list[str]:
     ends = [*(edge - 1 for edge in EDGES), None]
     starts = [0, *EDGES]
@@ -57,9 +65,11 @@ def labels() -> list[str]:
     ]
 
 
-def _overlap(hypothesis: str, references: Sequence[str], counts: Mapping[str, int]) -> NDArray[np.int64]:
+def _overlap(
+    hypothesis: str, references: Sequence[str], counts: Mapping[str, int], split: Callable[[str], list[str]]
+) -> NDArray[np.int64]:
     """For each range the words that are found, those of the hypothesis and those of the reference."""
-    written, known = Counter(words(hypothesis)), [Counter(words(reference)) for reference in references]
+    written, known = Counter(split(hypothesis)), [Counter(split(reference)) for reference in references]
     wanted = max(known, key=lambda one: (written & one).total())
     found = np.zeros((len(EDGES) + 1, 3), np.int64)
     for column, some in enumerate((written & wanted, written, wanted)):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqtool.metrics.scores import score
 from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.words import f1_by_count
+from seqtool.metrics.words import f1_by_count, unit_of
 from seqtool.predict.caption_details import chosen
 from seqtool.predict.flags import EXPLAINED, flags_of
 from seqtool.view import report
@@ -71,7 +71,7 @@ def _by_length(found: "TranslationReport") -> Section | None:
     lengths = {name: found.lengths_of(system) for name, system in found.systems.items()}
     bins = [f"{one.label} ({one.sentences:,})" for one in found.by_length]
     series = {name: [one.bleu for one in some] for name, some in lengths.items()}
-    return report.intervals("BLEU by source length", "source words (sentences)", "BLEU", bins, series)
+    return report.intervals("BLEU by source length", f"source {found.unit} (sentences)", "BLEU", bins, series)
 
 
 def _by_count(
@@ -85,7 +85,8 @@ def _by_count(
     }
     bins = [f"{one.label} ({one.words:,})" for one in next(iter(counted.values()))]
     series = {name: [one.f1 for one in some] for name, some in counted.items()}
-    title, x = "F1 of words by their count in training", "times in training (words of the references)"
+    unit = unit_of(references)
+    title, x = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
     return report.intervals(title, x, "F1, %", bins, series)
 
 

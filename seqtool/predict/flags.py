@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data.text.scripts import characters, writing
+
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
 LONGEST = 8  # words of a repeated sequence
@@ -13,7 +15,8 @@ LEAST = 0.02  # the attention that a source word gets from all target words toge
 
 EXPLAINED = {
     EMPTY: "no word was written",
-    REPEATED: f"a sequence of 2 to {LONGEST} words stands twice in a row, or one word three times",
+    REPEATED: f"a sequence of 2 to {LONGEST} words stands twice in a row, or one word three times; without "
+    f"spaces, 4 to {LONGEST} characters twice, or fewer four times",
     CUT: "cut off at the maximum length",
     COPIED: "the translation is its source",
     UNKNOWN: "the source has words or pieces that the model does not know",
@@ -30,22 +33,25 @@ def flags_of(
     attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
 ) -> list[str]:
     """The flags of a text. attention: target words × source words, and the source's words."""
-    words = text.split()
+    words = units = text.split()
+    often: dict[str, int] = {}
+    if writing([text]).has_no_spaces:
+        units, often = characters(text), {"few": 3, "often": 4}  # Chinese and others double words
     found = {
         EMPTY: not words,
-        REPEATED: repeats(words),
+        REPEATED: repeats(units, **often),
         CUT: not ended,
-        COPIED: source is not None and len(words) > 1 and words == source.split(),
+        COPIED: source is not None and len(units) > 1 and words == source.split(),
         UNKNOWN: unknown,
         UNATTENDED: attention is not None and _misses(*attention),
     }
     return [flag for flag, holds in found.items() if holds]
 
 
-def repeats(words: Sequence[str]) -> bool:
-    """Whether words stand in a row again and again (`EXPLAINED`)."""
+def repeats(words: Sequence[str], *, few: int = 1, often: int = 3) -> bool:
+    """Whether words stand in a row again and again (`EXPLAINED`): twice, or `often` if no more than `few`."""
     for length in range(1, LONGEST + 1):
-        times = 3 if length == 1 else 2
+        times = often if length <= few else 2
         alike = 0  # words in a row that are equal to those `length` before
         for before, word in zip(words, words[length:], strict=False):
             alike = alike + 1 if word == before else 0

@@ -228,15 +228,18 @@ class TranslationEvaluation(HypothesesEvaluation):
         tokenize, said = tokenisers.for_translations(chain.from_iterable(test.references), language=language)
         if said:
             log.info(said)
+        if self.ter and tokenize in tokenisers.OF_CHARACTERS:
+            log.info("TER knows only words between spaces: leave it out with ter=false.")
         return tokenize
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
         """Which sentences of 10 to 20 words have their alignments drawn, if any."""
         if not self.samples:
             return []
-        fitting = [i for i, source in enumerate(sources) if 10 <= len(source.split()) <= 20]
+        lengths, unit = translation.lengths(sources)
+        fitting = [i for i, length in enumerate(lengths) if 10 <= length <= 20]
         if not fitting and self.plot is not None:
-            print(f"samples={self.samples}: no source has 10 to 20 words, so none is drawn.", file=sys.stderr)
+            print(f"samples={self.samples}: no source has 10 to 20 {unit}, so none is drawn.", file=sys.stderr)
         order = np.random.default_rng(seed).permutation(len(fitting))
         return sorted(fitting[place] for place in order[: self.samples])
 
@@ -244,4 +247,4 @@ class TranslationEvaluation(HypothesesEvaluation):
         """BLEU by source length."""
         directory.mkdir(parents=True, exist_ok=True)
         lengths = {title: report.lengths_of(system) for title, system in report.systems.items()}
-        plots.bleu_by_length(lengths, directory / "bleu_by_length.png")
+        plots.bleu_by_length(lengths, directory / "bleu_by_length.png", unit=str(report.unit))

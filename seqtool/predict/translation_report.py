@@ -68,6 +68,7 @@ class TranslationReport(SystemReport):
             "brevity_penalty": parts.bp,
             "length_ratio": parts.sys_len / max(parts.ref_len, 1),
             "by_length": [asdict(one) for one in self.by_length],
+            **({} if self.unit in (None, "words") else {"length_unit": self.unit}),
         }
 
     def text(self) -> str:
@@ -85,13 +86,18 @@ class TranslationReport(SystemReport):
         rows = [(score(name).label, f"{value:.{score(name).digits}f}") for name, value in self.system.values.items()]
         rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
         lines = table(("score", f"{len(self.names):,} sentences"), rows)
-        if self.sources is not None:
+        if self.unit is not None:
             cells = [(b.label, f"{b.sentences:,}", "-" if b.bleu is None else b.bleu.text()) for b in self.by_length]
-            lines += ["", *table(("source words", "sentences", "BLEU"), cells)]
+            lines += ["", *table((f"source {self.unit}", "sentences", "BLEU"), cells)]
         precisions = " / ".join(f"{precision:.1f}" for precision in found["precisions"])
         lengths = f"brevity penalty {found['brevity_penalty']:.3f}, length ratio {found['length_ratio']:.3f}"
         lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
         return "\n".join([*lines, *(f"{one['name']}: {one['signature']}" for one in found["scores"])])
+
+    @cached_property
+    def unit(self) -> str | None:
+        """Of the sources' lengths; None if the sources are unknown."""
+        return None if self.sources is None else translation.lengths(self.sources)[1]
 
     @cached_property
     def by_length(self) -> tuple[LengthScore, ...]:
@@ -114,6 +120,7 @@ class TranslationReport(SystemReport):
             return None
         statistics = self.baseline.statistics[0], self.system.statistics[0]
         gaps = translation.length_gaps(*statistics, first, last, samples=self.system.samples)
-        ahead = "BLEU ahead of the baseline, {} source words".format
-        estimates = {ahead(short): gaps.short, ahead(long): gaps.long, "the difference of the two": gaps.growth}
+        ahead = "BLEU ahead of the baseline, {} source {}".format
+        leads = {ahead(short, self.unit): gaps.short, ahead(long, self.unit): gaps.long}
+        estimates = {**leads, "the difference of the two": gaps.growth}
         return {**asdict(gaps), "text": {name: estimate.text() for name, estimate in estimates.items()}}

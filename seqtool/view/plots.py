@@ -99,7 +99,7 @@ def attention_over_image(
     save_figure(figure, path)
 
 
-def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -> None:
+def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
     """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
 
     Every system has the same bins. Bins without sentences leave a gap.
@@ -122,7 +122,7 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path) -
         )
     axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n{score.sentences:,}" for score in bins])
     limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
-    clean(axes, xlabel="words in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
+    clean(axes, xlabel=f"{unit} in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
     if len(systems) > 1:
         legend(axes)
     save_figure(figure, path)

@@ -245,5 +245,5 @@ def test_images_must_be_the_same() -> None:
 
 
 def test_unknown_tokenize() -> None:
-    with pytest.raises(InputError, match=r"^Unknown tokenize '13a'; choose from ptb, none\.$"):
+    with pytest.raises(InputError, match=r"^Unknown tokenize '13a'; choose from ptb, char, none\.$"):
         tokenized(["a"], "13a")
