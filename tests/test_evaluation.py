@@ -212,7 +212,7 @@ def test_systems_with_files_of_one_name_are_both_drawn(files: Path, monkeypatch:
     Path("other").mkdir()
     Path("baseline.txt").rename("other/system.txt")
     drawn: list[dict[str, Any]] = []
-    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.append(systems))
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path, **_: drawn.append(systems))
     assert run("eval", *FILES, "baseline=other/system.txt", "plot=figures") == 0
     assert run("eval", *FILES, "baseline=reference.txt", "plot=figures") == 0
     assert [list(systems) for systems in drawn] == [["system.txt", "other/system.txt"], ["system", "reference"]]
@@ -370,7 +370,7 @@ def test_scores_of_each_line(files: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_further_systems_are_drawn_beside_one(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path: drawn.update(systems))
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path, **_: drawn.update(systems))
     Path("third.txt").write_text(Path("reference.txt").read_text())
     assert run("eval", *FILES, "baseline=baseline.txt", "beside=third.txt", "plot=figures") == 0
     assert list(drawn) == ["system", "baseline", "third"]

@@ -16,6 +16,7 @@ PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--
 NO_BREAK_SPACE = "\u00a0"  # stands for a space inside a token: `22 3/4` is one
 _BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-"})  # in every token
 _WHOLE = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # where they are the token
+_WHOLE |= {"&nbsp;": "''", "&ndash;": "--", "&mdash;": "--", "&md;": "--"}
 _WHOLE |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 _WHOLE |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
 _WINDOWS = str.maketrans("\x80\x85\x91\x92\x93\x94\x96\x97", "€…‘’“”–—", "\u00ad")  # code page 1252; no soft hyphen
@@ -28,12 +29,12 @@ _PARTS = {
     "L": rf"(?:[^\W\d_{_NUMERALS}\U00010000-\U0010ffff]|[\u0300-\u036f])",
     "W": rf"(?:[^\W_{_NUMERALS}\U00010000-\U0010ffff]|[\u0300-\u036f])",  # a letter or digit
     "D": r"[0-9]",
-    "Q": r"(?:['’]|&apos;)",
+    "Q": r"(?:['’]|(?i:&apos;))",
     "S": r"[ \t\u00a0\u2000-\u200a\u3000]",  # a space inside a line
     "ACRONYM": r"[A-Za-z](?:\.[A-Za-z])+",
     "WORD": r"{L}{W}*(?:[.!?]{L}{W}*)*",
     "NUMBER": r"(?:{D}*(?:[.:,]{D}+)+|{D}+)",
-    "LABEL": r"[^]\s\"$'(),./0-9:;<=>?@[\\^_`{|}!-]+",  # of a host: foo in foo.com
+    "LABEL": r"[^]\s\"$'(),./0-9A-Z:;<=>?@[\\^_`{|}!-]+",  # of a host: foo in foo.com, but not Foo in Foo.com
     "PATH": r"[^\s\"<>|(){}]+[^\s\"<>|(){}.!?,;-]",
     "ATTRIBUTE": r"(?:{S}+[A-Za-z][A-Za-z0-9:._-]*(?:=(?:\"[^\"]*\"|'[^']*'|[A-Za-z0-9_:.-]+))?)",
     "TAG": r"(?:</?[A-Za-z][A-Za-z0-9:._-]*{ATTRIBUTE}*{S}*/?>|<[!?][A-Za-z-][^>]*>)",
@@ -47,15 +48,15 @@ _PARTS = {
 _STARTERS = """A About According Additionally After An As At But Earlier He Her Here However If In It Last Many More
 Mr. Ms. Now Once One Other Our She Since So Some Such That The Their Then There These They This We What When While
 Yet You"""
-# Abbreviations keep their period wherever they stand: in any case, ...
+# Abbreviations keep their period wherever they stand: in any case, mixed too, ...
 _ABBREVIATIONS = """adj adm adv al ala alex apr ariz ark assn assoc asst atty attys aug ave az bhd bldg blvd brig bros
 calif capt cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec del dept det dr drs elec ens esq est etc ext feb
 fla fri ft ga gen gov govs hon ill inc ind insp intl invt jan jos jr jul jun kan kans ky la lieut lt ltd maj mar mass md
 messrs mfg mich minn miss mlle mme mo mon mont mr mrs ms msgr mt mtg natl neb nev nov oct okla ore pa penn pfc ph plc
 ppte ppty pres prof pte ptes pty ptys pvt rd rep reps rev rt sen sens sep sept seq sfc sgt spc sq sr st ste supt sys tel
 tenn tex thu thurs treas tue tues univ va vs vt wash wed wis wisc wm wyo"""
-_NOT_LOWER = ["ark", "az", "del", "ill", "la", "mass", "miss", "ore", "pa", "tex", "wash"]  # ... but not in lower case
-_NOT_UPPER = ["mfg", "mtg", "ppte", "ppty", "pte", "ptes", "pty", "ptys"]
+_CAPITAL = "ark az del ill la mass miss ore pa tex wash"  # ... but these only with a first capital,
+_NOT_CAPITAL = r"[mM][FT][gG]|[pP]+[tT][EY]"  # and these not with that capital: MFG, PTY
 _BEFORE_NUMBERS = "art ca fig figs no nos op pp prop"  # and these keep it only before a number
 # Endings of file names, which may follow a digit; after a letter any ending may.
 _FILES = """bat bmp c cgi class cpp dll doc docx exe gif gz h htm html jar java jpeg jpg mov mp3 pdf php pl png ppt ps
@@ -75,10 +76,7 @@ def _any(words: str) -> str:
 
 
 def _abbreviations() -> str:
-    words = _ABBREVIATIONS.split()
-    lower = [word for word in words if word not in _NOT_LOWER]
-    upper = [word.upper() for word in words if word not in _NOT_UPPER]
-    return _any(" ".join([*lower, *upper, *(word.capitalize() for word in words)]))
+    return rf"(?!(?=[a-z])(?i:{_any(_CAPITAL)})\.|{_NOT_CAPITAL})(?i:{_any(_ABBREVIATIONS)})"
 
 
 # Group 1, if there is one, is the token; the rest is only looked at.
@@ -93,23 +91,24 @@ _PATTERNS = (
     r"[nN]{Q}[tT]",
     r"({WORD}){Q}(?i:[smd]|re|ve|ll)(?![A-Za-z])",
     r"{Q}(?i:[smd]|re|ve|ll)(?![A-Za-z])",
-    r"’(?i:[smdn]|re|ve|ll)",
+    r"(?:’|(?i:&apos;))(?i:[smdn]|re|ve|ll)",
     # apostrophes inside tokens
     r"{Q}(?i:em|till?|cause)",
     r"{Q}[nN](?:{Q}|(?=\s|$))",
-    r"{Q}{D}0s|{Q}{D}{D}(?=\s|$)",
+    r"{Q}{D}0[sS]|{Q}{D}{D}(?=\s|$)",
     r"(?:[dlno]|[A-HJ-XZ]){Q}{L}{L}+",
     r"(?i:[a-z]+[aeiouy]){Q}[aeiouA-Z][A-Za-z]*",
-    r"(?i:[djl]{Q}|y{Q}(?={L})|ol{Q})",
-    r"(?i:(?:[eo]{Q}er|ma{Q}am|c{Q}mon|cap{Q}n|ev{Q}ry|li{Q}l|nat{Q}l|nor{Q}easter|s{Q}mores))",
+    r"(?i:[djl]{Q}|y{Q}(?={L})|ol{Q}|dunkin{Q}|somethin{Q})",
+    r"(?i:[eo]'er|ma'am|c'mon|cap{Q}n|ev'ry|li'l|nat'l|nor'easter|s'mores)",
     # marks of the web
     r"{TAG}",
-    r"https?://{PATH}",
-    r"(?:www\.(?:[^\s\"<>|.!?(){},]+\.)+[A-Za-z]{2,4}|(?:{LABEL}\.)+(?:com|net|org|edu))(?:/{PATH})?",
+    r"(?i:https?)://{PATH}",
+    r"(?:(?i:www)\.(?:[^\s\"<>|.!?(){},]+\.)+[A-Za-z]{2,4}|(?:{LABEL}\.)+(?i:com|net|org|edu))(?:/{PATH})?",
     r"<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?",
     rf"{{W}}+(?:\.{{W}}+)*\.(?i:{_any(_FILES)})(?=[\s.,;:?!\"<]|$)",
     r"@[A-Za-z_][A-Za-z0-9_]*|#{L}+",
-    r"&(?:amp|lt|gt);|&#{D}+;",
+    r"&(?i:amp|lt|gt|quot|apos|nbsp|[mn]dash|md|ht|[tq]l|[ulq]r|qc|[oc]dq);|&#{D}+;",
+    r"(?i:-[lr][rcs]b-)",
     # emoticons
     r"[<>]?[:;=][-o*']?[()\\{@|\[\]ODdPp](?![A-Za-z0-9])",
     r"[-^x=~<>']_[-^x=~<>']|\((?:[-^x=~<>'][_.]?[-^x=~<>']|\^-\^)\)",
@@ -123,13 +122,14 @@ _PATTERNS = (
     r"{HYPHENED}",
     r"{JOINED}",
     r"{SLASHED}(?:\\?/{SLASHED}){1,2}",
-    r"[A-Z]+(?:(?:[&+]|&amp;)[A-Z]+)+",
+    r"[A-Z]+(?:(?:(?i:&amp;)|[&+])[A-Z]+)+",
     # periods that stay
     _abbreviations() + r"\.",
+    r"(?i:(pt[ey]\.){S}*(?:ltd|limited))",
     rf"((?i:{_any(_BEFORE_NUMBERS)})\.){{S}}*{{D}}",
     r"((?:{HYPHENED}|{JOINED}|{WORD}|{W}+|{NUMBER})\.)[,;:]",
     r"{ACRONYM}\.|(?i:ph\.d\.)",
-    rf"[A-Za-z]\.(?!\s+(?:(?=[A-Z])(?i:{_any(_STARTERS)})|{{TAG}})\s|\s*$)",
+    rf"[A-Za-z]\.(?!\s+(?:(?=[A-Z])(?i:{_any(_STARTERS)})|{{TAG}})(?:\s|$)|\s*$)",
     # symbols and punctuation
     r"[cC]\+\+|[cCfF]#",
     r"\.{3,}|-{2,}|''|``|’’|[?!]{2,}|@+|#+|\\?\*+|_+|<<|>>",
@@ -140,7 +140,7 @@ _CONTRACTION = re.compile(_expand(r"[nN]{Q}[tT]|{Q}(?i:[smd]|re|ve|ll)"))
 _SILENT = re.compile(r"\.{3,}|-{2,4}|''|``|’’")
 _SPACES = re.compile(r"\s")
 # A part between spaces cannot be tokenised alone if it has a number, a tag or a period that depends on what follows.
-_DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}))\.\s*$"))
+_DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}|pt[ey]))\.\s*$"))
 
 
 def tokenize(caption: str) -> list[str]:
@@ -179,10 +179,11 @@ def _lex(text: str) -> list[str]:
 
 def _write(token: str) -> str:
     """A token as the tokenizer prints it; runs of periods and dashes as the punctuation they are."""
-    if token in _WHOLE:
-        return _WHOLE[token]
-    if _SILENT.fullmatch(token):
+    if _SILENT.fullmatch(token) or token == "&apos;":
         return "''"
     if _CONTRACTION.fullmatch(token):
-        token = token.replace("’", "'").replace("&apos;", "'")
-    return _SPACES.sub(NO_BREAK_SPACE, token.translate(_BRACKETS)).replace("&amp;", "&").lower()
+        token = token.replace("’", "'").replace("&apos;", "'")  # but &APOS; stays
+    token = token.lower()
+    if token in _WHOLE:
+        return _WHOLE[token]
+    return _SPACES.sub(NO_BREAK_SPACE, token.translate(_BRACKETS)).replace("&amp;", "&")
