@@ -15,17 +15,31 @@ Draws = NDArray[np.float64]
 
 SAMPLES = 1000  # resamples, as sacreBLEU's
 SEED = 12345  # sacreBLEU's
+FEW = 48  # segments: with fewer, intervals and p-values say little
+NOISE = 1e-9  # of the larger of two numbers: a smaller difference is one of rounding
+
+
+def few(count: int, segments: str) -> str:
+    """What to say about fewer than `FEW` segments."""
+    return f"Intervals and p-values say little: the number of {segments} is {count}, and some dozens are needed."
+
+
+def known(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A `dict_factory` that leaves out intervals and p-values that there are not."""
+    return {name: value for name, value in items if value is not None or name not in ("low", "high", "p_value")}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval."""
+    """A number with its 95 % interval, which is None without resamples."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
     def text(self, digits: int = 2) -> str:
+        if self.low is None:
+            return f"{self.value:.{digits}f}"
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
@@ -53,16 +67,18 @@ def resampled(
 
 
 def estimate(value: float, draws: Draws) -> Estimate:
-    """A value with its interval, the 2.5th and 97.5th percentiles of its resamples."""
+    """A value with its interval, the 2.5th and 97.5th percentiles of its resamples, if there are any."""
+    if not len(draws):
+        return Estimate(value)
     low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
-def p_value(difference: float, drawn: Draws) -> float:
+def p_value(difference: float, drawn: Draws, *, scale: float = 1.0) -> float:
     """How often two equal systems would seem to differ at least as much: sacreBLEU's paired bootstrap, from the
-    differences in each resample, centred on zero. 1 if no resample has any difference.
+    differences in each resample, centred on zero. 1 if no resample has any difference; `scale`: the size of the scores.
     """
-    if not drawn.any():
-        return 1.0
     drawn = np.abs(drawn)
+    if drawn.max() <= NOISE * scale:
+        return 1.0
     return float((np.count_nonzero(drawn - drawn.mean() > abs(difference)) + 1) / (len(drawn) + 1))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, p_value, resampled
-from seqtool.metrics.scores import Scorer, score
+from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, known, p_value, resampled
+from seqtool.metrics.scores import SCORES, Scorer, score
 from seqtool.metrics.tables import table
 
 
@@ -31,6 +31,8 @@ class System:
     @cached_property
     def draws(self) -> dict[str, Draws]:
         """Each score of every resample of the segments."""
+        if not self.samples:
+            return dict.fromkeys(self.values, np.empty(0))
         segments = np.arange(len(self.hypotheses))
         columns: list[Draws] = []
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
@@ -54,13 +56,17 @@ class System:
 
 @dataclass(frozen=True)
 class Difference:
-    """One score of a system and its baseline. p_value: paired bootstrap."""
+    """One score of a system and its baseline. p_value: paired bootstrap, None without resamples."""
 
     name: str
     baseline: Estimate
     system: Estimate
-    p_value: float
+    p_value: float | None
     signature: str
+
+    @property
+    def p(self) -> str:
+        return "-" if self.p_value is None else f"{self.p_value:.4f}"
 
 
 @dataclass(frozen=True)
@@ -75,14 +81,14 @@ class Comparison:
         differences = []
         for name in system.values:
             first, second = baseline.estimates[name], system.estimates[name]
-            p = p_value(second.value - first.value, system.draws[name] - baseline.draws[name])
-            signature = system.signature(name, samples=system.samples)
+            p = _p_value(name, baseline, system) if system.samples else None
+            signature = system.signature(name, samples=system.samples or None)
             differences.append(Difference(score(name).label, first, second, p, signature))
         return cls(tuple(differences), max(score(name).digits for name in system.values))
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""
-        return {"differences": [asdict(one) for one in self.differences]}
+        return {"differences": [asdict(one, dict_factory=known) for one in self.differences]}
 
     def text(self) -> str:
         """A readable table, and the signatures, just one if all are equal."""
@@ -90,7 +96,16 @@ class Comparison:
         for d in self.differences:
             change = f"{d.system.value - d.baseline.value:+.{self.digits}f}"
             estimates = d.baseline.text(self.digits), d.system.text(self.digits)
-            rows.append((d.name, *estimates, change, f"{d.p_value:.4f}"))
+            rows.append((d.name, *estimates, change, d.p))
         signatures = {d.signature for d in self.differences}
         quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
         return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])
+
+
+def _p_value(name: str, baseline: System, system: System) -> float:
+    """1 where both scores are 0 as printed: what then differs is how a score avoids dividing by zero."""
+    first, second = baseline.values[name], system.values[name]
+    scale = max(abs(first), abs(second))
+    if name in SCORES and round(scale, score(name).digits) == 0:
+        return 1.0
+    return p_value(second - first, system.draws[name] - baseline.draws[name], scale=scale)

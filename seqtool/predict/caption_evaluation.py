@@ -17,6 +17,7 @@ from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers
+from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.captions import NAMES, TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
@@ -203,6 +204,8 @@ class CaptionEvaluation(HypothesesEvaluation):
         system = scored(captions)
         java, problems = java_scores(captions, references, tokenize=scoring["tokenize"]) if self.java else ({}, [])
         warnings = [*warnings, *(warning for scorer in found for warning in scorer.warnings()), *problems]
+        if self.bootstrap and baseline is not None and len(references) < FEW:
+            warnings.append(few(len(references), "images"))
         for warning in warnings:
             log.warning(warning)
         return CaptionReport(

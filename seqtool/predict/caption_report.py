@@ -49,13 +49,14 @@ class CaptionReport(SystemReport):
 
     def record(self) -> dict[str, Any]:
         scores = {score(name).label: value for name, value in self.system.values.items()}
-        intervals = {score(name).label: asdict(one) for name, one in self.system.estimates.items()}
+        estimates = self.system.estimates.items() if self.system.samples else ()
+        intervals = {score(name).label: asdict(one) for name, one in estimates}
         found = {**scores, **self.java, **self.lengths, "signature": self.system.signature(NAMES[0])}
         if own := self.own_signatures():
             found["signatures"] = own
         if self.likelihood is not None:
             found["likelihood"] = self.likelihood.record()
-        return {**found, "intervals": intervals, **self.compared()}
+        return {**found, **({"intervals": intervals} if intervals else {}), **self.compared()}
 
     def segments(self) -> Iterator[dict[str, Any]]:
         for number, found in enumerate(super().segments()):

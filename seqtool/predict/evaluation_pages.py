@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.scores import score
 from seqtool.metrics.systems import Comparison, System
 from seqtool.metrics.words import f1_by_count, unit_of
@@ -43,10 +44,12 @@ def scores_of(systems: Mapping[str, System]) -> Section:
         for comparison in comparisons:
             one = comparison.differences[number]
             ahead = f"{one.system.value - one.baseline.value:+.{digits}f}"
-            row += [one.baseline.text(digits), ahead, f"{one.p_value:.4f}"]
+            row += [one.baseline.text(digits), ahead, one.p]
         rows.append([*row, system.signature(name)])
-    note = "95 % intervals by bootstrap over segments."
-    if others:
+    note = "95 % intervals by bootstrap over segments." if system.samples else "Without intervals: bootstrap=0."
+    if 0 < len(system.hypotheses) < FEW and system.samples:
+        note += f" {few(len(system.hypotheses), 'segments')}"
+    if others and system.samples:
         note += f" Each difference is “{first}” minus the system on its left, p by paired bootstrap on equal resamples."
     return report.table("Scores", [*columns, "signature"], rows, note)
 
@@ -206,7 +209,7 @@ def of_text(found: "TextReport", made: Mapping[str, Any], details: Details) -> d
     return report.page(
         f"{found.name}, read by a language model",
         f"{bits} bits a character",
-        [origin(made), report.facts("Text", rows), lines],
+        [origin(made), report.facts("Text", rows | ({"interval": found.note} if found.note else {})), lines],
     )
 
 

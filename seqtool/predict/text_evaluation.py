@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
-from seqtool.metrics.bootstrap import Estimate, bootstrap
+from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, known
 from seqtool.metrics.tables import table
 from seqtool.models.tokens import UNK
 from seqtool.predict import evaluation_pages
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 LIKELIEST = 10  # symbols at each place, in a report
+BLOCK = 100  # tokens that are resampled together, at most
 
 
 @dataclass(frozen=True)
 class TextReport(Report):
     """The report on a text, by line: −log p in nats, tokens and characters; and how many symbols are unknown.
-    predicted: of each line's tokens, if asked for, what was expected there (`predictor.expectation`).
+    predicted: of each line's tokens, if asked for, what was expected there (`predictor.expectation`). blocks: the nats
+    and characters of equally many tokens each, if a text of hardly any lines is resampled by these.
 
     The model treats all unknown symbols as one, so a text with many of them is predicted too well.
     """
@@ -46,6 +48,7 @@ class TextReport(Report):
     unknown: int
     resamples: int
     predicted: Sequence[Sequence[dict[str, Any]]] | None = None
+    blocks: "tuple[NDArray[np.float64], NDArray[np.float64]] | None" = None
 
     @cached_property
     def _packed(self) -> Details:
@@ -62,12 +65,20 @@ class TextReport(Report):
 
     @cached_property
     def bits(self) -> Estimate:
-        """Bits per character; the interval comes from resampling lines."""
+        """Bits per character; the interval comes from resampling lines, or blocks."""
+        nats, characters = self.blocks or (self.nats, self.characters)
 
-        def bits(lines: NDArray[np.int64]) -> float:
-            return float(self.nats[lines].sum() / math.log(2) / self.characters[lines].sum())
+        def bits(segments: NDArray[np.int64]) -> float:
+            return float(nats[segments].sum() / math.log(2) / characters[segments].sum())
 
-        return bootstrap(bits, [np.arange(len(self.lines))], self.resamples)
+        return bootstrap(bits, [np.arange(len(nats))], self.resamples)
+
+    @property
+    def note(self) -> str:
+        """What to know about the interval, if there is one: blocks for lines, or few of either."""
+        segments, number = ("lines", len(self.lines)) if self.blocks is None else ("blocks", len(self.blocks[0]))
+        why = "" if self.blocks is None else f"The interval is by {number:,} blocks of the text, which has few lines. "
+        return (why + (few(number, segments) if number < FEW else "")).strip() if self.resamples else ""
 
     def record(self) -> dict[str, Any]:
         loss = float(self.nats.sum() / self.tokens.sum())
@@ -76,7 +87,7 @@ class TextReport(Report):
             "loss": loss,
             "perplexity": math.exp(min(loss, 700)),
             "nats_per_character": float(self.nats.sum() / self.characters.sum()),
-            "bits_per_character": asdict(self.bits),
+            "bits_per_character": asdict(self.bits, dict_factory=known),
             "tokens": int(self.tokens.sum()),
             "characters": int(self.characters.sum()),
             "unknown": self.unknown,
@@ -90,7 +101,8 @@ class TextReport(Report):
             self.bits.text(4),
             *(f"{found[name]:,}" for name in ("tokens", "characters", "unknown")),
         )
-        return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row])])
+        notes = ["", self.note] if self.note else []
+        return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
 
     def segments(self) -> Iterator[dict[str, Any]]:
         for number, (line, nats, tokens) in enumerate(zip(self.lines, self.nats, self.tokens, strict=True), start=1):
@@ -130,12 +142,14 @@ class TextEvaluation(Evaluation):
         predicted = None
         if likeliest:
             predicted = [expected[start : start + count] for start, count in zip(starts, tokens, strict=True)]
+        characters = np.array(list(map(len, lines)), np.int64)
         return TextReport(
             name=name,
             lines=lines,
             nats=np.add.reduceat(nats, starts),
             tokens=tokens,
-            characters=np.array(list(map(len, lines)), np.int64),
+            characters=characters,
+            blocks=_blocks(nats, tokens, characters),
             unknown=sum(ids.count(UNK) for ids in encoded),
             resamples=self.bootstrap,
             predicted=predicted,
@@ -161,3 +175,16 @@ class TextEvaluation(Evaluation):
             named = split if predictor.config["data"].get(split) else "train"
             raise InputError(f"{gone[0]} does not exist: say where the text is, data.{named}=FILE.")
         return f"the split {split}", list(corpus.lines(split))
+
+
+def _blocks(
+    nats: NDArray[np.float64], tokens: NDArray[np.int64], characters: NDArray[np.int64]
+) -> "tuple[NDArray[np.float64], NDArray[np.float64]] | None":
+    """The nats and characters of blocks of tokens, if resampling lines would say nothing: because there are few of
+    them for the length of the text, or one of them is most of it. A line's characters are shared among its tokens.
+    """
+    lines = len(tokens)
+    if 2 * characters.max() <= characters.sum() and (lines >= FEW or len(nats) <= BLOCK * lines):
+        return None
+    starts = np.arange(0, len(nats), min(BLOCK, max(1, len(nats) // FEW)))
+    return np.add.reduceat(nats, starts), np.add.reduceat(np.repeat(characters / np.maximum(tokens, 1), tokens), starts)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores
+from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import NAMES
@@ -204,6 +205,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=tokenize)
         translation.warn_of_tokenised(baseline or (), name=str(self.baseline), tokenize=tokenize)
+        if self.bootstrap and baseline is not None and len(hypotheses) < FEW:
+            log.warning(few(len(hypotheses), "sentences"))
         others = found if self.report is not None else found[:1]  # plots show BLEU alone
         report = TranslationReport(
             system=System(hypotheses, found, samples=self.bootstrap),

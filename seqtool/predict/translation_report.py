@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores
+from seqtool.metrics.bootstrap import known
 from seqtool.metrics.scores import score
 from seqtool.metrics.systems import System
 from seqtool.metrics.tables import table
@@ -63,11 +64,11 @@ class TranslationReport(SystemReport):
         return {
             "sentences": len(self.names),
             "scores": quoted,
-            "bleu": asdict(self.system.estimates["bleu"]),
+            "bleu": asdict(self.system.estimates["bleu"], dict_factory=known),
             "precisions": list(parts.precisions),
             "brevity_penalty": parts.bp,
             "length_ratio": parts.sys_len / max(parts.ref_len, 1),
-            "by_length": [asdict(one) for one in self.by_length],
+            "by_length": [asdict(one, dict_factory=known) for one in self.by_length],
             **({} if self.unit in (None, "words") else {"length_unit": self.unit}),
         }
 
@@ -123,4 +124,5 @@ class TranslationReport(SystemReport):
         ahead = "BLEU ahead of the baseline, {} source {}".format
         leads = {ahead(short, self.unit): gaps.short, ahead(long, self.unit): gaps.long}
         estimates = {**leads, "the difference of the two": gaps.growth}
-        return {**asdict(gaps), "text": {name: estimate.text() for name, estimate in estimates.items()}}
+        text = {name: estimate.text() for name, estimate in estimates.items()}
+        return {**asdict(gaps, dict_factory=known), "text": text}

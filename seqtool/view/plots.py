@@ -110,7 +110,7 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *
     for index, (name, scores) in enumerate(systems.items()):
         shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
         points = [(one.value, one.low, one.high) if (one := score.bleu) else (np.nan,) * 3 for score in scores]
-        values, low, high = np.array(points).T
+        values, low, high = np.array(points, float).T  # None is NaN
         axes.errorbar(
             np.arange(len(points)) + shift,
             values,

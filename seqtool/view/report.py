@@ -67,4 +67,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def _point(one: Estimate | None) -> dict[str, float | None] | None:
-    return None if one is None else {"value": rounded(one.value), "low": rounded(one.low), "high": rounded(one.high)}
+    if one is None:
+        return None
+    interval = {} if one.low is None else {"low": rounded(one.low), "high": rounded(one.high)}
+    return {"value": rounded(one.value), **interval}
