@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import LONGEST, read_lines
+from seqtool.runtime.files import LONGEST, read_lines, warn_of_return
 
 PROMPT = "> "
 
@@ -125,6 +125,8 @@ def _decoded() -> Iterator[str]:
                 text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as error:
                 raise _not_utf_8(number) from error
+            if "\r" in text.rstrip("\r"):
+                warn_of_return("Standard input", number)
             yield text.removeprefix("\ufeff") if number == 1 else text
 
 

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import logging
 import os
 import secrets
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import TextIOWrapper
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +24,8 @@ PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at o
 WORD = 256  # bytes in which a word should end
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
+log = logging.getLogger(__name__)
+
 
 def config_directory() -> Path:
     """The configurations: the package's copy if it is installed from a wheel, otherwise the checkout's."""
@@ -30,7 +34,8 @@ def config_directory() -> Path:
 
 
 def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = False) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, by default without line ends: only \n or \r\n ends a line.
+    r"""The lines of a UTF-8 file, by default without line ends: \n or \r\n ends a line, and \r in a file that has no
+    \n before its end; `with_ends`, which changes nothing in a text, \r never does. A single \r is warned of elsewhere.
 
     Raises InputError if the file is missing, not a file, empty (unless it `may_be_empty`), not UTF-8, or a damaged .gz,
     or if a line is longer than in any real text. `with_ends`, such a line comes in pieces that end before white space.
@@ -44,14 +49,22 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                 number += before == 0
                 is_cut = len(line) == size and not line.endswith(b"\n")
                 if len(line) == LONGEST and not with_ends:
-                    raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: break it into sentences.")
+                    advice = r"its lines end in \r, write \n" if b"\r" in line else "break it into sentences"
+                    raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: {advice}.")
                 if is_cut:
                     line += _rest_of_word(file)
                 text = line.removeprefix(BOM) if number == 1 and before == 0 else line
                 if not text:  # only the mark
                     number = 0
                     break
-                yield text.decode() if with_ends else text.removesuffix(b"\n").removesuffix(b"\r").decode()
+                if with_ends:
+                    yield text.decode()
+                else:
+                    body = text.removesuffix(b"\n").removesuffix(b"\r")
+                    is_whole = b"\r" in body and number == 1 and not file.peek(1)
+                    yield from (part.decode() for part in (body.split(b"\r") if is_whole else (body,)))
+                    if not is_whole and b"\r" in body.rstrip(b"\r"):
+                        warn_of_return(str(path), number)
                 before, size = (before + len(line), PIECE) if is_cut else (0, LONGEST)
         except UnicodeDecodeError as error:
             raise InputError(
@@ -66,6 +79,16 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             ) from error
     if number == 0 and not may_be_empty:
         raise InputError(f"{path} is empty.")
+
+
+@cache
+def warn_of_return(name: str, number: int) -> None:
+    r"""Say once that a line has \r inside."""
+    log.warning(
+        r"%s line %s has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends.",
+        name,
+        f"{number:,}",
+    )
 
 
 def read_whole(path: Path) -> bytes:
