@@ -64,6 +64,8 @@ class CaptionEvaluation(HypothesesEvaluation):
             f"bound must be from 1 to {MOST_DRAWS:,}, not {self.bound}.": self.bound is None
             or 1 <= self.bound <= MOST_DRAWS,
             "bound= goes with checkpoint=PATH, a captioner with attention.": self.bound is None or checkpoint,
+            "java=true scores all captions together: leave it out with format=jsonl.": not self.java
+            or self.format != "jsonl",
         }
         if self.save_document_frequencies is not None:
             others = {self.hypotheses, self.baseline, self.document_frequencies, self.output, self.report} != {None}
@@ -202,7 +204,8 @@ class CaptionEvaluation(HypothesesEvaluation):
             return System([written[image] for image in references], found, samples=self.bootstrap)
 
         system = scored(captions)
-        java, problems = java_scores(captions, references, tokenize=scoring["tokenize"]) if self.java else ({}, [])
+        java, problems = self._java(captions, references, scoring["tokenize"])
+        theirs = {} if baseline is None else self._java(baseline, references, scoring["tokenize"])[0]
         warnings = [*warnings, *(warning for scorer in found for warning in scorer.warnings()), *problems]
         if self.bootstrap and baseline is not None and len(references) < FEW:
             warnings.append(few(len(references), "images"))
@@ -215,9 +218,18 @@ class CaptionEvaluation(HypothesesEvaluation):
             references=alternatives,
             lengths=brevity(system.statistics[0]),
             java=java,
+            baseline_java=theirs,
             warnings=warnings,
             titles=titles([name, *([] if self.baseline is None else [self.baseline])]),
         )
+
+    def _java(
+        self, captions: Mapping[str, str], references: Mapping[str, Sequence[str]], tokenize: str
+    ) -> tuple[dict[str, float], list[str]]:
+        """METEOR and SPICE, if they are asked for, and what is missing."""
+        if not self.java:
+            return {}, []
+        return java_scores({image: captions[image] for image in references}, references, tokenize=tokenize)
 
     def _shown(self, system: "CaptionDetails", references: Mapping[str, Any]) -> "list[CaptionDetails]":
         """What is shown of the system and of its baseline."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqtool.metrics.captions import NAMES
@@ -30,6 +31,7 @@ class CaptionReport(SystemReport):
     likelihood: "Likelihood | None" = None
     titles: Sequence[str] = ()
     shown: "Sequence[CaptionDetails]" = ()  # of the system and its baseline, for its page
+    baseline_java: Mapping[str, float] = MappingProxyType({})  # as `java`, of the baseline
     counts: Mapping[str, int] | None = None  # how often each word stands in the training data, for its page
 
     segment: ClassVar[str] = "image"
@@ -58,6 +60,18 @@ class CaptionReport(SystemReport):
             found["likelihood"] = self.likelihood.record()
         return {**found, **({"intervals": intervals} if intervals else {}), **self.compared()}
 
+    def compared(self) -> dict[str, Any]:
+        """Java's scores, which are not resampled, without intervals and p-values."""
+        found = super().compared()
+        if java := self._both_java():
+            pairs = {name: {"baseline": theirs, "system": ours} for name, theirs, ours in java}
+            found["comparison"] |= {"java": pairs}
+        return found
+
+    def _both_java(self) -> list[tuple[str, float, float]]:
+        """Java's scores of the baseline and of the system, by name."""
+        return [(name, self.baseline_java[name], one) for name, one in self.java.items() if name in self.baseline_java]
+
     def segments(self) -> Iterator[dict[str, Any]]:
         for number, found in enumerate(super().segments()):
             likely = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
@@ -77,7 +91,12 @@ class CaptionReport(SystemReport):
         lines += [f"{name}: {signature}" for name, signature in self.own_signatures().items()]
         lines += [] if self.likelihood is None else ["", *self.likelihood.lines()]
         lines += [f"Warning: {warning}" for warning in self.warnings]
-        return "\n".join([*lines, *([] if self.comparison is None else ["", self.comparison.text()])])
+        lines += [] if self.comparison is None else ["", self.comparison.text()]
+        for name, theirs, ours in self._both_java():
+            lines.append(
+                f"{name}: baseline {theirs:.4f}, system {ours:.4f}, difference {ours - theirs:+.4f}, without p"
+            )
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

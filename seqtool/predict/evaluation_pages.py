@@ -150,6 +150,7 @@ def of_captions(found: "CaptionReport", made: Mapping[str, Any]) -> dict[str, An
 
 def _other_scores(found: "CaptionReport") -> Section:
     rows = {score(name).heading: f"{value:.4f}" for name, value in found.java.items()}
+    rows |= {f"{score(name).heading} of {found.titles[1]}": f"{one:.4f}" for name, one in found.baseline_java.items()}
     rows |= {name.replace("_", " "): f"{value:.4f}" for name, value in found.lengths.items()}
     return report.facts("Lengths and further scores", rows)
 

@@ -74,6 +74,16 @@ def test_set(
     return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
 
 
+def test_of_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
+    """The test set for the hypotheses of a file `name`: testset=NAME, or the files of the settings."""
+    if settings.testset is None:
+        return read_test_files(settings, lines, name=name)
+    found = _sacrebleu_test_set(settings.testset, settings.langpair)
+    test = f"testset={settings.testset}"
+    check_lengths(lines, found.references, name=name, reference_names=[test] * len(found.references))
+    return found
+
+
 def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
     """references=FILE[,FILE…], and sources=FILE and gold=FILE if they are given, parallel to the lines of `name`."""
     references = [list(read_lines(Path(file))) for file in settings.references]

@@ -20,7 +20,7 @@ from seqtool.metrics.scores import score, scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import NAMES
 from seqtool.predict.evaluation import HypothesesEvaluation, titles
-from seqtool.predict.test_sets import TestSet, read_alignments, read_test_files, read_translations, test_set
+from seqtool.predict.test_sets import TestSet, read_alignments, read_translations, test_of_files, test_set
 from seqtool.predict.translation_report import TranslationReport
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
@@ -67,20 +67,22 @@ class TranslationEvaluation(HypothesesEvaluation):
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         edges = [0, *self.length_bins]
         rising = len(edges) > 1 and edges == sorted(set(edges))
-        useless = ("alignments",) if checkpoint else ("testset", "langpair", "output")
+        useless = ("alignments",) if checkpoint else ("output",)
+        has_sources = checkpoint or (self.sources or self.testset) is not None
         kind = "checkpoint" if checkpoint else "hypotheses"
         return {
             f"length_bins must be one or more lengths that rise from 1, not {self.length_bins}.": rising,
             "langpair=… goes with testset=….": (self.langpair is None) or (self.testset is not None),
-            "eval hypotheses=FILE needs references=FILE[,FILE…].": checkpoint or bool(self.references),
-            "testset=NAME has its own texts: leave sources= and references= out.": not checkpoint
-            or self.testset is None
+            "eval hypotheses=FILE needs references=FILE[,FILE…], or testset=NAME langpair=….": checkpoint
+            or self.testset is not None
+            or bool(self.references),
+            "testset=NAME has its own texts: leave sources= and references= out.": self.testset is None
             or not (self.sources or self.references),
             "sources=FILE and references=FILE[,FILE…] go together.": not checkpoint
             or (self.sources is None) == (not self.references),
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
-            "plot=DIR needs sources=FILE.": checkpoint or self.plot is None or self.sources is not None,
+            "plot=DIR needs sources=FILE.": self.plot is None or has_sources,
             f"samples must be at least 0, not {self.samples}.": self.samples >= 0,
             "samples= goes with checkpoint=PATH and plot=DIR.": not self.samples or (checkpoint and bool(self.plot)),
             "beside=FILE goes with plot=DIR or report=FILE.html.": not self.beside
@@ -93,7 +95,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         """Hypotheses against references, and alignments against gold ones."""
         name = str(self.hypotheses)
         hypotheses = read_translations(name)
-        test = read_test_files(self, hypotheses, name=name)
+        test = test_of_files(self, hypotheses, name=name)
         aligned = None
         if self.alignments is not None and test.golds is not None:
             read = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
