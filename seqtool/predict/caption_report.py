@@ -1,8 +1,7 @@
 """The report of `eval` on captions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seqtool.metrics.captions import NAMES
@@ -31,7 +30,7 @@ class CaptionReport(SystemReport):
     likelihood: "Likelihood | None" = None
     titles: Sequence[str] = ()
     shown: "Sequence[CaptionDetails]" = ()  # of the system and its baseline, for its page
-    baseline_java: Mapping[str, float] = MappingProxyType({})  # as `java`, of the baseline
+    baseline_java: Mapping[str, float] = field(default_factory=dict)  # as `java`, of the baseline
     counts: Mapping[str, int] | None = None  # how often each word stands in the training data, for its page
 
     segment: ClassVar[str] = "image"

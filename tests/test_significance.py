@@ -1,0 +1,205 @@
+"""What intervals and p-values are said of: nothing where there is no difference, blocks where there are no lines."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqtool.cli import main as cli
+from seqtool.data.corpora.parallel import ParallelFiles
+from seqtool.errors import InputError
+from seqtool.metrics import java
+from seqtool.metrics.bootstrap import p_value
+from seqtool.predict.text_evaluation import TextReport, _blocks
+from seqtool.runtime import files
+from seqtool.runtime.files import config_directory, read_lines, write_lines
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def captions(name: str, texts: Sequence[str]) -> str:
+    Path(name).write_text(json.dumps(dict(enumerate(texts))))
+    return name
+
+
+COUNT = 60
+REFERENCES = [f"a small dog {n} runs over the wet grass {n}" for n in range(COUNT)]
+WORSE, BETTER = [f"x{n} y dog z" for n in range(COUNT)], [f"x{n} small dog z" for n in range(COUNT)]  # no three words
+
+
+def compared(capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any]:
+    assert run("eval", *settings, "bootstrap=50", "format=json") == 0
+    return {one["name"]: one for one in json.loads(capsys.readouterr().out)["comparison"]["differences"]}
+
+
+def captioning(worse: Sequence[str] = WORSE, better: Sequence[str] = BETTER) -> list[str]:
+    named = {"references": REFERENCES[: len(worse)], "baseline": worse, "hypotheses": better}
+    return ["task=captioning", *(f"{name}={captions(f'{name}.json', texts)}" for name, texts in named.items())]
+
+
+def test_scores_that_are_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no n-gram is found, what differs is the small number that keeps BLEU from dividing by zero."""
+    found = compared(capsys, *captioning())
+    assert found["bleu1"]["p_value"] < 0.05
+    for name in ("bleu3", "bleu4", "bleu4_no_bp"):
+        assert 0 <= found[name]["system"]["value"] < 5e-5 and found[name]["p_value"] == 1, name
+
+
+def test_translations_without_a_word_in_common(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, lines in {"r": REFERENCES, "b": ["§"] * COUNT, "h": ["§ ¶"] * COUNT}.items():
+        write_lines(Path(name), lines)
+    found = compared(capsys, "hypotheses=h", "references=r", "baseline=b")
+    assert found["BLEU"]["p_value"] == found["chrF2"]["p_value"] == 1
+
+
+def test_rounding_is_no_difference() -> None:
+    generator = np.random.default_rng(0)
+    noise = generator.normal(1e-13, 1e-14, 100)
+    assert p_value(1e-13, noise) == p_value(1e-11, 100 * noise, scale=100) == 1
+    assert p_value(1e-13, noise, scale=1e-13) < 0.02  # of scores that are so small themselves
+
+
+@pytest.mark.parametrize(("count", "said"), [(4, True), (COUNT, False)])
+def test_few_segments(count: int, said: bool, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    compared(capsys, *captioning(WORSE[:count], BETTER[:count]))
+    for name, lines in {"r": REFERENCES, "b": WORSE, "h": BETTER}.items():
+        write_lines(Path(name), lines[:count])
+    compared(capsys, "hypotheses=h", "references=r", "baseline=b")
+    assert ["say little" in message for message in caplog.messages] == [True, True] * said
+
+
+def test_without_resamples(capsys: pytest.CaptureFixture[str]) -> None:
+    """bootstrap=0: every score, and no interval or p-value in any format."""
+    write_lines(Path("r"), REFERENCES)
+    write_lines(Path("h"), [line[:-4] for line in REFERENCES])
+    texts = ["hypotheses=h", "references=r", "sources=r", "baseline=r", "plot=figures", "report=page.html"]
+    for settings in (texts, [*captioning(REFERENCES), "report=page.html"]):
+        assert run("eval", *settings, "bootstrap=0") == 0
+        table = capsys.readouterr().out
+        assert "[" not in table.replace("[0.0", "[") and "| - " in table, table
+        assert run("eval", *settings, "bootstrap=0", "format=json") == 0
+        text = capsys.readouterr().out
+        assert not {"low", "high", "p_value", "intervals"} & set(text.split('"')), text
+        assert "bs:" not in text and Path("page.html").stat().st_size
+    assert run("eval", *texts, "bootstrap=1") == 2
+    assert "bootstrap must be 0, for no intervals, or at least 2, not 1." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lengths", "blocks"),
+    [
+        ([5000], 50),  # one line: blocks of 100 tokens
+        ([900], 50),  # a short one: as many blocks as are enough
+        ([20], 20),
+        ([4, 4, 5000, 4], 51),
+        ([*[1] * 99, 900], 50),
+        ([3000, 3000, 3000], 90),
+        ([100] * 60, None),
+        ([30] * 10, None),
+    ],
+)
+def test_blocks_of_a_text(lengths: list[int], blocks: int | None) -> None:
+    """A text of hardly any lines is resampled by blocks of tokens, which hold all of it; others by lines."""
+    generator = np.random.default_rng(0)
+    tokens = np.array(lengths)
+    nats = generator.exponential(1, tokens.sum())
+    found = _blocks(nats, tokens, tokens)
+    assert (None if found is None else len(found[0])) == blocks
+    if found is not None:
+        assert found[0].sum() == pytest.approx(nats.sum()) and found[1].sum() == pytest.approx(tokens.sum())
+    by_line = np.add.reduceat(nats, np.cumsum(tokens) - tokens)
+    form: dict[str, Any] = {"lines": ["x"] * len(tokens), "nats": by_line, "tokens": tokens, "characters": tokens}
+    report = TextReport(name="a", unknown=0, resamples=100, blocks=found, **form)
+    bits = report.bits
+    assert bits.low is not None and bits.high is not None and bits.low < bits.value < bits.high
+    assert ("blocks" in report.text()) == (blocks is not None)
+
+
+@pytest.mark.parametrize("ends", ["\r", "\n"])
+def test_a_text_is_read_by_a_model(ends: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text whose line ends are \\r alone, as one long line, has an interval too."""
+    Path("text").write_bytes("".join(f"well, prince {n}{ends}" for n in range(200)).encode())
+    sizes = ["model.embedding=8", "model.hidden=8", "train.steps=1", "device=cpu", "threads=1", "train.bptt=20"]
+    data = ["data=text", "data.train=text", "data.valid=text", "train.batch_size=4"]
+    assert run("train", "model=language_model", *data, *sizes, "run=a") == 0
+    capsys.readouterr()
+    assert run("eval", "checkpoint=runs/a", "format=json", "bootstrap=50", "device=cpu", "threads=1") == 0
+    bits = json.loads(capsys.readouterr().out)["bits_per_character"]
+    assert bits["low"] < bits["value"] < bits["high"]
+    assert run("eval", "checkpoint=runs/a", "bootstrap=50", "device=cpu", "threads=1") == 0
+    assert ("blocks of the text, which has few lines" in capsys.readouterr().out) == (ends == "\r")
+
+
+RETURNS = {
+    b"a\rb\rc": "abc",
+    b"a\rb\rc\r": "abc",
+    b"a\rb\rc\n": "abc",
+    b"a\r\nb\r\nc": "abc",
+    b"\xef\xbb\xbfa\rb": "ab",
+}
+
+
+@pytest.mark.parametrize("content", RETURNS)
+def test_carriage_returns_end_lines(content: bytes, caplog: Any) -> None:
+    """In a file that has no other line ends; nothing is said."""
+    Path("lines").write_bytes(content)
+    wanted = list(RETURNS[content])
+    assert list(read_lines(Path("lines"))) == wanted and not caplog.messages
+    write_lines(Path("others"), wanted)
+    corpus = ParallelFiles(train=["lines", "others"], valid=None, test=None, source_language="a", target_language="b")
+    assert list(corpus.pairs("train")) == list(zip(wanted, wanted, strict=True))
+    assert run("eval", "hypotheses=lines", "references=others", "format=json", "ter=false") == 0
+
+
+def test_carriage_returns_within_lines(caplog: Any) -> None:
+    files.warn_of_return.cache_clear()
+    Path("lines").write_bytes(b"a\nb\rc\nd\n")
+    for _ in range(2):
+        assert list(read_lines(Path("lines"))) == ["a", "b\rc", "d"]
+    assert caplog.messages == [
+        r"lines line 2 has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends."
+    ]
+    Path("long").write_bytes(b"a\r" * (8 << 20))
+    with pytest.raises(InputError, match=r"^long line 1 has 16 MB or more: its lines end in \\r, write \\n\.$"):
+        list(read_lines(Path("long")))
+
+
+class Meteor:
+    def compute_score(self, references: Any, hypotheses: Any) -> tuple[float, list[float]]:
+        return len(hypotheses["0"][0]) / 100, []
+
+
+@pytest.fixture
+def jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand for pycocoevalcap and a Java that SPICE does not run on."""
+    for name in ("meteor", "spice"):
+        module = SimpleNamespace(**{name.capitalize(): Meteor})
+        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name}.{name}", module)
+    monkeypatch.setattr(java.shutil, "which", lambda _: "java")
+    monkeypatch.setattr(java.subprocess, "run", lambda *_, **__: SimpleNamespace(stderr='version "17.0.1"'))
+
+
+@pytest.mark.usefixtures("jars")
+def test_java_for_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    """METEOR of both systems in the table, JSON and the page; the lines of each image are refused."""
+    settings = ["eval", *captioning(), "java=true", "bootstrap=2"]
+    assert run(*settings, "format=json", "report=page.html") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparison"]["java"] == {"meteor": {"baseline": 0.1, "system": 0.14}} and found["meteor"] == 0.14
+    assert "METEOR of baseline" in Path("page.html").read_text()
+    assert run(*settings) == 0
+    assert "meteor: baseline 0.1000, system 0.1400, difference +0.0400, without p" in capsys.readouterr().out
+    assert run(*settings, "format=jsonl") == 2
+    assert "java=true scores all captions together: leave it out with format=jsonl." in capsys.readouterr().err
