@@ -149,20 +149,21 @@ def read_record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = parse_json(path.read_bytes())
     if not isinstance(record, dict):
         raise ValueError(f"{path} holds no object")
-    _check_plain(record, 0)
+    check_plain(record)
     return record
 
 
-def _check_plain(value: Any, depth: int) -> None:
+def check_plain(value: Any, depth: int = 0) -> None:
+    """Raise ValueError for JSON of deep nesting, or with text that UTF-8 cannot encode."""
     if depth > DEEPEST:
         raise ValueError("too many brackets within brackets")
     if isinstance(value, str):
         value.encode()  # JSON may hold half a surrogate pair
     elif isinstance(value, dict):
-        _check_plain([*value, *value.values()], depth)
+        check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
         for inner in value:
-            _check_plain(inner, depth + 1)
+            check_plain(inner, depth + 1)
 
 
 def write_whole(path: Path, content: bytes) -> None:
