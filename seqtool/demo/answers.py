@@ -131,11 +131,9 @@ def score(request: Request) -> Asked:
             if predictor.attends:
                 _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
         scored = predictor.given(sources, references, likeliest=likeliest)
+        pairs = zip(sources or [""] * len(references), scored, strict=True)
         return {
-            "scores": [
-                {**predictor.pair(source, one.text), **_given(one, weights=weights)}
-                for source, one in zip(sources or [None] * len(references), scored, strict=True)
-            ]
+            "scores": [{**predictor.pair(source, one.text), **_given(one, weights=weights)} for source, one in pairs]
         }
 
     return Asked(answer)

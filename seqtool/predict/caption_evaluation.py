@@ -24,7 +24,7 @@ from seqtool.predict import scored_captions
 from seqtool.predict.caption_report import CaptionReport, SavedFrequencies
 from seqtool.predict.evaluation import HypothesesEvaluation, have_files, titles
 from seqtool.runtime import distributed
-from seqtool.runtime.files import replacing
+from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class CaptionEvaluation(HypothesesEvaluation):
     def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
         scored_captions.check_references(references, name=self.references[0])
         captions = [tokenized(image, self.tokenize) for image in references.values()]
-        counted = DocumentFrequencies.count(captions, tokenize=self.tokenize, name=file.stem)
+        counted = DocumentFrequencies.count(captions, tokenize=self.tokenize, name=without_suffix(file.name))
         counted.save(file)
         return SavedFrequencies(counted, str(file))
 
@@ -205,7 +205,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             lengths=brevity(system.statistics[0]),
             java=java,
             warnings=warnings,
-            titles=titles([name, *([] if self.baseline is None else [self.baseline])]),
+            titles=titles(name, [] if self.baseline is None else [self.baseline], of_run=self.hypotheses is None),
         )
 
     def _shown(self, system: "CaptionDetails", references: Mapping[str, Any]) -> "list[CaptionDetails]":

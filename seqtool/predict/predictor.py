@@ -236,7 +236,7 @@ class Predictor(ABC):
         self.check_given(sources is not None)
         raise NotImplementedError
 
-    def pair(self, source: str | None, text: str) -> dict[str, Any]:
+    def pair(self, source: str, text: str) -> dict[str, Any]:
         """Of a given text, for JSON: the pieces that the model does not know, and its source, if it has one, with its
         own.
         """

@@ -183,8 +183,8 @@ class Translator(Predictor):
         cut = len(self.source_vocabulary.encode(source)) - len(translation.source_pieces)
         return {"source_cut": cut, "source_unknown": self.source_vocabulary.unknown(source)}
 
-    def pair(self, source: str | None, text: str) -> dict[str, Any]:
-        read = {"source": source, "source_unknown": self.source_vocabulary.unknown(source or "")}
+    def pair(self, source: str, text: str) -> dict[str, Any]:
+        read = {"source": source, "source_unknown": self.source_vocabulary.unknown(source)}
         return {**read, **super().pair(source, text)}
 
     def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:

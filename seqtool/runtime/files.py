@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import secrets
 import stat
 import zlib
@@ -20,6 +21,7 @@ LARGEST = 1 << 30  # bytes of a whole .gz
 LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
 PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at once
 WORD = 256  # bytes in which a word should end
+SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
 
@@ -231,6 +233,11 @@ def _created(path: Path, like: Path) -> BinaryIO:
     file = path.open("w+b")
     path.chmod(stat.S_IMODE(like.stat().st_mode))  # after opening: the mode may forbid writing
     return file
+
+
+def without_suffix(name: str) -> str:
+    """A file's name without its suffix: `a.v1.txt` → `a.v1`, which stays as it is, since a suffix has no digits."""
+    return SUFFIX.sub("", name)
 
 
 def one_line(text: str) -> str:
