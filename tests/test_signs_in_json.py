@@ -120,7 +120,7 @@ def test_a_run_keeps_the_dots_of_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("system", "baseline", "names"),
     [
-        ("v1.2", "v1.3", ["v1.2", "v1.3"]),
+        ("v1.2", "w1.3", ["v1.2", "w1.3"]),
         ("ours.v1.de", "theirs.v2.de", ["ours.v1", "theirs.v2"]),
         ("ours.de", "theirs.de", ["ours", "theirs"]),
         ("same.de", "same.txt", ["same.de", "same.txt"]),
