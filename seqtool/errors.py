@@ -37,7 +37,7 @@ def full_disk(error: OSError) -> str | None:
 
 # Control characters, which a terminal obeys, including line ends and marks that change the direction of text; and
 # halves of surrogate pairs, which cannot be encoded.
-UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def printable(text: str) -> str:

@@ -21,7 +21,7 @@ from seqtool.predict.captioner import Caption, Captioner
 from seqtool.predict.predictor import END
 from seqtool.predict.writing import OutputSettings, Writer
 from seqtool.runtime import distributed
-from seqtool.runtime.files import one_line, replacing
+from seqtool.runtime.files import one_line, replacing, without_suffix
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names
 from seqtool.view import plots
@@ -105,7 +105,7 @@ class CaptionWriter(Writer[Caption]):
 
     def _draw(self, name: str, seen: NDArray[np.uint8], caption: Caption) -> None:
         if self.plot is not None and caption.attention is not None and caption.words:
-            stem = re.sub(r"[^\w.-]+", "_", PurePosixPath(name).stem)[:80]
+            stem = re.sub(r"[^\w.-]+", "_", without_suffix(PurePosixPath(name).name))[:80]
             file = self.plot / f"caption-{self.count:04d}-{stem}.png"
             whole = caption.whole_attention if self.end and caption.ended else caption.attention
             words = [*caption.words, END] if self.end and caption.ended else caption.words

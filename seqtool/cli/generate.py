@@ -82,8 +82,8 @@ class TextWriter:
 
     def _write(self, prompt: str, out: TextIO) -> None:
         if self.settings.format == "jsonl":
-            samples = [one.record() for one in self.generator.samples([prompt])[0]]
-            out.write(json.dumps({"prompt": prompt, "texts": samples}, ensure_ascii=False) + "\n")
+            (samples,) = self.generator.samples([prompt])
+            out.write(json.dumps(self.generator.line(prompt, samples), ensure_ascii=False) + "\n")
             self.count += len(samples)
             return
 

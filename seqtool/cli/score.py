@@ -103,7 +103,7 @@ class ScoreWriter(AlignedWriter):
         self.nats, self.tokens = self.nats + found.log_probability, self.tokens + len(found.log_probabilities or ())
         if self.format == "text":
             return f"{found.log_probability:.4f}\n"
-        record: dict[str, Any] = {} if self.settings.sources is None else {"source": source}
+        record = self.predictor.pair(source, found.text)
         record |= {name: value for name, value in self.record(found).items() if name not in ("score", "ended")}
         record |= found.given()
         return json.dumps(record, ensure_ascii=False) + "\n"

@@ -124,6 +124,9 @@ class TranslationWriter(AlignedWriter):
         self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
         self.unknown_in_prefixes = 0
 
+    def about(self, source: str, n_best: Sequence[Translation]) -> dict[str, Any]:
+        return self.translator.reading(source, n_best[0])
+
     def shows_progress(self) -> bool:
         """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
         typed = self.settings.input is None and is_typed()
@@ -161,6 +164,7 @@ class TranslationWriter(AlignedWriter):
             attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
             replace_unknown=settings.replace_unknown,
             likeliest=settings.likeliest,
+            whole=settings.format == "jsonl",
             progress=lambda done: bar.update(min(size * done, last - bar.n)),
         )
         for line, n_best in zip(lines, results, strict=True):

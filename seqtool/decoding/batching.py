@@ -11,10 +11,11 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.forced import force, read_prefix
 from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis, length_penalty
+from seqtool.decoding.ranking import Hypothesis, Whole, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.inputs import Source
+from seqtool.models.tokens import UNK
 from seqtool.runtime import distributed
 from seqtool.runtime.precision import autocast, onednn
 
@@ -169,6 +170,33 @@ def explained(
         log_p, expected = again.log_p, again.expected
         if log_p is not None and expected is not None:
             result[row].append(one._replace(log_p=log_p[:length], expected=expected.first(length)))
+    return result
+
+
+def with_prefixes(
+    model: Any,
+    sources: Sources,
+    prefixes: Sequence[Sequence[int]],
+    found: Sequence[Sequence[Hypothesis]],
+    settings: DecodeSettings,
+    *,
+    device: torch.device,
+) -> list[list[Hypothesis]]:
+    """The n best of each source, decoded from its prefix, also with the probability and score of the whole."""
+    penalty = length_penalty(settings.length_penalty, settings.length_alpha)
+    result = []
+    for prefix, forced, n_best in zip(
+        prefixes, force_all(model, sources, prefixes, settings, device=device), found, strict=True
+    ):
+        count, unknown = len(prefix), prefix.count(UNK)
+        before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
+        wholes = []
+        for one in n_best:
+            length, log_p = len(one.tokens) + one.ended, before + one.log_probability
+            coverage = 0.0 if settings.sample else one.score - one.log_probability / penalty(length - count)
+            score = log_p if settings.sample else log_p / penalty(length) + coverage
+            wholes.append(one._replace(whole=Whole(count, unknown, log_p, score)))
+        result.append(wholes)
     return result
 
 

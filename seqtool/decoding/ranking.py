@@ -27,6 +27,17 @@ class Expected(NamedTuple):
         return Expected(*(one[:count] for one in self))
 
 
+class Whole(NamedTuple):
+    """A hypothesis with the prefix from which it was decoded: how many of its tokens were given, how many of those the
+    model does not know, and the log-probability and score of all tokens together.
+    """
+
+    prefix_tokens: int
+    prefix_unknown: int
+    log_probability_with_prefix: float
+    score_with_prefix: float
+
+
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
@@ -36,7 +47,7 @@ class Hypothesis(NamedTuple):
     and, if asked for, what was expected there.
 
     If it was decoded from a prefix, tokens and attention include the prefix's; log_probability and score count only
-    what follows.
+    what follows, and `whole`, if it was asked for, all.
     """
 
     tokens: list[int]
@@ -46,6 +57,7 @@ class Hypothesis(NamedTuple):
     ended: bool
     log_p: Float[Tensor, "T"] | None = None
     expected: Expected | None = None
+    whole: Whole | None = None
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:

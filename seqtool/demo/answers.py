@@ -4,8 +4,7 @@ once, that gives what the engine is asked for. The answers are those of `format=
 
 import io
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import search_tree
+from seqtool.demo.deadline import timed
 from seqtool.demo.engine import Asked
 from seqtool.demo.requests import MOST, SEARCHED, SECONDS, TOKENS, Request
 from seqtool.errors import InputError
@@ -73,7 +73,11 @@ def translate(request: Request) -> Asked:
         (translator, _, _, _, asked), found = done
         lines: Answer = {
             "translations": [
-                {"source": source, "translations": [_record(one, weights=weights) for one in n_best]}
+                {
+                    "source": source,
+                    **translator.reading(source, n_best[0]),
+                    "translations": [_record(one, weights=weights) for one in n_best],
+                }
                 for source, n_best in zip(sentences, found, strict=True)
             ]
         }
@@ -106,7 +110,7 @@ def _translated(tasks: list[Task]) -> list[tuple[Task, list[list[Translation]]]]
 def _searched(tasks: list[Task]) -> Iterator[tuple[Task, list[list[Translation]]]]:
     translator, _, prefixes, _, asked = tasks[0]
     sentences = [sentence for one in tasks for sentence in one.sentences]
-    found = iter(translator.hypotheses(sentences, prefixes=prefixes, progress=_deadline(), **asked))
+    found = iter(timed(translator, SECONDS).hypotheses(sentences, prefixes=prefixes, whole=True, **asked))
     for one in tasks:
         yield one, list(islice(found, len(one.sentences)))
 
@@ -118,7 +122,7 @@ def score(request: Request) -> Asked:
     likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
 
     def answer(models: Sequence[Any]) -> Answer:
-        predictor = _one(request, models, Translator, Generator)
+        predictor = timed(_one(request, models, Translator, Generator), SECONDS)
         targets = _check_tokens(predictor.target_vocabulary, references, likeliest)
         if (sources is None) == isinstance(predictor, Translator):
             raise InputError("'sources': a translation model needs one for each reference, a language model has none.")
@@ -126,10 +130,11 @@ def score(request: Request) -> Asked:
             lengths = _check_tokens(predictor.source_vocabulary, sources, 0)
             if predictor.attends:
                 _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
-        shown = [_given(one, weights=weights) for one in predictor.given(sources, references, likeliest=likeliest)]
-        if sources is not None:
-            shown = [{"source": source, **one} for source, one in zip(sources, shown, strict=True)]
-        return {"scores": shown}
+        scored = predictor.given(sources, references, likeliest=likeliest)
+        pairs = zip(sources or [""] * len(references), scored, strict=True)
+        return {
+            "scores": [{**predictor.pair(source, one.text), **_given(one, weights=weights)} for source, one in pairs]
+        }
 
     return Asked(answer)
 
@@ -143,11 +148,13 @@ def why(request: Request) -> Asked:
         raise InputError("'source' is empty: there is nothing to translate.")
 
     def answer(models: Sequence[Any]) -> Answer:
-        translator = _one(request, models, Translator)
+        translator = timed(_one(request, models, Translator), SECONDS)
         _check_tokens(translator.source_vocabulary, [source], 0)
         _check_tokens(translator.target_vocabulary, [own], 0)
         trace = _lattice(translator)
         (best, *_), (mine,) = translator.hypotheses([source], trace=trace)[0], translator.forced([source], [own])
+        if cut := translator.reading(source, best)["source_cut"]:
+            raise InputError(f"The last {cut:,} tokens of the source are not translated: shorten it to compare.")
         known = translator.target_vocabulary
         penalty = length_penalty(translator.settings.length_penalty, translator.settings.length_alpha)
         ids = [*known.encode(own), EOS]
@@ -167,7 +174,7 @@ def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> As
     picture = request.flag("picture")
 
     def answer(models: Sequence[Any]) -> Answer:
-        captioner = _one(request, models, Captioner)
+        captioner = timed(_one(request, models, Captioner), SECONDS)
         request.check_work(captioner, len(images), likeliest)
         if captioner.attends:
             settings, locations = captioner.settings, math.prod(captioner.grid)
@@ -190,11 +197,10 @@ def generate(request: Request) -> Asked:
     prompts = request.texts("prompts")
 
     def answer(models: Sequence[Any]) -> Answer:
-        generator = _one(request, models, Generator)
+        generator = timed(_one(request, models, Generator), SECONDS)
         request.check_work(generator, len(prompts), 0)
         found = generator.samples(prompts)
-        lines = zip(prompts, found, strict=True)
-        return {"texts": [{"prompt": prompt, "texts": [one.record() for one in some]} for prompt, some in lines]}
+        return {"texts": [generator.line(prompt, some) for prompt, some in zip(prompts, found, strict=True)]}
 
     return Asked(answer)
 
@@ -204,7 +210,7 @@ def following(request: Request) -> Asked:
     text, likeliest = request.text("text"), request.number("likeliest", 10, LIKELIEST)
 
     def answer(models: Sequence[Any]) -> Answer:
-        generator = _one(request, models, Generator)
+        generator = timed(_one(request, models, Generator), SECONDS)
         _check_tokens(generator.target_vocabulary, [text], likeliest)
         found: Answer = generator.following(text, max(1, likeliest))
         return found
@@ -251,17 +257,6 @@ def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequenc
     rows = enumerate(zip(ids, begun, strict=True))
     total = sum((len(one) + 1) * most_tokens(sources, row, settings, more) for row, (one, more) in rows)
     return total * int(settings.n_best)
-
-
-def _deadline() -> Callable[[int], None]:
-    """Called after each batch: ends a request that takes too long."""
-    end = time.monotonic() + SECONDS
-
-    def check(_: int) -> None:
-        if time.monotonic() > end:
-            raise InputError(f"The request took longer than {SECONDS:.0f} seconds: send fewer sentences at once.")
-
-    return check
 
 
 def _seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:

@@ -23,12 +23,14 @@ from seqtool.demo.engine import Asked, BusyError, Engine
 from seqtool.demo.guards import App, Guard, RefusedError
 from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
 from seqtool.errors import InputError
+from seqtool.runtime.files import one_line
 from seqtool.runtime.version import __version__
 from seqtool.training.checkpoint import find
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
 LOOK = 0.5  # seconds between two looks at whether a client is still there
+SAID = 300  # letters of what is said of a request that is refused
 NAME = 200  # letters of a picture's name
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 PAGE = "demo.html"
@@ -171,11 +173,13 @@ def _described(engine: Engine) -> dict[str, Any]:
 
 
 async def _refused(_: Http, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", 400)
+    """One line, however much of what was sent the message repeats."""
+    return PlainTextResponse(f"{one_line(str(error))[:SAID]}\n", 400)
 
 
-async def _stopped(_: Http, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", getattr(error, "status", 400), {"connection": "close"})
+async def _stopped(_: Http, error: Any) -> Response:
+    stopped: Response = error.answer()
+    return stopped
 
 
 async def _busy(_: Http, __: Exception) -> Response:

@@ -7,9 +7,11 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request as Http
+from starlette.responses import PlainTextResponse
 
 from seqtool.errors import InputError
 
@@ -46,7 +48,10 @@ class RefusedError(Exception):
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status = status
+
+    def answer(self) -> PlainTextResponse:
+        return PlainTextResponse(f"{self}\n", self.status, {"connection": "close"})
 
 
 class Guard:
@@ -67,76 +72,72 @@ class Guard:
                 return
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        cookie = None
-        try:
-            self._check_host(headers)
-            self._check_origin(headers, scope["method"])
-            cookie = self._check_token(headers, scope)
-            uploads = scope["path"] == "/api/caption" and headers.get("content-type", "").startswith(FORM)
-            body = Body(receive, headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
-        except RefusedError as refused:
-            await _answer(send, refused)
-            return
-
-        started = False
+        http, body = Http(scope), None
+        started = token_in_address = False
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                known = {name for name, _ in message["headers"]}
-                added = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in known]
-                if cookie is not None:
-                    added.append(
-                        (b"set-cookie", f"{self._cookie}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode())
-                    )
-                message = {**message, "headers": [*message["headers"], *added]}
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if token_in_address:
+                    headers.append("set-cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await asyncio.wait_for(send(message), SECONDS)  # a client that does not read holds nobody up for longer
 
         try:
+            self._check_host(http.headers)
+            self._check_origin(http.headers, http.method)
+            token_in_address = self._check_token(http)
+            uploads = scope["path"] == "/api/caption" and http.headers.get("content-type", "").startswith(FORM)
+            body = Body(receive, http.headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
             await self._app(scope, body.receive, guarded)
         except RefusedError as refused:
             if not started:
-                await _answer(send, refused)
+                await refused.answer()(scope, receive, guarded)
         except TimeoutError:
             log.info("A client did not read its answer.")
         except Exception:
             log.exception("A request could not be answered.")
             if not started:
-                await _answer(send, RefusedError(500, "This request could not be answered; the server's log says why."))
+                failed = RefusedError(500, "This request could not be answered; the server's log says why.")
+                await failed.answer()(scope, receive, guarded)
         finally:
-            self._held -= body.held
+            self._held -= 0 if body is None else body.held
 
     def _hold(self, count: int) -> None:
         self._held += count
         if self._held > HELD_BYTES:
             raise RefusedError(503, "Too much is being sent at once: try again in a moment.")
 
-    def _check_host(self, headers: dict[str, str]) -> None:
+    def _check_host(self, headers: Headers) -> None:
         """A page elsewhere may have given its own name this machine's address (DNS rebinding)."""
-        if not self._any_host and _without_port(headers.get("host", "")) not in self._hosts:
+        name = re.sub(r":[0-9]*\Z", "", headers.get("host", "").lower())
+        if not self._any_host and name not in self._hosts:
             raise RefusedError(421, "The request names another host: open the address that the server printed.")
 
-    def _check_origin(self, headers: dict[str, str], method: str) -> None:
+    def _check_origin(self, headers: Headers, method: str) -> None:
         """Pages of other sites may not send anything."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         own = origin is None or origin.lower().partition("://")[2] == headers.get("host", "").lower()
         if method not in ("GET", "HEAD") and not (own and site in ("none", "same-origin")):
             raise RefusedError(403, "This request comes from another site's page.")
 
-    def _check_token(self, headers: dict[str, str], scope: Scope) -> str | None:
-        """The token to keep in a cookie, if it came in the address."""
+    def _check_token(self, http: Http) -> bool:
+        """Whether the token came in the address, to be kept in a cookie."""
         if self._token is None:
-            return None
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        kept = _cookie(headers.get("cookie", ""), self._cookie)
-        if not any(secrets.compare_digest(one.encode(), self._token.encode()) for one in (given, bearer, kept)):
+            return False
+        in_address, in_cookie = http.query_params.get("token", ""), http.cookies.get(self._cookie, "")
+        scheme, _, credentials = http.headers.get("authorization", "").partition(" ")
+        bearer = credentials.strip() if scheme.lower() == "bearer" else ""
+        if not any(
+            secrets.compare_digest(one.encode(), self._token.encode()) for one in (in_address, bearer, in_cookie)
+        ):
             raise RefusedError(
                 401, "A token is required: open the whole address that was printed, or send it as a bearer token."
             )
-        return self._token if given else None
+        return in_address != ""
 
 
 class Body:
@@ -144,7 +145,7 @@ class Body:
     they come, and may refuse them; `held` counts them.
     """
 
-    def __init__(self, receive: Receive, headers: dict[str, str], most: int, hold: Callable[[int], None]) -> None:
+    def __init__(self, receive: Receive, headers: Headers, most: int, hold: Callable[[int], None]) -> None:
         declared = headers.get("content-length", "0")
         if not declared.isdecimal() or len(declared) > 15:
             raise RefusedError(400, "The request's Content-Length is no number.")
@@ -174,29 +175,6 @@ class Body:
     def _check(self, count: int) -> None:
         if count > self._most:
             raise RefusedError(413, f"The request is too large: at most {self._most >> 20} MB can be sent.")
-
-
-async def _answer(send: Send, refused: RefusedError) -> None:
-    headers = {**HEADERS, "content-type": "text/plain; charset=utf-8", "connection": "close"}
-    start = {"type": "http.response.start", "status": refused.status}
-    await send({**start, "headers": [(name.encode(), value.encode()) for name, value in headers.items()]})
-    await send({"type": "http.response.body", "body": f"{refused.reason}\n".encode()})
-
-
-def _without_port(host: str) -> str:
-    """`[::1]:8000` → `[::1]`."""
-    name = host.lower()
-    if name.startswith("["):
-        return name[: name.find("]") + 1]
-    return name.partition(":")[0]
-
-
-def _cookie(text: str, name: str) -> str:
-    try:
-        found = SimpleCookie(text).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def check_address(host: str, port: int, token: str | None) -> None:

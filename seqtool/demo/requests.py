@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import parse_json
-from seqtool.settings import typed
+from seqtool.runtime.files import check_plain, parse_json
+from seqtool.settings import check_types, typed
 
 SENTENCES = 1000  # of a request
 CHARACTERS = 200_000  # of all its texts together
@@ -17,7 +17,7 @@ STOPS, STOP = 10, 100  # texts before which a continuation ends, and characters 
 SEARCHED = 10_000  # sentences times beam, of a request
 WRITTEN = 20_000  # texts that are written, times the tokens that are shown at each place
 DRAWN = 50_000  # tokens of continuations
-SECONDS = 60.0  # that a request may take before it is ended
+SECONDS = 60.0  # of work on a request
 MOST: dict[str, float] = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "likeliest": 50}
 
 
@@ -27,8 +27,9 @@ class Request:
     def __init__(self, content: bytes) -> None:
         try:
             found = parse_json(content)
-        except (ValueError, RecursionError) as error:
-            raise InputError("The request is not JSON that can be read: send an object, as the page does.") from error
+            check_plain(found)
+        except ValueError as error:
+            raise InputError(f"The request is not JSON that can be read ({error}): send an object.") from error
         if not isinstance(found, dict):
             raise InputError("The request must be a JSON object.")
         self._left: dict[str, Any] = dict(found)
@@ -101,10 +102,10 @@ class Request:
         fixed = {"precision", "batch_size"}
         if unknown := [name for name in given if name not in own or name in fixed]:
             known = ", ".join(name for name in own if name not in fixed)
-            raise InputError(f"Unknown setting '{unknown[0]}'; a request can set {known}.")
+            raise InputError(f"Unknown setting '{unknown[0][:40]}'; a request can set {known}.")
+        check_types(type(model.settings), given)
         stops = given.get("stop") or []
-        stops = stops if isinstance(stops, list) else [stops]
-        if len(stops) > STOPS or any(len(str(one)) > STOP for one in stops):
+        if len(stops) > STOPS or any(len(one) > STOP for one in stops):
             raise InputError(f"'stop' may have at most {STOPS} texts of {STOP} characters.")
         settings = typed(type(model.settings), {**own, **given})
         for name, most in MOST.items():
@@ -145,6 +146,4 @@ class Request:
             raise InputError(
                 f"'{name}' is too long: at most {TEXT:,} characters a text and {CHARACTERS:,} a request can be sent."
             )
-        if text.encode(errors="replace").decode() != text:
-            raise InputError(f"'{name}' holds a character that no text has.")
         return text

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import check_file, parse_json, replacing
+from seqtool.runtime.files import check_file, parse_json, replacing, without_suffix
 
 Integers = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class DocumentFrequencies:
             images = int(record["images"])
             if not 0 < images <= LARGEST or not all(0 < count <= images for count in counts.values()):
                 raise ValueError("no image, or an n-gram in the references of none or of more than there are")
-            return cls(images, counts, str(record["tokenize"]), path.stem)
+            return cls(images, counts, str(record["tokenize"]), without_suffix(path.name))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "

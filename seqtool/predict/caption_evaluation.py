@@ -27,7 +27,7 @@ from seqtool.predict import scored_captions
 from seqtool.predict.caption_report import CaptionReport, SavedFrequencies
 from seqtool.predict.evaluation import HypothesesEvaluation, have_files, titles
 from seqtool.runtime import distributed
-from seqtool.runtime.files import replacing
+from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         scored_captions.check_references(references, name=self.references[0])
         tokenize = self._tokenize(references)
         captions = [tokenized(image, tokenize) for image in references.values()]
-        counted = DocumentFrequencies.count(captions, tokenize=tokenize, name=file.stem)
+        counted = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
         counted.save(file)
         return SavedFrequencies(counted, str(file))
 
@@ -220,7 +220,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             java=java,
             baseline_java=theirs,
             warnings=warnings,
-            titles=titles([name, *([] if self.baseline is None else [self.baseline])]),
+            titles=titles(name, [] if self.baseline is None else [self.baseline], of_run=self.hypotheses is None),
         )
 
     def _java(

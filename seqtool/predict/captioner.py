@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE, joined
-from seqtool.decoding.batching import Sources, chunks, decode, explained
+from seqtool.decoding.batching import Sources, chunks, decode, explained, with_prefixes
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
@@ -228,6 +228,9 @@ class Captioner(Predictor):
         )
         if likeliest:
             decoded = explained(self.model, sources, decoded, self.settings, device=self.device, likeliest=likeliest)
+        if prefix:
+            prefixes = [prefix] * len(numbers)
+            decoded = with_prefixes(self.model, sources, prefixes, decoded, self.settings, device=self.device)
         return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
 
     def likelihood(

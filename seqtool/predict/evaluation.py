@@ -14,7 +14,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.metrics.scores import metric, score
 from seqtool.metrics.systems import Comparison, System
-from seqtool.runtime.files import check_file
+from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names
 from seqtool.view import html
@@ -96,11 +96,15 @@ def have_files(corpus: Corpus, data: DictConfig | None) -> None:
         first_here(corpus.fetch)
 
 
-def titles(paths: Sequence[str]) -> list[str]:
-    """Of systems: a run's name, and the names of files as far as it takes to tell them apart."""
-    choices = [Path(path).stem for path in paths], [Path(path).name for path in paths], paths
-    unequal = next((list(some) for some in choices if len({*some}) == len(some)), None)
-    return unequal or [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+def titles(system: str, others: Sequence[str], *, of_run: bool) -> list[str]:
+    """Of systems: the name of the first one's run, and the names of files as far as it takes to tell them apart."""
+    paths = [system, *others]
+    without_suffixes = [without_suffix(Path(path).name) for path in paths]
+    for found in (without_suffixes, [Path(path).name for path in paths], paths):
+        found[0] = system if of_run else found[0]
+        if len({*found}) == len(found):
+            return found
+    return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
 
 
 @dataclass

@@ -115,11 +115,16 @@ def sentences(
 ) -> Section:
     """The table of all sentences. sources, names: of the segments, if they have any; details: of rows that open."""
     labels, values = scores_by_segment(list(systems.values()))
-    note = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
+    explained = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
+    notes = [f"Flags. {explained}."] if any(flags) else []
+    if len(systems) > 1:
+        notes.append(
+            f"Beside {next(iter(systems))}: words that it lacks are marked, words that only it has struck out."
+        )
     return {
         "kind": "sentences",
         "title": title,
-        "note": f"Flags. {note}." if any(flags) else None,
+        "note": " ".join(notes) or None,
         "systems": list(systems),
         "scores": labels,
         "sources": None if sources is None else list(sources),

@@ -157,6 +157,11 @@ class Generator(Predictor):
                 progress(chunk.shape[1] - 1)
         return np.concatenate(parts), expected
 
+    def line(self, prompt: str, samples: Sequence[Continuation]) -> dict[str, Any]:
+        """A prompt, the pieces of it that the model does not know, and its continuations, for JSON."""
+        unknown = self.target_vocabulary.unknown(prompt)
+        return {"prompt": prompt, "unknown": unknown, "texts": [one.record() for one in samples]}
+
     def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         self.check_given(sources is not None)

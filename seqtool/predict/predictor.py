@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.ranking import Hypothesis
+from seqtool.decoding.ranking import Hypothesis, Whole
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
@@ -44,7 +44,8 @@ class Prediction:
     pieces: the entries of the vocabulary that make up the text; attention: pieces × source positions, None for a model
     without attention, and `whole_attention` with a row for the end of the text, if it ended, and a column for that of a
     source sentence; ended: by itself, not cut off at its maximum length; log_probabilities: of each piece, and of the
-    end; predicted: what was expected there (`expectation`), if it was asked for.
+    end; predicted: what was expected there (`expectation`), if it was asked for. Of a text that was begun with a prefix
+    log_probability and score are those of what follows, and `whole`, if it was asked for, has those of all.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Prediction:
     ended: bool
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
     predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
+    whole: Whole | None = field(default=None, kw_only=True)
     whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
 
     @classmethod
@@ -75,12 +77,14 @@ class Prediction:
             ended=hypothesis.ended,
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             predicted=_expectations([*pieces, *([END] if hypothesis.ended else [])], hypothesis, vocabulary),
+            whole=hypothesis.whole,
             **others,
         )
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""
-        return {"text": self.text, "score": self.score, "log_probability": self.log_probability}
+        record = {"text": self.text, "score": self.score, "log_probability": self.log_probability}
+        return record if self.whole is None else {**record, **self.whole._asdict()}
 
     def given(self) -> dict[str, Any]:
         """Its tokens, <end> included, and their log-probabilities, for JSON."""
@@ -231,6 +235,12 @@ class Predictor(ABC):
         """
         self.check_given(sources is not None)
         raise NotImplementedError
+
+    def pair(self, source: str, text: str) -> dict[str, Any]:
+        """Of a given text, for JSON: the pieces that the model does not know, and its source, if it has one, with its
+        own.
+        """
+        return {"unknown": self.target_vocabulary.unknown(text)}
 
     def check_given(self, sources: bool) -> None:
         """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""

@@ -218,7 +218,7 @@ class TranslationEvaluation(HypothesesEvaluation):
             sources=test.sources or None,
             edges=self.length_bins,
             alignment=alignment,
-            titles=titles([name, *names(self.baseline), *self.beside]),
+            titles=titles(name, [*names(self.baseline), *self.beside], of_run=self.hypotheses is None),
             beside=[System(lines, others, samples=self.bootstrap) for lines in beside],
             shown=shown,
             counts=counts,

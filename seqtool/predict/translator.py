@@ -18,7 +18,7 @@ from seqtool.data.text.alignment import (
     words,
 )
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all
+from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all, with_prefixes
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
@@ -102,11 +102,13 @@ class Translator(Predictor):
         likeliest: int = 0,
         progress: Callable[[int], None] | None = None,
         trace: Lattice | None = None,
+        whole: bool = False,
     ) -> list[list[Translation]]:
         """The n best of each sentence, best first; one empty translation for an empty sentence. `prefixes`: how each
         translation begins, as text or as pieces; its log-probability is that of what follows. `likeliest`: also so many
         tokens that were expected at each place. After each batch `progress` is called with the number of sentences that
-        this process has just finished. `trace` records the search for a single sentence.
+        this process has just finished. `trace` records the search for a single sentence. `whole`: also the probability
+        of each translation with its prefix.
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
@@ -134,6 +136,9 @@ class Translator(Predictor):
             if likeliest:
                 asked: dict[str, Any] = {"device": self.device, "likeliest": likeliest}
                 decoded = explained(self.model, sources, decoded, self.settings, **asked)
+            if whole and length:
+                begun_with = [known[i] for i in rows]
+                decoded = with_prefixes(self.model, sources, begun_with, decoded, self.settings, device=self.device)
             for i, n_best in zip(rows, decoded, strict=True):
                 pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
                 begun = self._begun(prefixes[i]) if prefixes is not None and UNK in known[i] else []
@@ -170,6 +175,17 @@ class Translator(Predictor):
             if tokens >= limit:
                 cut = f"only the first {limit - 1:,} are translated ({self.limit})."
                 tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
+
+    def reading(self, source: str, translation: Translation) -> dict[str, Any]:
+        """How a source was read, for JSON: how many tokens at its end were cut off, and which pieces of it the model
+        does not know.
+        """
+        cut = len(self.source_vocabulary.encode(source)) - len(translation.source_pieces)
+        return {"source_cut": cut, "source_unknown": self.source_vocabulary.unknown(source)}
+
+    def pair(self, source: str, text: str) -> dict[str, Any]:
+        read = {"source": source, "source_unknown": self.source_vocabulary.unknown(source)}
+        return {**read, **super().pair(source, text)}
 
     def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
         """The given targets as if they had been decoded: their probabilities, attention if there is any and, if asked

@@ -119,10 +119,15 @@ class Writer(ABC, Generic[P]):
     def record(self, one: P) -> dict[str, Any]:
         return {**one.record(), **one.likeliest(), **(one.weights() if self.weights else {})}
 
+    def about(self, source: str, n_best: Sequence[P]) -> dict[str, Any]:
+        """What is said of a source in JSON, besides the source itself."""
+        return {}
+
     def text(self, source: str, n_best: Sequence[P]) -> str:
         """The lines that are written for one source."""
         if self.format == "jsonl":
-            record = dict(zip(self.keys, (source, list(map(self.record, n_best))), strict=True))
+            of_source, of_predictions = self.keys
+            record = {of_source: source, **self.about(source, n_best), of_predictions: list(map(self.record, n_best))}
             return json.dumps(record, ensure_ascii=False) + "\n"
         if self.single():
             return self.best.format(source=source, text=n_best[0].text) + "\n"

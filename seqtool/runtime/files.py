@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import os
+import re
 import secrets
 import stat
 import zlib
@@ -22,6 +23,7 @@ LARGEST = 1 << 30  # bytes of a whole .gz
 LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
 PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at once
 WORD = 256  # bytes in which a word should end
+SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
 
 log = logging.getLogger(__name__)
@@ -172,20 +174,21 @@ def read_record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = parse_json(path.read_bytes())
     if not isinstance(record, dict):
         raise ValueError(f"{path} holds no object")
-    _check_plain(record, 0)
+    check_plain(record)
     return record
 
 
-def _check_plain(value: Any, depth: int) -> None:
+def check_plain(value: Any, depth: int = 0) -> None:
+    """Raise ValueError for JSON of deep nesting, or with text that UTF-8 cannot encode."""
     if depth > DEEPEST:
         raise ValueError("too many brackets within brackets")
     if isinstance(value, str):
         value.encode()  # JSON may hold half a surrogate pair
     elif isinstance(value, dict):
-        _check_plain([*value, *value.values()], depth)
+        check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
         for inner in value:
-            _check_plain(inner, depth + 1)
+            check_plain(inner, depth + 1)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -253,6 +256,11 @@ def _created(path: Path, like: Path) -> BinaryIO:
     file = path.open("w+b")
     path.chmod(stat.S_IMODE(like.stat().st_mode))  # after opening: the mode may forbid writing
     return file
+
+
+def without_suffix(name: str) -> str:
+    """A file's name without its suffix: `a.v1.txt` → `a.v1`, which stays as it is, since a suffix has no digits."""
+    return SUFFIX.sub("", name)
 
 
 def one_line(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, printable
 from seqtool.runtime.files import replacing
 
 WEB = Path(__file__).with_name("web")
@@ -43,7 +43,7 @@ def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) ->
     script, style = bundle("report.js"), (WEB / "style.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     with replacing(path) as out:
-        title = html.escape(str(report["title"]))
+        title = html.escape(printable(str(report["title"])))
         out.write(PAGE.format(policy=policy, title=title, style=style))
         out.write(_data("report", json.dumps(report, ensure_ascii=False, separators=(",", ":"), allow_nan=False)))
         for number, chunk in enumerate(details):

@@ -58,7 +58,7 @@ function links({ source, target, weights, onword }) {
     for (const word of svg.querySelectorAll(".word[data-target]")) word.classList.toggle("on", Number(word.dataset.target) === t);
     for (const word of svg.querySelectorAll(".word[data-source]"))
       word.classList.toggle("on", weights[t][Number(word.dataset.source)] === Math.max(...weights[t]));
-    reading.textContent = looked(target[t], source, weights[t]);
+    fill(reading, looked(target[t], source, weights[t]));
   }
   const svg = s(
     "svg",
@@ -99,7 +99,7 @@ export function heatMap({ source, target, weights }) {
     frame.setAttribute("x", left + CELL * i);
     frame.setAttribute("y", top + CELL * t);
     frame.setAttribute("visibility", "visible");
-    reading.textContent = `${label(target[t])} ← ${label(source[i])}: ${said(weights[t][i], 3)}`;
+    fill(reading, `${label(target[t])} ← ${label(source[i])}: ${said(weights[t][i], 3)}`);
   };
   const cells = weights.flatMap((one, t) =>
     one.map((weight, i) =>

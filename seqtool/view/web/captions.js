@@ -1,10 +1,10 @@
 // Captioning: drop a picture or edit a built-in one, see where each word looked, force a word.
 
 import { busy, get, newest, post, settings } from "./asking.js";
-import { fill, h, said } from "./elements.js";
+import { fill, h } from "./elements.js";
 import { looking } from "./pictures.js";
 import { sceneEditor } from "./scene.js";
-import { begun, forcing, tokens, written } from "./tokens.js";
+import { begun, forcing, probabilities, tokens, written } from "./tokens.js";
 
 const END = "<end>";
 
@@ -33,7 +33,7 @@ export async function captionsView(models) {
   const take = (files) => {
     if (!files.length) return;
     [picture] = files;
-    status.textContent = `Chosen: ${picture.name}`;
+    fill(status, `Chosen: ${picture.name}`);
     anew();
   };
   const choose = () => {
@@ -97,13 +97,13 @@ function column(model, place) {
     const typed = forcing(pieces, force);
     const expected = tokens(predicted, { onforce: (at, token) => force(begun(pieces, at, token)), onchosen: typed.replace });
     const onword = (word) => word < predicted.length && expected.choose(word); // a word is a piece
-    spoken.textContent = best.text || "(nothing)";
+    fill(spoken, best.text || "(nothing)");
     fill(
       found,
       prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”, whose last word may go on " : "” ", freely(given, settled)) : null,
       looking({ picture, name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword }).element,
       h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
-      h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}`),
+      probabilities(best),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
       expected.element,
       predicted.length ? typed.element : null,

@@ -1,6 +1,6 @@
 // Charts in SVG, whose values can be read: under the pointer, with the arrow keys, and in a table below.
 
-import { h, moved, s, said, unique } from "./elements.js";
+import { fill, h, moved, s, said, unique } from "./elements.js";
 
 const COLOURS = 6; // --colour-0 … in style.css; more series begin again, with other dashes
 const DASHES = ["", "7 4", "2 3"];
@@ -110,7 +110,7 @@ function figure({ title, parts, names, count, read, at, nearest, table }) {
   const go = (next) => {
     place = next;
     at(place);
-    reading.textContent = read(place);
+    fill(reading, read(place));
   };
   const svg = s(
     "svg",

@@ -2,7 +2,7 @@
 
 import { get } from "./asking.js";
 import { captionsView } from "./captions.js";
-import { counted, fill, h } from "./elements.js";
+import { counted, fill, h, inert } from "./elements.js";
 import { textsView } from "./texts.js";
 import { wordsView } from "./words.js";
 
@@ -10,6 +10,7 @@ const VIEWS = { translate: wordsView, caption: captionsView, generate: textsView
 const EVERY = 400; // milliseconds between two looks at whether the models are loaded
 
 const state = document.getElementById("state");
+if (location.search) history.replaceState(null, "", location.pathname); // the token, which stays in a cookie
 
 async function begin() {
   const found = await get("/api/model");
@@ -20,8 +21,8 @@ async function begin() {
   }
   if (found.state === "failed") throw new Error(found.problem);
   const names = found.models.map((one) => `${one.name} (${counted(one.parameters)} parameters)`);
-  state.textContent = names.join(", ");
-  document.title = `${found.models.map((one) => one.name).join(", ")}: seqtool demo`;
+  fill(state, names.join(", "));
+  document.title = inert(`${found.models.map((one) => one.name).join(", ")}: seqtool demo`);
   fill(document.getElementById("view"), await VIEWS[found.models[0].command](found.models), interfaces(found));
 }
 

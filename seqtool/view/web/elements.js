@@ -16,6 +16,7 @@ function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "aria-label" || name === "title") element.setAttribute(name, inert(value));
     else element.setAttribute(name, value === true ? "" : value);
   }
   return added(element, children);
@@ -23,7 +24,7 @@ function filled(element, attributes, children) {
 
 /** One by one: there may be more than can be given to one call. */
 function added(element, children) {
-  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(child);
+  for (const child of children.flat()) if (child !== null && child !== undefined) element.append(typeof child === "string" ? inert(child) : child);
   return element;
 }
 
@@ -31,6 +32,13 @@ function added(element, children) {
 export function fill(element, ...children) {
   element.replaceChildren();
   return added(element, children);
+}
+
+const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // characters that change the direction of text
+
+/** A text in which characters that change its direction are written as their codes: it is read as it is stored. */
+export function inert(text) {
+  return text.replace(DIRECTIONS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 let numbers = 0;
@@ -53,7 +61,7 @@ export function counted(value) {
 
 /** A piece of text as it is shown: the mark for a space is a space, and what cannot be seen has a sign. */
 export function shown(piece) {
-  return piece.replaceAll("▁", " ").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  return inert(piece.replaceAll("▁", " ").replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
 }
 
 /** The same where it stands alone: a space too has a sign. */

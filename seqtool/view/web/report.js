@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
-import { choice, counted, fill, h, said } from "./elements.js";
+import { choice, counted, fill, h, inert, said } from "./elements.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
@@ -73,6 +73,7 @@ function sentence({ source, references, systems, hypotheses, flags, detail }) {
     "div",
     { class: "sentence" },
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { dir: "auto" }, value))), written),
+    references.length ? h("p", { class: "note" }, "Marked words are not in the reference, struck out ones only there.") : null,
     flags.length ? h("p", { class: "flags" }, `Flags: ${flags.join(", ")}`) : null,
     detail?.weights ? alignment(detail) : null,
     detail?.predicted ? tokens(detail.predicted).element : null,
@@ -129,7 +130,7 @@ function card({ name, picture, captions, references, values }, { scores, systems
 }
 
 const report = read("report");
-document.title = report.title;
+document.title = inert(report.title);
 document.body.append(
   h("header", {}, h("h1", {}, report.title), h("p", {}, report.subtitle)),
   h("nav", { "aria-label": "Sections" }, h("ul", {}, report.sections.map((section, i) => h("li", {}, h("a", { href: `#section-${i}` }, section.title))))),

@@ -2,7 +2,7 @@
 
 import { newest, post, settings } from "./asking.js";
 import { fill, h, label, said } from "./elements.js";
-import { percent, tokens } from "./tokens.js";
+import { notes, percent, tokens } from "./tokens.js";
 
 const READ = 400; // of the text, the last characters, which the model reads
 const PAUSE = 200; // milliseconds without a key before the model is asked
@@ -62,8 +62,9 @@ function column(model, place, text) {
     const prompt = text.value;
     const answer = await post("/api/generate", { prompts: [prompt], model: place, settings: chosen });
     if (text.value !== prompt) return; // it has been changed meanwhile
-    const [one] = answer.texts[0].texts;
-    fill(written, h("h3", {}, "Continuation"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, prompt), one.text));
+    const [{ unknown, texts }] = answer.texts;
+    const [one] = texts;
+    fill(written, notes(0, unknown), h("h3", {}, "Continuation"), h("p", { class: "continuation", dir: "auto" }, h("span", { class: "status" }, prompt), one.text));
   });
 
   return { element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), written, expected), look: () => look(), write: (chosen) => write(chosen), forget: () => fill(written) };

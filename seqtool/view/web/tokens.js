@@ -1,8 +1,9 @@
 // What a model expected at each token: its probability as a colour, and for a chosen one the likeliest others.
 
-import { fill, h, label, moved, said, shown } from "./elements.js";
+import { counted, fill, h, label, moved, said, shown } from "./elements.js";
 
 const END = "<end>";
+const NAMED = 12; // unknown pieces that are named
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
 /**
@@ -95,6 +96,31 @@ export function forcing(pieces, force) {
   };
   const element = h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it"));
   return { element, replace: (place) => (at.value = place) };
+}
+
+/** The log-probability and the score of a text: of the whole, and of what follows a forced beginning. */
+export function probabilities(one) {
+  const text = (begin, logProbability, score) => h("p", { class: "status" }, `${begin}log-probability ${said(logProbability, 3)}, score ${said(score, 3)}${one.ended ? "" : ", cut off"}`);
+  if (one.prefix_tokens === undefined) return [text("", one.log_probability, one.score)];
+  return [
+    text("Of the whole: ", one.log_probability_with_prefix, one.score_with_prefix),
+    text("Of what follows the forced beginning: ", one.log_probability, one.score),
+    one.prefix_unknown ? note(`The model does not know ${counted(one.prefix_unknown)} of the forced tokens.`) : null,
+  ];
+}
+
+/** Says how many tokens of a text were not read, and which pieces the model does not know. */
+export function notes(cut, unknown) {
+  const pieces = [...new Set(unknown)].map((one) => `“${label(one)}”`);
+  const more = pieces.length > NAMED ? ` and ${counted(pieces.length - NAMED)} more` : "";
+  return [
+    cut ? note(`The text is too long: its last ${counted(cut)} tokens were not read.`) : null,
+    pieces.length ? note(`The model does not know ${pieces.slice(0, NAMED).join(", ")}${more}.`) : null,
+  ];
+}
+
+function note(text) {
+  return h("p", { class: "note", dir: "auto" }, text);
 }
 
 export function percent(probability) {

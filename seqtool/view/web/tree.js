@@ -1,6 +1,6 @@
 // The tree of a beam search: what was kept, what ended, what was pruned.
 
-import { choice, h, label, moved, s, said } from "./elements.js";
+import { choice, fill, h, label, moved, s, said } from "./elements.js";
 
 const ACROSS = 118; // pixels from step to step
 const DOWN = 40;
@@ -40,7 +40,7 @@ export function searchTree({ steps }) {
     if (scroll) labels[n].scrollIntoView({ block: "nearest", inline: "nearest" });
     const node = nodes[n];
     const rank = node.rank === undefined ? "" : `, number ${node.rank + 1} of the n best`;
-    reading.textContent = `step ${node.t + 1}: “${label(node.token)}” ${FATES[node.fate]}, score ${said(node.score, 3)}, log-probability ${said(node.log_probability, 3)}${rank}`;
+    fill(reading, `step ${node.t + 1}: “${label(node.token)}” ${FATES[node.fate]}, score ${said(node.score, 3)}, log-probability ${said(node.log_probability, 3)}${rank}`);
   }
   const svg = s(
     "svg",

@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { busy, newest, post, settings } from "./asking.js";
 import { fill, h, label, said } from "./elements.js";
-import { begun, forcing, tokens, written } from "./tokens.js";
+import { begun, forcing, notes, probabilities, tokens, written } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
 const END = "<end>";
@@ -68,7 +68,7 @@ function column(model, place) {
       const sampling = Boolean(chosen.sample);
       const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !sampling, model: place, settings: chosen };
       const answer = await post("/api/translate", request);
-      show(text, chosen, prefix, answer.translations[0].translations, answer.tree ?? null);
+      show(text, chosen, prefix, answer.translations[0], answer.tree ?? null);
     },
     (text, chosen, prefix) => (prefix ? freely(text, chosen) : null),
   );
@@ -85,7 +85,8 @@ function column(model, place) {
 
   const freely = (text, chosen) => h("button", { type: "button", onclick: () => ask(text, chosen, "") }, "Remove the prefix");
 
-  function show(text, chosen, prefix, nBest, tree) {
+  function show(text, chosen, prefix, line, tree) {
+    const nBest = line.translations;
     const force = (beginning) => busy(found) || ask(text, chosen, beginning);
     const best = nBest[0];
     const ends = best.ended ? [END] : [];
@@ -93,13 +94,14 @@ function column(model, place) {
     const predicted = best.predicted ?? [];
     const typed = forcing([...best.tokens, ...ends], force);
     const expected = tokens(predicted, { onforce: (at, token) => force(begun(best.tokens, at, token)), onchosen: typed.replace });
-    spoken.textContent = best.text || "(nothing)";
+    fill(spoken, best.text || "(nothing)");
     fill(
       found,
+      notes(line.source_cut, line.source_unknown),
       text.trim().includes("\n") ? h("p", { class: "note" }, "The lines were read as one sentence.") : null,
       prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”, whose last word may go on " : "” ", freely(text, chosen)) : null,
       h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
-      h("p", { class: "status" }, `log-probability ${said(best.log_probability, 3)}, score ${said(best.score, 3)}${best.ended ? "" : ", cut off"}`),
+      probabilities(best),
       h("h3", {}, "Each token, and what else was expected: choose one to force it"),
       expected.element,
       predicted.length ? typed.element : null,
@@ -107,14 +109,15 @@ function column(model, place) {
       look ? alignment({ ...look, onword: predicted.length ? expected.choose : null }) : null,
       nBest.length > 1 ? h("h3", {}, "The n best") : null,
       nBest.length > 1 ? h("ol", {}, nBest.map((one) => h("li", {}, h("bdi", {}, one.text), " ", h("span", { class: "status" }, said(one.score, 3))))) : null,
-      tree?.steps.length ? search(tree) : null,
+      tree?.steps.length ? search(tree, Boolean(prefix)) : null,
       tree ? mine(text, chosen, best.text) : null,
     );
   }
 
   /** Drawn when it is opened: a wide beam has thousands of continuations. */
-  function search(tree) {
-    const details = h("details", { class: "search", ontoggle: () => details.children.length === 1 && details.append(searchTree(tree)) }, h("summary", {}, "The search"));
+  function search(tree, forced) {
+    const name = forced ? "The search for what follows the forced beginning, with its numbers" : "The search";
+    const details = h("details", { class: "search", ontoggle: () => details.children.length === 1 && details.append(searchTree(tree)) }, h("summary", {}, name));
     return details;
   }
 
