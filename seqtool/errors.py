@@ -29,7 +29,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, the computer's or a GPU's. Of torch's errors some are plain RuntimeErrors."""
     text = str(error)
     is_said = WANT_OF_MEMORY.search(text) or WANT_OF_MEMORY_STATUS.search(text)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said is not None)
+    return isinstance(error, MemoryError | OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and is_said is not None
+    )
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from torch import nn
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.demo import answers
+from seqtool.demo.app import make_app
 from seqtool.demo.engine import Asked, Engine
-from seqtool.errors import InputError
+from seqtool.errors import InputError, OutOfMemoryError
 from seqtool.runtime.files import config_directory
 
 ERRORS = {
@@ -176,15 +178,23 @@ def test_the_other_jobs_of_a_sweep_go_on(
     assert "seqtool: Out of memory" in error and "1 of 2 jobs failed" in error and "Traceback" not in error
 
 
-def test_the_demo_answers_with_a_sentence() -> None:
+@pytest.mark.parametrize("error", [ERRORS["cudnn"], ERRORS["python"], OutOfMemoryError("from decoding")])
+def test_the_demo_answers_with_a_sentence(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "translate", lambda request: Asked(failing(error)))
     engine = Engine(lambda: [None], lambda models: [])
     engine.start()
+    app, sent = make_app(engine, host="127.0.0.1", port=80, token=None), []
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/translate", "headers": headers, "query_string": b""}
 
-    async def asked() -> None:
-        with pytest.raises(InputError, match="Out of memory: ask for less at once"):
-            await engine.ask(Asked(failing(ERRORS["cudnn"])))
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
 
     try:
-        demo_models.alone(asked)
+        demo_models.alone(lambda: app(scope, receive, send))
     finally:
         engine.stop()
+    assert sent[0]["status"] == 503 and sent[1]["body"].startswith(b"Out of memory: ask for less at once")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from seqtool.errors import InputError, OutOfMemoryError, is_out_of_memory
+from seqtool.errors import InputError
 
 Describe = Callable[[Sequence[Any]], list[dict[str, Any]]]
 log = logging.getLogger("seqtool")
@@ -63,8 +63,6 @@ class _Waiting(NamedTuple):
                 self.answer.set_result(found)
 
     def fail(self, error: BaseException) -> None:
-        if is_out_of_memory(error):
-            error = OutOfMemoryError("Out of memory: ask for less at once, or lower beam, n_best or max_length.")
         if self.answer.set_running_or_notify_cancel():
             self.answer.set_exception(error)
 
