@@ -1,12 +1,17 @@
-"""The one exception that the user can put right, and errors of files that cannot be written."""
+"""The one exception that the user can put right, errors of files that cannot be written, and want of memory."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 FULL = (ENOSPC, EDQUOT)
+
+# What torch's allocators say when memory runs out, and the status by which NVIDIA's libraries say so: one that has no
+# memory for its own handle is NOT_INITIALIZED.
+WANT_OF_MEMORY = re.compile("out of memory|not enough memory|can('|no)t allocate memory|bad_alloc", re.IGNORECASE)
+WANT_OF_MEMORY_STATUS = re.compile("[A-Z_]+_(ALLOC|ALLOCATION)_FAILED|[A-Z]+_STATUS_NOT_INITIALIZED")
 
 
 class InputError(ValueError):
@@ -14,6 +19,32 @@ class InputError(ValueError):
 
     The command line prints it and exits with status 2; every other exception is a defect and keeps its traceback.
     """
+
+
+class OutOfMemoryError(InputError):
+    """Memory ran out: the sentence says what to lower."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the computer's or a GPU's. Of torch's errors some are plain RuntimeErrors."""
+    text = str(error)
+    is_said = WANT_OF_MEMORY.search(text) or WANT_OF_MEMORY_STATUS.search(text)
+    return isinstance(error, MemoryError | OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and is_said is not None
+    )
+
+
+@contextmanager
+def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[None]:
+    """Raise OutOfMemoryError if memory runs out, ending with `advice`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        status = WANT_OF_MEMORY_STATUS.search(str(error))
+        where = ("" if device is None else f" on {device}") + (f" ({status[0]})" if status else "")
+        raise OutOfMemoryError(f"Out of memory{where} {advice()}") from error
 
 
 @contextmanager

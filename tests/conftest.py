@@ -16,6 +16,7 @@ CHECKED = ["seqtool.models", "seqtool.decoding", "seqtool.training.losses"]
 install_import_hook(CHECKED, "shapes.shapes")
 
 import demo_models  # noqa: E402
+import pretended_gpu  # noqa: E402
 from small_models import MODELS, make_model  # noqa: E402
 
 from seqtool.models.contract import EncoderDecoder  # noqa: E402
@@ -26,7 +27,7 @@ DRAW = Recorder.draw
 ROOT = Path(__file__).resolve().parent.parent
 
 
-SLOW = ("test_distributed", "test_translating", "test_captioning", "test_training", "test_resuming")  # files
+SLOW = ("test_gpu", "test_distributed", "test_translating", "test_captioning", "test_training", "test_resuming")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +38,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def shapes_are_checked() -> None:
     shapes.begin()
+
+
+@pytest.fixture(autouse=True)
+def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A pretended GPU for tests marked `gpu`, where there is no real one."""
+    if request.node.get_closest_marker("gpu") is None or torch.cuda.is_available():
+        yield
+    elif (reason := pretended_gpu.unknown()) is not None:
+        pytest.skip(reason)
+    else:
+        with pretended_gpu.pretended():
+            yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
-from seqtool.errors import InputError, full_disk, naming, printable
+from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.version import __version__
 
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 COMMANDS = tuple(help_texts.SUMMARIES)
 FUNCTIONS = {"eval": "evaluate"}  # those not named like their command
+MEMORY = {  # what takes most memory in a command
+    "prepare": "data.processes",
+    "train": "train.batch_size, the model's sizes (model.*) or data.processes",
+    "generate": "n or max_length",
+    "score": "the length of the lines, or choose another device",
+    "demo": "the length of the texts, or choose another device",
+}
 
 ENDING = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 INTERRUPTED = 130  # the status of a command that Ctrl-C ended, and of a training that any signal stopped
@@ -254,7 +261,8 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
         gc.freeze()
         gc.enable()
     try:
-        return getattr(module, function)(config) is not False
+        with out_of_memory(lambda: f"in {command}: lower {MEMORY.get(command, 'batch_size, beam or max_length')}."):
+            return getattr(module, function)(config) is not False
     except OmegaConfBaseException as error:
         removed = [setting for setting in settings if setting.startswith("~")]
         if not removed:

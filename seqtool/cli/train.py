@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
-from seqtool.errors import InputError
+from seqtool.errors import InputError, out_of_memory
 from seqtool.models.fast.quicken import quicken
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, choose_device, keep_memory, set_threads
+from seqtool.runtime.devices import MODEL_TOO_LARGE, Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import plain, resolved, typed
@@ -98,7 +98,8 @@ def _train(job: Job, where: resuming.Place) -> bool:
     model = _model(job, cache, where)
     if job.train.gradient_flow:
         gradient_flow.check(model)
-    quicken(model.to(machine.device), machine.device)
+    with out_of_memory(lambda: MODEL_TOO_LARGE, machine.device):
+        quicken(model.to(machine.device), machine.device)
     updates = Updates(
         model,
         job.task.examples(cache, job.train),

@@ -1,6 +1,7 @@
 """From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,12 +15,25 @@ from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis, Whole, length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
+from seqtool.errors import out_of_memory
 from seqtool.models.inputs import Source
 from seqtool.models.tokens import UNK
 from seqtool.runtime import distributed
 from seqtool.runtime.precision import autocast, onednn
 
 X = TypeVar("X")
+
+
+@contextmanager
+def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[None]:
+    """Without gradients, and as fast as the device can; if memory runs out, OutOfMemoryError says what to `lower`."""
+    with (
+        out_of_memory(lambda: f"while decoding: lower {lower}.", device),
+        torch.inference_mode(),
+        autocast(device, precision),
+        onednn(),
+    ):
+        yield
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ def decode(
     known = len(prefixes[0]) if prefixes else 0
 
     def decoded(rows: Sequence[int]) -> list[list[Hypothesis]]:
-        with torch.inference_mode(), autocast(device, settings.precision), onednn():
+        with computing(device, settings.precision, lower=settings.memory):
             source = sources.batch(rows).to(device)
             memory, state = model.encode(source)
             prefix = None
@@ -142,7 +156,7 @@ def force_all(
     place = {row: i for i, row in enumerate(sources.order)}
 
     def forced(some: Sequence[int]) -> list[Hypothesis]:
-        with torch.inference_mode(), autocast(device, settings.precision), onednn():
+        with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
             memory, state = model.encode(sources.batch([owners[i] for i in some]).to(device))
             target = make_target([targets[i] for i in some]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)

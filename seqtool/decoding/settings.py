@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class DecodeSettings:
     min_length: int
     batch_size: int | None
     precision: str
+
+    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that take most of it
 
     def __post_init__(self) -> None:
         problems = out_of_range(vars(self))

@@ -22,7 +22,7 @@ from seqtool.demo import answers, scenes
 from seqtool.demo.engine import Asked, BusyError, Engine
 from seqtool.demo.guards import App, Guard, RefusedError
 from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
-from seqtool.errors import InputError
+from seqtool.errors import InputError, OutOfMemoryError, is_out_of_memory
 from seqtool.runtime.files import one_line
 from seqtool.runtime.version import __version__
 from seqtool.training.checkpoint import find
@@ -102,6 +102,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
     ]
     handlers: Any = {InputError: _refused, BusyError: _busy, HTTPException: _failed, ClientDisconnect: _gone}
     handlers |= {MultiPartException: _refused, RefusedError: _stopped, Exception: _broken}
+    handlers |= {RuntimeError: _overloaded, MemoryError: _overloaded, OutOfMemoryError: _overloaded}
     inner = Starlette(routes=routes, exception_handlers=handlers, lifespan=life)
     return Guard(inner, host=host, port=port, token=token)
 
@@ -184,6 +185,13 @@ async def _stopped(_: Http, error: Any) -> Response:
 
 async def _busy(_: Http, __: Exception) -> Response:
     return PlainTextResponse("Too many requests are waiting: try again in a moment.\n", 503, {"retry-after": "1"})
+
+
+async def _overloaded(_: Http, error: Exception) -> Response:
+    """The server ran out of memory; any other RuntimeError is a defect."""
+    if not is_out_of_memory(error):
+        raise error
+    return PlainTextResponse("Out of memory: ask for less at once, or lower beam, n_best or max_length.\n", 503)
 
 
 async def _failed(_: Http, error: Exception) -> Response:

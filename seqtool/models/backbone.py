@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, is_out_of_memory
 from seqtool.models.number_types import without_tf32
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 
@@ -131,6 +131,8 @@ class Backbone(nn.Module):
             try:
                 shape = as_map(cut_off(self.network, self.read, torch.zeros(1, 3, size, size))).shape
             except (RuntimeError, ValueError, AssertionError) as error:
+                if is_out_of_memory(error):
+                    raise
                 reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
                 raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
         if len(shape) != 4:

@@ -1,10 +1,12 @@
 """Number types: states and attention in single precision at least, products in the type that autocast chooses."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
+
+from seqtool.runtime.precision import fp32_switches, restore
 
 
 def single(dtype: torch.dtype) -> torch.dtype:
@@ -29,11 +31,29 @@ def for_products(x: Tensor) -> Tensor:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Compute a GPU's convolutions and products in full fp32, without TF32, so that they agree with a CPU's."""
-    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolutions.allow_tf32, products.allow_tf32
-    convolutions.allow_tf32 = products.allow_tf32 = False
+    """Compute convolutions and products in full fp32, without TF32, so that a GPU and a CPU agree. Afterwards torch's
+    switches, the older ones and those of torch 2.9, are as they were.
+    """
+    before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
+    convolutions = products = None
+    with suppress(RuntimeError):  # torch refuses to say where a newer switch says something else
+        convolutions = torch.backends.cudnn.allow_tf32
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
     try:
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = False
+        if products not in (None, "highest"):
+            torch.set_float32_matmul_precision("highest")
+        for switch, _ in before:
+            if switch.fp32_precision not in ("none", "ieee"):
+                switch.fp32_precision = "ieee"
         yield
     finally:
-        convolutions.allow_tf32, products.allow_tf32 = before
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = True
+        if products not in (None, "highest"):
+            torch.set_float32_matmul_precision(products)
+        for switch, precision in before:
+            if switch.fp32_precision != precision:
+                restore(switch, precision)

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, is_out_of_memory
 from seqtool.settings import sentence, unknown
 
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
@@ -57,6 +57,8 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
     try:
         return (_of_timm if library == "timm" else _of_torchvision)(name, layer, download)
     except (OSError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         if wanted is not None and isinstance(error, OSError):
             raise wanted.missing(_reason(error)) from error
         raise InputError(

@@ -245,10 +245,17 @@ def scale(width: int) -> float:
     return math.sqrt(width)
 
 
-@lru_cache(maxsize=32)
 def sinusoids_up_to(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
-    """Those of the positions 0, 1, … length − 1. Kept, since decoding needs them at every step."""
-    with torch.inference_mode(mode=False):
+    """Those of the positions 0, 1, … length − 1."""
+    if torch.compiler.is_compiling():  # torch.compile follows neither a cache nor a change of inference_mode
+        return sinusoids(torch.arange(length), width).to(device, dtype)
+    return _kept_sinusoids(length, width, dtype, device)
+
+
+@lru_cache(maxsize=32)
+def _kept_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
+    """Kept, since decoding needs them at every step."""
+    with torch.inference_mode(False):
         return sinusoids(torch.arange(length), width).to(device, dtype)
 
 

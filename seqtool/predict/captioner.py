@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE, joined
-from seqtool.decoding.batching import Sources, chunks, decode, explained, with_prefixes
+from seqtool.decoding.batching import Sources, chunks, computing, decode, explained, with_prefixes
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
@@ -25,7 +25,6 @@ from seqtool.models.inputs import Annotations, Pixels
 from seqtool.predict.likelihood import Likelihood, of_captions
 from seqtool.predict.predictor import Member, Prediction, Predictor
 from seqtool.runtime import distributed
-from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
 
@@ -261,7 +260,7 @@ class Captioner(Predictor):
                 generator = np.random.default_rng([self.settings.seed, first[some[0]] + i, 2])
                 return torch.from_numpy(generator.random((samples, len(targets[i]) + 1))).float()
 
-            with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
+            with computing(self.device, self.settings.precision, lower="batch_size or samples"):
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
                 a = model.annotations(Pixels(pixels).to(self.device))
                 likely = list(of_captions(model, a, rows, targets, drawn if model.hard else None))

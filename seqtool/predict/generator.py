@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import in_batches
+from seqtool.decoding.batching import computing, in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.sampling import sample
@@ -18,7 +18,6 @@ from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.predictor import Prediction, Predictor, expectation
-from seqtool.runtime.precision import autocast, onednn
 
 MOST = 100_000  # tokens of a prompt
 STEPS = 1000  # tokens of a text that are scored at once
@@ -37,6 +36,8 @@ class GenerateSettings:
     top_p: float
     seed: int
     precision: str
+
+    memory: ClassVar[str] = "n or max_length"
 
     def __post_init__(self) -> None:
         if problems := out_of_range(vars(self)):
@@ -138,7 +139,7 @@ class Generator(Predictor):
         """The same, and what was expected at every token (`predictor.expectation`), if `likeliest` is not 0."""
         parts, expected, states = [np.zeros(0)], [], [None for _ in self.models]
         given = torch.tensor([[BOS, *tokens]], device=self.device)
-        with torch.inference_mode(), autocast(self.device, self.settings.precision), onednn():
+        with computing(self.device, self.settings.precision, lower="the length of the texts"):
             for start in range(0, len(tokens), STEPS):
                 chunk, log_p = given[:, start : start + STEPS + 1], []
                 for i, model in enumerate(self.models):
@@ -201,7 +202,7 @@ class Generator(Predictor):
         if len(given) > MOST:
             raise InputError(f"A prompt has {len(given):,} tokens, more than {MOST:,}: shorten it.")
         read = torch.tensor([given], dtype=torch.int64, device=self.device)
-        with torch.inference_mode(), autocast(self.device, settings.precision), onednn():
+        with computing(self.device, settings.precision, lower=settings.memory):
             memory, state = self.model.encode(None)
             state, prefix = read_prefix(self.model, memory, state, read)
             found = sample(

@@ -17,13 +17,13 @@ from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.ranking import Hypothesis, Whole
 from seqtool.decoding.settings import DecodeSettings, check_used
-from seqtool.errors import InputError
+from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.packed import laid_out
 from seqtool.models.tokens import EOS
 from seqtool.runtime.classes import build, modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MachineSettings, choose_device, keep_memory, set_threads
+from seqtool.runtime.devices import MODEL_TOO_LARGE, MachineSettings, choose_device, keep_memory, set_threads
 from seqtool.runtime.precision import check_precision
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
@@ -219,8 +219,10 @@ class Predictor(ABC):
             for difference, value in member.common.items():
                 if value != members[0].common[difference]:
                     raise InputError(f"{one.path} and {found[0].path} {difference}.")
+        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+            models = [laid_out(member.model, chosen.precision, device).to(device).eval() for member in members]
         return cls(
-            [laid_out(member.model, chosen.precision, device).to(device).eval() for member in members],
+            models,
             device=device,
             settings=chosen,
             config=found[0].config,

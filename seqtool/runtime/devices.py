@@ -2,8 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +11,11 @@ from seqtool.errors import InputError
 from seqtool.runtime import distributed
 
 MOST_THREADS = 1024
+MODEL_TOO_LARGE = (
+    "for the model's weights: end what else takes memory there, choose a smaller model, or device=cpu for a GPU's."
+)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 _own_threads: list[int] = []  # torch's choice, while another number is set
-WANT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 
 
 @dataclass
@@ -89,14 +90,3 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-@contextmanager
-def out_of_memory(device: torch.device, advice: Callable[[], str]) -> Iterator[None]:
-    """Raise InputError if memory runs out, ending with `advice`."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it is a plain one
-        if not isinstance(error, MemoryError) and not any(words in str(error) for words in WANT_OF_MEMORY):
-            raise
-        raise InputError(f"Out of memory on {device} {advice()}") from error

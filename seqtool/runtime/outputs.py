@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TextIO
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, OutOfMemoryError
 from seqtool.runtime.files import replacing
 
 NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
@@ -46,7 +46,13 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
     with replacing(path) as stream:
         try:
             yield stream
-        except (KeyboardInterrupt, SystemExit, RuntimeError):  # torch's errors are RuntimeErrors
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+            RuntimeError,
+            MemoryError,
+            OutOfMemoryError,
+        ):  # torch's are RuntimeErrors
             _keep(stream, path, finished())
             raise
 

@@ -86,4 +86,20 @@ def _products_by(precision: str) -> Iterator[None]:
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        restore(matmul, before)
+
+
+def fp32_switches() -> list[Any]:
+    """torch's switches for the precision of fp32 operations, each of one kind and library: from torch 2.9 on."""
+    backends: Any = torch.backends
+    operations = [(backends.cudnn, "conv"), (backends.cudnn, "rnn"), (backends.cuda, "matmul")]
+    operations += [(backends.mkldnn, "conv"), (backends.mkldnn, "rnn"), (backends.mkldnn, "matmul")]
+    switches = [getattr(library, name, None) for library, name in operations]
+    return [one for one in switches if hasattr(one, "fp32_precision")]
+
+
+def restore(switch: Any, precision: str) -> None:
+    """Set one of these switches back: it follows torch's general ones again if that gives this precision."""
+    switch.fp32_precision = "none"
+    if switch.fp32_precision != precision:
+        switch.fp32_precision = precision

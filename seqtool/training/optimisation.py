@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.classes import imported
 from seqtool.settings import Config, checked, plain, sentence, typed, unknown
 
@@ -93,6 +93,8 @@ def _suiting(name: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
         raise InputError(f"The settings optim.* do not suit {name}: {str(error).removesuffix('.')}.") from error
 
 

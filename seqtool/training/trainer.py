@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from seqtool.data.batches import Batch, Epochs
-from seqtool.errors import InputError
+from seqtool.errors import InputError, is_out_of_memory
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
 from seqtool.training import checkpoint, gradient_flow, tensors
@@ -50,6 +50,8 @@ class Trainer:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
         self.checkpoints.go_on(found, self.progress)
 

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, Indices
 from seqtool.decoding import tree
+from seqtool.errors import out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.devices import Machine, out_of_memory
+from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
@@ -27,6 +28,10 @@ from seqtool.training.train_settings import TrainSettings
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."  # in a checkpoint's names
 BATCHES = 2  # batches that are being made or waiting
 DEVICES = ("cuda",)  # devices that compute asynchronously
+STEP_TOO_LARGE = (
+    "in the optimiser's step, which keeps numbers of its own for every parameter: start a run with a lower "
+    "train.batch_size, with a smaller model (model.*), or with optim=sgd, which keeps none."
+)
 
 
 class Update(NamedTuple):
@@ -78,14 +83,16 @@ class Updates:
             batch = self.ahead.take(rows[place - 1], rows[place:])
             sums += self._backward(indices, batch, divisor, too_large, last=place == len(group))
         nll, reward, rewards = distributed.total(sums)
-        self._scaler.unscale_(optimiser)  # so that clipping sees the true norm
-        norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
-        length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
-        done = math.isfinite(length) and bool(finite)
+        with out_of_memory(lambda: STEP_TOO_LARGE, self.machine.device):
+            self._scaler.unscale_(optimiser)  # so that clipping sees the true norm
+            norm = nn.utils.get_total_norm([one.grad for one in self.model.parameters() if one.grad is not None])
+            length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
+            done = math.isfinite(length) and bool(finite)
+            if done:
+                if clip_norm is not None and length > clip_norm:
+                    nn.utils.clip_grads_with_norm_(self.model.parameters(), clip_norm, norm)
+                self._scaler.step(optimiser)
         if done:
-            if clip_norm is not None and length > clip_norm:
-                nn.utils.clip_grads_with_norm_(self.model.parameters(), clip_norm, norm)
-            self._scaler.step(optimiser)
             self.loss.observe(reward / rewards)
         else:
             self._carried = None
@@ -99,7 +106,7 @@ class Updates:
         device = self.machine.device
         mine = distributed.share(indices)
         weight = distributed.size() if len(mine) else 0  # gradients are averaged over processes
-        with self._parallel.exchanging(last=last), out_of_memory(device, partial(too_large, batch)):
+        with self._parallel.exchanging(last=last), out_of_memory(partial(too_large, batch), device):
             with autocast(device, self.machine.precision):
                 loss = self._parallel(batch.to(device), self._carried if batch.continues else None)
             self._carried = loss.state

@@ -16,18 +16,24 @@ from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import MOST, DecodeSettings
-from seqtool.errors import InputError
+from seqtool.errors import InputError, out_of_memory
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import Machine, out_of_memory
+from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
 from seqtool.settings import names
 from seqtool.training.losses import TrainingLoss
 
 BATCH = 128  # sentences or images
 SHOWN = 200  # tokens of a text that is shown
+
+
+class ValidationDecoding(DecodeSettings):
+    """How a validation decodes."""
+
+    memory = "validation.beam or validation.max_length"
 
 
 @dataclass
@@ -60,7 +66,7 @@ class ValidationSettings:
         """How to decode: by configs/decoding.yaml, except where these settings differ."""
         own = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH, "precision": precision}
         settings = {**defaults("decoding"), **own}
-        return DecodeSettings(**{one.name: settings[one.name] for one in fields(DecodeSettings)})
+        return ValidationDecoding(**{one.name: settings[one.name] for one in fields(DecodeSettings)})
 
 
 Scores = dict[str, float]
@@ -195,7 +201,7 @@ def _measuring(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[No
     """Without dropout and gradients; if memory runs out, `advice` ends the message."""
     loss.eval()
     with (
-        out_of_memory(machine.device, lambda: f"while validating{advice}"),
+        out_of_memory(lambda: f"while validating{advice}", machine.device),
         torch.inference_mode(),
         autocast(machine.device, machine.precision),
     ):

@@ -76,7 +76,7 @@ def by_torch(
 ) -> States:
     """All steps of a layer by `torch.lstm` or its like; weights are W, U and the bias of each."""
     dtype = single(weights[-1].dtype)
-    first = tuple(one.to(dtype)[None] for one in first)
+    first = tuple(one.to(dtype).contiguous()[None] for one in first)  # cuDNN takes no others
     rest = [one.to(dtype) for one in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied

@@ -1,0 +1,24 @@
+"""torch.compile of a Transformer of each kind, in a process of its own, where no shapes are checked: its results are
+the model's, and it has gradients.
+"""
+
+import torch
+from small_models import TRANSFORMER, VOCABULARY, make_captioner, make_model, random_images, random_sentences
+
+from seqtool.data.batches import make_source, make_target
+from seqtool.models.transformer import TransformerLanguageModel
+
+torch.manual_seed(0)
+sizes = {name: TRANSFORMER[name] for name in ("width", "heads", "feed_forward", "norm", "positions")}
+language_model = TransformerLanguageModel(
+    target_vocabulary=VOCABULARY, layers=2, context=100, dropout=0.0, tie="none", **sizes
+)
+target = make_target(random_sentences(3, seed=2))[:, :-1]
+for model, source in (
+    (make_model("transformer"), make_source(random_sentences(3, seed=1))),
+    (make_captioner("transformer-captioner"), random_images(3, seed=1)),
+    (language_model, None),
+):
+    features = torch.compile(model, backend="aot_eager")(source, target).features
+    features.sum().backward()
+    assert torch.allclose(features, model(source, target).features, atol=1e-5)

@@ -1,0 +1,306 @@
+"""A pretended GPU: tensors that say that they are on cuda:0, and whose numbers live on the CPU. The tests marked `gpu`
+run on it where there is no real one, and find what a GPU would refuse.
+
+Autograd, autocast and every `x.is_cuda` behave as on a GPU, and these are refused: operands on two devices, `.numpy()`,
+states that are not contiguous for cuDNN, lengths on the GPU for packing and, on request, float64, which Apple's GPUs
+lack. A GPU's own kernels, its memory and its speed are not pretended.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
+OLDEST, NEWEST = (2, 6), (2, 14)  # the versions of torch whose insides are known here
+LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
+HEADER = Path(torch.__file__).parent / "include/ATen/detail/AcceleratorHooksInterface.h"
+RANDOM = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multinomial|exponential_")
+MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequence_backward")  # between devices
+RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
+
+
+def unknown() -> str | None:
+    """Why a GPU cannot be pretended here, if it cannot."""
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if not OLDEST <= version <= NEWEST:
+        return f"the pretended GPU knows torch {OLDEST} to {NEWEST}, and this is torch {torch.__version__}"
+    if sys.platform != "linux":
+        return "a GPU is pretended on Linux only"
+    if torch.version.cuda is not None and not (LIBRARY.exists() and "hasPrimaryContext" in HEADER.read_text("utf-8")):
+        return "this torch asks for a GPU's context in another way"
+    return None
+
+
+class Cuda(Tensor):
+    """A tensor on the pretended GPU; `inner` has its numbers."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Cuda":
+        if inner.dtype == torch.float64 and not _gpus[-1].has_float64:
+            raise TypeError("The pretended GPU has no float64.")
+        with torch.inference_mode(False):  # a view of a parameter is not one of inference_mode's
+            made = Tensor._make_wrapper_subclass(
+                cls,
+                inner.shape,
+                strides=inner.stride(),
+                storage_offset=inner.storage_offset(),
+                dtype=inner.dtype,
+                layout=inner.layout,
+                device=CUDA,
+            )
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _gpus[-1].run(function, args, kwargs or {})
+
+    def __repr__(self) -> str:
+        return f"Cuda({self.inner})"
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        raise RuntimeError("A tensor of the pretended GPU would be pickled.")
+
+
+_gpus: list["Gpu"] = []
+if Cuda not in _foreach_utils._foreach_supported_types:
+    _foreach_utils._foreach_supported_types.append(Cuda)  # one kernel for many tensors
+
+
+class Gpu:
+    """Its random numbers, and how it runs an operation."""
+
+    def __init__(self, has_float64: bool) -> None:
+        self.has_float64 = has_float64
+        self.seed(1)
+
+    def seed(self, number: int) -> None:
+        self.state = torch.Generator().manual_seed(number).get_state()
+
+    def run(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+            with Dispatch():  # under inference_mode, operations arrive whole
+                made = function.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        name = function._schema.name.split("::")[-1]
+        operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        ours = {id(x.inner): x for x in operands if isinstance(x, Cuda)}
+        asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        if not ours and (asked is None or asked.type == "cpu"):
+            return function(*args, **kwargs)
+        _check(function, name, operands)
+        inner_args, inner_kwargs = tree_map_only(Cuda, lambda x: x.inner, (args, kwargs))
+        if asked is not None:
+            inner_kwargs |= {"device": CPU}
+        if "pin_memory" in inner_kwargs:
+            inner_kwargs["pin_memory"] = False
+        run = ON_CPU.get(name, _plainly)
+        with self._own_randomness() if RANDOM.search(name) else contextlib.nullcontext():
+            made = run(function, *inner_args, **inner_kwargs)
+        if asked is not None and asked.type == "cpu":
+            return made
+        if operands and made is operands[0]:
+            return made  # copied to the CPU
+        leaves, spec = tree_flatten(made)
+        on_cpu = {1} if name == "_pack_padded_sequence" else set()  # the batch's sizes
+        moved = [_moved(x, ours) if i not in on_cpu else x for i, x in enumerate(leaves)]
+        return tree_unflatten(moved, spec)
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            yield
+            self.state = torch.get_rng_state()
+
+
+def _moved(x: Any, ours: dict[int, Cuda]) -> Any:
+    """A result on the GPU: an operand that was changed in place stays the same tensor."""
+    if not isinstance(x, Tensor) or isinstance(x, Cuda):
+        return x
+    return ours[id(x)] if id(x) in ours else Cuda(x)
+
+
+def _check(function: Any, name: str, operands: list[Tensor]) -> None:
+    """Raise RuntimeError for operands on two devices. Numbers may be on the CPU, and so may indices."""
+    first, *others = operands or [None]
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_") and isinstance(first, Cuda):
+        return
+    if name == "_pack_padded_sequence" and isinstance(others[-1], Cuda):
+        raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
+    if name in (*MOVES, "_pack_padded_sequence") or not any(isinstance(x, Cuda) for x in operands):
+        return
+    numbers = torch.Tag.pointwise in function.tags or name in ("where", "masked_fill", "masked_fill_", "fill_")
+    for x in operands:
+        if not isinstance(x, Cuda) and (x.dim() or not numbers):
+            raise RuntimeError(f"Expected all tensors to be on the same device: {function} got {x.shape} on the CPU")
+
+
+# Operations with arguments that only a GPU's have.
+
+
+def _plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def _softmax(function: Any, x: Tensor, dim: int, half_to_float: bool, **rest: Any) -> Any:
+    return function(x.float() if half_to_float else x, dim, False, **rest)
+
+
+def _softmax_backward(function: Any, gradient: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Any:
+    return function(gradient, output, dim, gradient.dtype).to(dtype)
+
+
+ON_CPU: dict[str, Callable[..., Any]] = {
+    **{"_softmax": _softmax, "_log_softmax": _softmax},
+    **{"_softmax_backward_data": _softmax_backward, "_log_softmax_backward_data": _softmax_backward},
+}
+
+
+class CuDNN(torch.autograd.Function):
+    """A recurrence, computed with its gradients on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Callable[..., Any], training: bool, *tensors: Cuda) -> Any:
+        with torch.enable_grad():
+            ctx.inputs = [x.inner.detach().requires_grad_(x.requires_grad) for x in tensors]
+            ctx.outputs = call(*ctx.inputs)
+        ctx.training = training
+        return tuple(Cuda(x.detach()) for x in ctx.outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if not ctx.training:
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
+        pairs = [(x, g.inner) for x, g in zip(ctx.outputs, gradients, strict=True) if g is not None and x.requires_grad]
+        wanted = [x for x in ctx.inputs if x.requires_grad]
+        made = iter(torch.autograd.grad(*([x[0] for x in pairs], wanted, [x[1] for x in pairs]), allow_unused=True))
+        found = [next(made) if x.requires_grad else None for x in ctx.inputs]
+        return None, None, *(None if x is None else Cuda(x) for x in found)
+
+
+def _recurrence(function: Any, args: Any) -> Any:
+    """torch.lstm, gru or rnn_tanh by cuDNN, under its conditions."""
+    packed = isinstance(args[3], list | tuple)
+    data, sizes, state, weights, *rest = args if packed else (args[0], None, *args[1:])
+    states = (state,) if isinstance(state, Tensor) else tuple(state)
+    tensors = [data, *states, *weights]
+    if isinstance(sizes, Cuda):
+        raise RuntimeError("batch_sizes tensor should be on CPU")
+    if not all(isinstance(x, Cuda) for x in tensors):
+        raise RuntimeError("Input and parameter tensors are not at the same device")
+    if len({x.dtype for x in tensors}) > 1:
+        raise RuntimeError("cuDNN RNN: mixed dtypes")
+    for name, x in zip(("hx", "cx"), states, strict=False):
+        if not x.is_contiguous():
+            raise RuntimeError(f"rnn: {name} is not contiguous")
+
+    def call(data: Tensor, *others: Tensor) -> Any:
+        own = others[0] if isinstance(state, Tensor) else others[: len(states)]
+        return function(data, *([sizes] if packed else []), own, list(others[len(states) :]), *rest)
+
+    return CuDNN.apply(call, rest[3], *tensors)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **others: Any) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -torch.inf)
+    return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, **others)[0]
+
+
+class Functions(TorchFunctionMode):
+    """What torch decides by the device before any operation."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Cuda):
+            if function in RECURRENCES:
+                return _recurrence(function, args)
+            if function is Tensor.tolist:
+                return args[0].cpu().tolist()
+            if function is F.scaled_dot_product_attention:
+                return _attention(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+class Dispatch(TorchDispatchMode):
+    """Operations without operands on the GPU, such as those that make a tensor there."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _gpus[-1].run(function, args, kwargs or {})
+
+
+_replaced: list[Any] = []
+
+
+def _let_gradients_run() -> None:
+    """Autograd asks torch's hooks for CUDA whether the device has a context, which without a driver is an error: a copy
+    of the hooks' table of virtual functions answers "no".
+    """
+    torch._C._ensureCUDADeviceGuardSet()
+    if _replaced or torch.version.cuda is None:
+        return
+    hooks_of = ctypes.CDLL(str(LIBRARY))._ZN2at6detail12getCUDAHooksEv
+    hooks_of.restype = ctypes.c_void_p
+    hooks = ctypes.cast(hooks_of(), ctypes.POINTER(ctypes.c_void_p))
+    virtual = [line for line in HEADER.read_text("utf-8").splitlines() if line.strip().startswith("virtual")]
+    place = 1 + next(i for i, line in enumerate(virtual) if "hasPrimaryContext" in line)  # the destructor has two
+    table = (ctypes.c_void_p * 402).from_address(hooks[0] - 16)  # type information comes before the functions
+    copy = (ctypes.c_void_p * 402)(*table)
+    no = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_byte)(lambda self, device: False)
+    copy[2 + place] = ctypes.cast(no, ctypes.c_void_p).value
+    _replaced.extend([copy, no])
+    atexit.register(hooks.__setitem__, 0, hooks[0])
+    hooks[0] = ctypes.addressof(copy) + 16
+
+
+@contextlib.contextmanager
+def pretended(*, has_float64: bool = True) -> Iterator[Gpu]:
+    """Inside, torch has one GPU."""
+    gpu = Gpu(has_float64)
+    _let_gradients_run()
+    answers: dict[str, Any] = {
+        **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
+        **{"_lazy_init": lambda: None, "is_initialized": lambda: True, "get_device_name": lambda *_: "pretended GPU"},
+        **{"manual_seed": gpu.seed, "manual_seed_all": gpu.seed, "get_rng_state": lambda *_: gpu.state.clone()},
+        **{"set_rng_state": lambda state, *_: setattr(gpu, "state", state.clone()), "set_device": lambda _: None},
+        **{
+            "is_bf16_supported": lambda: True,
+            "get_device_capability": lambda *_: (9, 0),
+            "synchronize": lambda *_: None,
+        },
+        **{"is_current_stream_capturing": lambda: False, "device": lambda _: contextlib.nullcontext()},
+    }
+    swapping, lifting = torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()
+    with contextlib.ExitStack() as stack:
+        for name, value in answers.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(Tensor, "pin_memory", Tensor.clone))
+        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swapping)
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        stack.callback(torch._C._set_only_lift_cpu_tensors, lifting)
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes it on the CPU and moves it
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        _gpus.append(gpu)
+        stack.callback(_gpus.pop)
+        stack.enter_context(Functions())
+        stack.enter_context(Dispatch())
+        yield gpu
