@@ -34,8 +34,8 @@ LEAST = 0.97, 0.8  # of these ratios
 # with torch imported first, seqtool sets no spin count of its own
 COMMAND = "import torch; from seqtool.cli.main import main; main()"
 SETTINGS = (
-    "experiment=quickstart schedule=inverse_square_root device=cpu train.epochs=null train.log_every=1 train.validate_every=1000000 "
-    "train.best_by=loss validation.sentences=2 validation.max_length=2"
+    "experiment=quickstart schedule=inverse_square_root device=cpu train.epochs=null train.log_every=1 "
+    "train.validate_every=1000000 train.best_by=loss validation.sentences=2 validation.max_length=2"
 )
 LEAST_UPDATES = 5
 OPENMP = ("OMP_", "GOMP_", "KMP_")
