@@ -1,6 +1,7 @@
 """Threads that wait sleep soon: the OpenMP libraries are told before torch is imported, in every way of starting."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,8 @@ from pathlib import Path
 import pytest
 
 import seqtool
-from seqtool.runtime.spinning import BLOCK_TIME, SPIN_COUNT
 
 NAMES = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
-OURS = f"{SPIN_COUNT} {BLOCK_TIME} None"
 LOADING = "import sys, seqtool; seqtool.load('runs/a')"
 RUNNING = "import sys; from seqtool.cli.main import main; sys.argv = ['seqtool', 'train']; main()"
 
@@ -40,26 +39,28 @@ def told(place: Path, *command: str, **set_by_user: str) -> str:
         ["-m", "seqtool", "train"],
         ["-m", "seqtool", "train", "-m", "seed=1,2"],
         ["-m", "seqtool", "translate", "checkpoint=runs/a", "input=text.en"],
-        ["-m", "seqtool", "inspect", "runs"],
         ["-c", RUNNING],
         ["-c", LOADING],
     ],
-    ids=["module", "sweep", "translate", "inspect", "script", "load"],
+    ids=["module", "sweep", "translate", "script", "load"],
 )
 def test_every_way_of_starting(place: Path, command: list[str]) -> None:
-    assert told(place, *command) == OURS
+    count, milliseconds, policy = told(place, *command).split()
+    assert 1000 <= int(count) < 300_000, "libgomp's own is 300,000"
+    assert 0 < int(milliseconds) < 200, "libomp's own is 200"
+    assert policy == "None"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("GOMP_SPINCOUNT", "7", f"7 {BLOCK_TIME} None"),
-        ("KMP_BLOCKTIME", "infinite", f"{SPIN_COUNT} infinite None"),
+        ("GOMP_SPINCOUNT", "7", r"7 \d+ None"),
+        ("KMP_BLOCKTIME", "infinite", r"\d+ infinite None"),
         ("OMP_WAIT_POLICY", "PASSIVE", "None None PASSIVE"),
     ],
 )
 def test_what_the_user_has_set_stays(place: Path, name: str, value: str, expected: str) -> None:
-    assert told(place, "-c", LOADING, **{name: value}) == expected
+    assert re.fullmatch(expected, told(place, "-c", LOADING, **{name: value}))
 
 
 def test_where_torch_is_imported_already_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,8 +190,10 @@ class Captioner(Predictor):
         return [(named(images[n], n + 1), seen.get(n, NOTHING), written[n]) for n in numbers]
 
     def _loaded(self, images: Sequence[Picture], numbers: Sequence[int]) -> dict[int, NDArray[np.uint8] | InputError]:
+        first = {id(images[n]): n for n in reversed(numbers)}  # two threads may not read the same open file
         with ThreadPoolExecutor(READERS) as pool:
-            return dict(zip(numbers, pool.map(lambda n: self._load(images[n], n), numbers), strict=True))
+            loaded = dict(zip(first, pool.map(lambda n: self._load(images[n], n), first.values()), strict=True))
+        return {n: loaded[id(images[n])] for n in numbers}
 
     def _load(self, image: Picture, n: int) -> NDArray[np.uint8] | InputError:
         try:

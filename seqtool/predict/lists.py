@@ -1,6 +1,5 @@
 """The lists that callers in Python hand over: checked before any work, and refused without printing what they hold."""
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Set
 from io import BytesIO, TextIOBase
 from os import PathLike, fspath
@@ -14,7 +13,6 @@ from seqtool.data.images.image_decoding import ImageError, open_image, read_imag
 from seqtool.errors import InputError
 
 LONGEST_NAME = 4096  # characters of a path or an address
-READING = threading.Lock()  # of open files: one may be in a list twice
 
 
 @runtime_checkable
@@ -101,10 +99,9 @@ def _described(value: Any) -> str:
 def _from_file(file: Any, name: str) -> Image.Image:
     """From its beginning, if the file can go back to it."""
     try:
-        with READING:
-            if getattr(file, "seekable", bool)():  # without such a method it cannot
-                file.seek(0)
-            content = file.read()
+        if getattr(file, "seekable", bool)():  # without such a method it cannot
+            file.seek(0)
+        content = file.read()
     except (OSError, ValueError) as error:
         raise ImageError(name, f"cannot be read ({error}).") from error
     if not isinstance(content, bytes):
