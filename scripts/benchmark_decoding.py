@@ -44,6 +44,7 @@ from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator
 from seqtool.runtime.classes import build
+from seqtool.runtime.devices import keep_memory
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
 
@@ -80,6 +81,7 @@ def main() -> None:
 
 def translate(arguments: argparse.Namespace) -> dict[str, Any]:
     """A checkpoint's sentences per second."""
+    keep_memory()  # as every command does
     translator = seqtool.load(arguments.checkpoint, beam=arguments.beam, threads=arguments.threads)
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")

@@ -8,34 +8,48 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from seqtool.runtime.version import __version__ as __version__
+from seqtool.runtime.version import __version__
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.generator import Generator
     from seqtool.predict.translator import Translator
 
+__all__ = ["__version__", "load"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def load(
-    checkpoint: "str | Path | Sequence[str | Path]", *, trust: str | Sequence[str] = (), **settings: Any
+    checkpoint: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+    *,
+    trust: str | Sequence[str] = (),
+    **settings: Any,
 ) -> "Translator | Captioner | Generator":
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
     `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
 
     A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml,
-    configs/caption.yaml and configs/generate.yaml. trust: modules of your own whose classes the checkpoint may name, as
-    `trust="mine"`; this runs their code. torch is imported here, not by `import seqtool`.
+    configs/caption.yaml and configs/generate.yaml; `threads` holds while the model computes. trust: modules of your own
+    whose classes the checkpoint may name, as `trust="mine"`; this runs their code. torch is imported here, not by
+    `import seqtool`.
     """
+    from seqtool.runtime.spinning import limit_spinning
+
+    limit_spinning()  # before torch is imported
+
     from seqtool import tasks
     from seqtool.errors import InputError
+    from seqtool.predict.lists import check_paths
     from seqtool.runtime.classes import modules
     from seqtool.training.checkpoint import find
 
-    if not checkpoint:
+    single = isinstance(checkpoint, str | os.PathLike)
+    paths = check_paths([checkpoint] if single else checkpoint, what="seqtool.load takes a path or", kind="path")
+    if not all(paths) or not paths:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
-    paths = [checkpoint] if isinstance(checkpoint, str | os.PathLike) else checkpoint
     found = find(paths[0], trust=modules(trust))
     model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(paths, trust=found.trust, **settings)
     return model

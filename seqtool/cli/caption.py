@@ -110,7 +110,8 @@ class CaptionWriter(Writer[Caption]):
             whole = caption.whole_attention if self.end and caption.ended else caption.attention
             words = [*caption.words, END] if self.end and caption.ended else caption.words
             maps = np.asarray(whole).reshape(-1, *caption.grid)
-            plots.attention_over_image(seen, words, maps, file, chosen=caption.chosen)
+            with plots.or_left_out(file):
+                plots.attention_over_image(seen, words, maps, file, chosen=caption.chosen)
 
 
 def _check_ids(images: Sequence[str]) -> None:

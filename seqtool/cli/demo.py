@@ -93,7 +93,10 @@ def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
 
 def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: DemoSettings) -> list[Any]:
     import seqtool
+    from seqtool.runtime.devices import keep_memory, set_threads
 
+    keep_memory()
+    set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
     return [seqtool.load(path, trust=trust, **machine) for path in checkpoints]
 

@@ -146,8 +146,10 @@ def _of_checkpoint(
     config: DictConfig, task: str, evaluation: Evaluation, found: "Checkpoint"
 ) -> tuple[dict[str, Any], Report]:
     """The origin of the hypotheses (checkpoints and decoding settings), and the report on them."""
-    from seqtool.runtime.distributed import is_first  # imports torch, which scoring files does not need
+    from seqtool.runtime.devices import keep_memory  # imports torch, which scoring files does not need
+    from seqtool.runtime.distributed import is_first
 
+    keep_memory()
     if not is_first():
         evaluation.write_nothing()
     # only settings that were given: a captioner has its own defaults for the others

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from seqtool.cli import help as help_texts
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
+from seqtool.runtime.spinning import limit_spinning
 from seqtool.runtime.version import __version__
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], configs: Path) -> int:
     """Run one command line with the configurations in `configs` and return the exit status."""
+    limit_spinning()
     try:
         with naming("standard output"):  # errors of files already have their names
             status = _dispatch(list(arguments), configs)
@@ -195,7 +197,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     sweep = Sweep(_say) if "--multirun" in options else None
 
     def job(config: "DictConfig") -> None:
-        _log_to_stderr()  # again, because Hydra's launchers may start other processes
+        limit_spinning()  # again, as Hydra's launchers may start other processes
+        _log_to_stderr()
         try:
             if sweep is None:
                 finished = _call(command, config, places, settings)

@@ -111,7 +111,9 @@ class AlignedWriter(Writer[Translation]):
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
         if self.plot is not None and (shown := best.shown(end=self.end)) is not None:
-            plots.alignment(*shown, self.plot / f"alignment-{self.count:04d}.png")
+            file = self.plot / f"alignment-{self.count:04d}.png"
+            with plots.or_left_out(file):
+                plots.alignment(*shown, file)
 
 
 class TranslationWriter(AlignedWriter):

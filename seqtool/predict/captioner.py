@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL.Image import Image
 from torch import Tensor
 
-from seqtool.data.images.image_decoding import fit, read_image, upright_rgb
+from seqtool.data.images.image_decoding import fit
 from seqtool.data.text.alignment import SPACE, joined
 from seqtool.decoding.batching import Sources, chunks, computing, decode, explained, with_prefixes
 from seqtool.decoding.ranking import Hypothesis
@@ -23,7 +21,8 @@ from seqtool.models.hard_attention import CHOICES, Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.predict.likelihood import Likelihood, of_captions
-from seqtool.predict.predictor import Member, Prediction, Predictor
+from seqtool.predict.lists import Picture, check_pictures, named, opened
+from seqtool.predict.predictor import Member, Prediction, Predictor, with_own_threads
 from seqtool.runtime import distributed
 from seqtool.settings import typed
 from seqtool.training.checkpoint import Checkpoint
@@ -139,16 +138,16 @@ class Captioner(Predictor):
         member.common["see different grids: an ensemble needs one grid"] = member.model.backbone.locations
         return member
 
-    def caption(self, images: Sequence[str | Path | Image]) -> list[str]:
-        """The best caption of each image: a path, an http(s) URL or a Pillow image."""
+    def caption(self, images: Sequence[Picture]) -> list[str]:
+        """The best caption of each image: a path, an http(s) address, a Pillow image, an array of uint8 (height × width
+        × 3), an image file's bytes, or a file opened to read bytes.
+        """
         return [captions[0].text for captions in self.describe(images)]
 
     def describe(
-        self, images: Sequence[str | Path | Image], *, prefix: str | Sequence[str] = "", likeliest: int = 0
+        self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> list[list[Caption]]:
         """The n best captions of each image, best first. Raises InputError on an image that cannot be read."""
-        if isinstance(images, str | Path | Image):
-            raise InputError("caption takes a list of images: write [image] for a single one.")
         result = []
         for _, _, found in self.described(images, prefix=prefix, likeliest=likeliest):
             if isinstance(found, InputError):
@@ -157,12 +156,13 @@ class Captioner(Predictor):
         return result
 
     def described(
-        self, images: Sequence[str | Path | Image], *, prefix: str | Sequence[str] = "", likeliest: int = 0
+        self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> Iterator[Described]:
         """Each image in order: its name, the pixels the model saw (size×size×3), and its n best captions, or why it
         cannot be read. Every caption begins with `prefix`, a text or pieces; `likeliest`: also so many tokens that were
         expected at each place. Random draws for an image depend on its place in the list.
         """
+        images = check_pictures(images, what="caption takes")
         known = self.target_vocabulary.encode_beginning(prefix)
         if len(known) >= self.settings.max_length:
             raise InputError(
@@ -175,7 +175,7 @@ class Captioner(Predictor):
                 yield from window
 
     def _describe(
-        self, images: Sequence[str | Path | Image], numbers: Sequence[int], prefix: Sequence[int], likeliest: int
+        self, images: Sequence[Picture], numbers: Sequence[int], prefix: Sequence[int], likeliest: int
     ) -> list[Described]:
         found = self._loaded(images, numbers)
         seen = {n: one for n, one in found.items() if not isinstance(one, InputError)}
@@ -186,24 +186,21 @@ class Captioner(Predictor):
                 lambda rows: Pixels(loaded[rows].contiguous()), list(seen), prefix=prefix, likeliest=likeliest
             )
             written |= zip(seen, described, strict=True)
-        return [(str(images[n]), seen.get(n, NOTHING), written[n]) for n in numbers]
+        return [(named(images[n], n + 1), seen.get(n, NOTHING), written[n]) for n in numbers]
 
-    def _loaded(
-        self, images: Sequence[str | Path | Image], numbers: Sequence[int]
-    ) -> dict[int, NDArray[np.uint8] | InputError]:
+    def _loaded(self, images: Sequence[Picture], numbers: Sequence[int]) -> dict[int, NDArray[np.uint8] | InputError]:
+        first = {id(images[n]): n for n in reversed(numbers)}  # two threads may not read the same open file
         with ThreadPoolExecutor(READERS) as pool:
-            return dict(zip(numbers, pool.map(lambda n: self._load(images[n]), numbers), strict=True))
+            loaded = dict(zip(first, pool.map(lambda n: self._load(images[n], n), first.values()), strict=True))
+        return {n: loaded[id(images[n])] for n in numbers}
 
-    def _load(self, image: str | Path | Image) -> NDArray[np.uint8] | InputError:
+    def _load(self, image: Picture, n: int) -> NDArray[np.uint8] | InputError:
         try:
-            if isinstance(image, Image):
-                opened = upright_rgb(image, name=str(getattr(image, "filename", "") or "the image"))
-            else:
-                opened = read_image(str(image))
+            return fit(opened(image, named(image, n + 1)), size=self.encoder.size, mode=self.encoder.fit)
         except InputError as error:
             return error
-        return fit(opened, size=self.encoder.size, mode=self.encoder.fit)
 
+    @with_own_threads
     def describe_pictures(
         self, pictures: Pictures, numbers: Sequence[int], *, prefix: Sequence[int] = (), likeliest: int = 0
     ) -> list[list[Caption]]:
@@ -232,9 +229,10 @@ class Captioner(Predictor):
             decoded = with_prefixes(self.model, sources, prefixes, decoded, self.settings, device=self.device)
         return [[self._caption(one, n) for one in n_best] for n_best, n in zip(decoded, numbers, strict=True)]
 
+    @with_own_threads
     def likelihood(
         self,
-        images: Sequence[str | Path | Image],
+        images: Sequence[Picture],
         captions: Sequence[Sequence[str]],
         samples: int,
         progress: Callable[[int], object],

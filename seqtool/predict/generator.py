@@ -17,7 +17,8 @@ from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.predictor import Prediction, Predictor, expectation
+from seqtool.predict.lists import check_texts
+from seqtool.predict.predictor import Prediction, Predictor, expectation, with_own_threads
 
 MOST = 100_000  # tokens of a prompt
 STEPS = 1000  # tokens of a text that are scored at once
@@ -111,8 +112,7 @@ class Generator(Predictor):
 
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
         """The `n` continuations of each prompt. They depend on the seed and on how many prompts came before."""
-        if isinstance(prompts, str):
-            raise InputError("generate takes a list of prompts: write [prompt] for a single one.")
+        prompts = check_texts(prompts, what="generate takes", kind="prompt")
         return [self._continued(prompt, self.uniforms()) for prompt in prompts]
 
     def stream(self, prompt: str, uniforms: Sequence[float], told: Callable[[str], None]) -> Continuation:
@@ -133,6 +133,7 @@ class Generator(Predictor):
         """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""
         return self.predicted(tokens, progress, likeliest=0)[0]
 
+    @with_own_threads
     def predicted(
         self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
@@ -166,6 +167,7 @@ class Generator(Predictor):
     def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         self.check_given(sources is not None)
+        texts = check_texts(texts, what="given takes", kind="text")
         order = range(len(texts))
         return in_batches(lambda rows: [self._given(texts[i], likeliest) for i in rows], order, TEXTS)
 
@@ -191,6 +193,7 @@ class Generator(Predictor):
         total, known = math.fsum(log_p), {"log_probabilities": log_p, "predicted": expected if likeliest else None}
         return Continuation(text, total, total, pieces, None, ended=False, **known)
 
+    @with_own_threads
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:
         settings, known = self.settings, self.target_vocabulary
         drafts = [Draft(settings.stop or [], told) for _ in uniforms]

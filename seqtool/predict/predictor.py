@@ -2,11 +2,11 @@
 
 import math
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,14 @@ from seqtool.models.fast.packed import laid_out
 from seqtool.models.tokens import EOS
 from seqtool.runtime.classes import build, modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MODEL_TOO_LARGE, MachineSettings, choose_device, keep_memory, set_threads
+from seqtool.runtime.devices import (
+    MODEL_TOO_LARGE,
+    MachineSettings,
+    check_threads,
+    choose_device,
+    keep_memory,
+    threads_set,
+)
 from seqtool.runtime.precision import check_precision
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
@@ -135,9 +142,27 @@ class Member(NamedTuple):
     common: dict[str, Any]
 
 
+Own = TypeVar("Own", bound="Predictor")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_own_threads(compute: Callable[Concatenate[Own, P], R]) -> Callable[Concatenate[Own, P], R]:
+    """Let a predictor's method compute with the number of threads that it was loaded with."""
+
+    @wraps(compute)
+    def computing(predictor: Own, /, *arguments: P.args, **others: P.kwargs) -> R:
+        with threads_set(predictor.threads):
+            return compute(predictor, *arguments, **others)
+
+    return computing
+
+
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes from `trust`."""
+    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes from `trust`.
+    threads: on a CPU, while it computes; None is the caller's number.
+    """
 
     models: Sequence[Any]
     _: KW_ONLY
@@ -147,6 +172,7 @@ class Predictor(ABC):
     config: dict[str, Any]
     checkpoints: Sequence[Path] = ()
     trust: Sequence[str] = ()
+    threads: int | None = None
 
     reads: ClassVar[str]  # what its models read
     command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
@@ -173,6 +199,12 @@ class Predictor(ABC):
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends)
 
+    def __repr__(self) -> str:
+        models = " + ".join(type(model).__name__.removeprefix("Quick") for model in self.models)
+        entries = " and ".join(f"{len(getattr(self, f'{side}_vocabulary')):,} {side}" for side in self.sides)
+        places = " + ".join(map(str, self.checkpoints))
+        return f"{type(self).__name__}({places}: {models}, {entries} entries, {self.device})"
+
     @property
     def name(self) -> str:
         """The names of its runs."""
@@ -187,6 +219,7 @@ class Predictor(ABC):
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
         """The predictor that `checkpoint=` names, with the decoding settings of the command line."""
+        keep_memory()
         settings = {name: config[name] for name in cls.decoding()}
         return cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
 
@@ -203,8 +236,7 @@ class Predictor(ABC):
         merged = {**cls.decoding(), **settings}
         machine = typed(MachineSettings, {one.name: merged.pop(one.name) for one in fields(MachineSettings)})
         chosen = typed(cls.schema, merged)
-        set_threads(machine.threads)
-        keep_memory()
+        check_threads(machine.threads)
         device = choose_device(machine.device)
         check_precision(device, chosen.precision)
         paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
@@ -228,6 +260,7 @@ class Predictor(ABC):
             config=found[0].config,
             checkpoints=tuple(one.path for one in found),
             trust=trust,
+            threads=machine.threads,
             **members[0].vocabularies,
         )
 

@@ -167,7 +167,9 @@ class TranslationEvaluation(HypothesesEvaluation):
                         shown.add(window, best)
                 for i in here:
                     if self.plot is not None and (drawn := best[i - start].shown(end=False)) is not None:
-                        plots.alignment(*drawn, Path(self.plot) / f"alignment-{i + 1:04d}.png")
+                        figure = Path(self.plot) / f"alignment-{i + 1:04d}.png"
+                        with plots.or_left_out(figure):
+                            plots.alignment(*drawn, figure)
                 if out is not None:
                     out.writelines(line + "\n" for line in lines)
                 found += lines
@@ -252,4 +254,6 @@ class TranslationEvaluation(HypothesesEvaluation):
         """BLEU by source length."""
         directory.mkdir(parents=True, exist_ok=True)
         lengths = {title: report.lengths_of(system) for title, system in report.systems.items()}
-        plots.bleu_by_length(lengths, directory / "bleu_by_length.png", unit=str(report.unit))
+        figure = directory / "bleu_by_length.png"
+        with plots.or_left_out(figure):
+            plots.bleu_by_length(lengths, figure, unit=str(report.unit))

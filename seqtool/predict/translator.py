@@ -1,7 +1,7 @@
 """A trained translation model with its vocabularies: text in, text out. For `translate`, `eval` and notebooks."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.predict.predictor import END, Prediction, Predictor
+from seqtool.predict.lists import check_texts
+from seqtool.predict.predictor import END, Prediction, Predictor, with_own_threads
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Translator(Predictor):
         """The best translation of each sentence; an empty sentence stays empty."""
         return [hypotheses[0].text for hypotheses in self.hypotheses(sentences)]
 
+    @with_own_threads
     def hypotheses(
         self,
         sentences: Sequence[str],
@@ -112,8 +114,7 @@ class Translator(Predictor):
 
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
-        if isinstance(sentences, str) or not all(isinstance(one, str) for one in sentences):
-            raise InputError("translate takes a list of sentences: write [sentence] for a single one.")
+        sentences = check_texts(sentences, what="translate takes", kind="sentence")
         ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
         before, self._done = self._done, self._done + len(sentences)
@@ -152,7 +153,7 @@ class Translator(Predictor):
         """The ids of prefixes, all empty if None. InputError unless there is one a sentence, each short enough."""
         if prefixes is None:
             return [[]] * count
-        if isinstance(prefixes, str) or len(prefixes) != count:
+        if isinstance(prefixes, str) or not isinstance(prefixes, Sized) or len(prefixes) != count:
             raise InputError(f"There must be a prefix for each of the {count:,} sentences; it may be empty.")
         limit = self.settings.max_length
         known = [self.target_vocabulary.encode_beginning(prefix) for prefix in prefixes]
@@ -187,12 +188,15 @@ class Translator(Predictor):
         read = {"source": source, "source_unknown": self.source_vocabulary.unknown(source)}
         return {**read, **super().pair(source, text)}
 
+    @with_own_threads
     def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
         """The given targets as if they had been decoded: their probabilities, attention if there is any and, if asked
         for, so many tokens that were expected at each place.
         """
         if isinstance(sources, str) or isinstance(targets, str):
             raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
+        sources = check_texts(sources, what="score takes", kind="source sentence")
+        targets = check_texts(targets, what="score takes", kind="target sentence")
         if len(sources) != len(targets):
             raise InputError(f"There are {len(sources):,} sources but {len(targets):,} targets: give one for each.")
         pairs = [

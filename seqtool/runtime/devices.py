@@ -67,17 +67,36 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def check_threads(threads: int | None) -> None:
+    """Raise InputError for an impossible number of CPU threads."""
+    if threads is not None and threads < 1:
+        raise InputError(f"threads must be at least 1, not {threads}.")
+    if threads is not None and threads > MOST_THREADS:
+        raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
+
+
 def set_threads(threads: int | None) -> None:
     """Set torch's number of CPU threads; None leaves torch's choice, or returns to it after another number."""
+    check_threads(threads)
     if threads is None:
         threads = _own_threads.pop() if _own_threads else torch.get_num_threads()
-    elif threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}.")
-    elif threads > MOST_THREADS:
-        raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
     elif not _own_threads:
         _own_threads.append(torch.get_num_threads())
     torch.set_num_threads(threads)
+
+
+@contextmanager
+def threads_set(threads: int | None) -> Iterator[None]:
+    """Compute with so many CPU threads, and then with as many as before; None changes nothing."""
+    before = torch.get_num_threads()
+    if threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_memory() -> None:

@@ -25,6 +25,7 @@ from seqtool.models.fast.quicken import plain_copy
 from seqtool.models.tokens import PAD
 from seqtool.training.recording import FLOW, GRADIENT_FLOW
 from seqtool.view import run_plots
+from seqtool.view.plots import or_left_out
 
 PROBES = 64  # examples, at most
 DIGITS = 5  # of the numbers in the record
@@ -61,7 +62,9 @@ def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.dev
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(records[-1]) + "\n")
     shown = records[:: -max(1, len(records) // 6)][::-1]
-    run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, run / GRADIENT_FLOW)
+    figure = run / GRADIENT_FLOW
+    with or_left_out(figure):
+        run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

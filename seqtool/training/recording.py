@@ -25,6 +25,7 @@ from seqtool.training.resuming import resume_command, trusting
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Sample, Scores, told
 from seqtool.view import run_plots
+from seqtool.view.plots import or_left_out
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
@@ -63,7 +64,9 @@ class Recorder:
             stream.write(json.dumps({"step": step, "samples": samples}, ensure_ascii=False) + "\n")
 
     def draw(self) -> None:
-        run_plots.learning_curves({self.run.name: self.path}, self.run / LEARNING_CURVES)
+        figure = self.run / LEARNING_CURVES
+        with or_left_out(figure):
+            run_plots.learning_curves({self.run.name: self.path}, figure)
 
 
 class Meter:

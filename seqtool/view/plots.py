@@ -1,19 +1,25 @@
 """Plots of alignments, of attention over images and of scores, as PNG files, and what all plots share.
 
 They are drawn without a window system, written whole or not at all, with fonts that have the words' characters.
-matplotlib is imported when a figure is made, without its global state.
+matplotlib is imported when a figure is made. Neither its files nor the environment decide how a figure looks, and the
+settings of a caller who uses matplotlib too stay as they are.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from functools import cache
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
+from seqtool.errors import InputError, printable
 from seqtool.runtime.files import beside
 
 if TYPE_CHECKING:
@@ -31,7 +37,62 @@ CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are rea
 LARGEST = 60.0  # inches of a heat map at most: with more words the cells and letters shrink
 PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
 
+P = ParamSpec("P")
 
+
+@contextmanager
+def or_left_out(path: Path) -> Iterator[None]:
+    """Draw a figure that the work does without: if that fails, a sentence on standard error says so."""
+    try:
+        yield
+    except InputError as error:
+        tqdm.write(printable(f"{path} is left out: {error}"), file=sys.stderr)
+    except OSError as error:
+        tqdm.write(printable(f"{path} is left out: {error.strerror or error}."), file=sys.stderr)
+
+
+def drawn(draw: Callable[P, None]) -> Callable[P, None]:
+    """Let a function draw with matplotlib's default settings and without its messages about fonts and cache folders;
+    afterwards the settings are the caller's again. It raises InputError if matplotlib fails.
+    """
+
+    @wraps(draw)
+    def drawing(*arguments: P.args, **named: P.kwargs) -> None:
+        logger = logging.getLogger("matplotlib")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            matplotlib = _matplotlib()
+            settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
+            with matplotlib.rc_context(settings):
+                draw(*arguments, **named)
+        except (InputError, OSError):
+            raise
+        except Exception as error:  # matplotlib raises all kinds
+            raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
+        finally:
+            logger.setLevel(level)
+
+    return drawing
+
+
+def _matplotlib() -> Any:
+    """The module. It refuses to be imported if MPLBACKEND names a backend that is not installed, as a notebook's often
+    is not where a command runs; a backend that is installed stays the one of the caller's pyplot.
+    """
+    is_new, backend = "matplotlib" not in sys.modules, os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    if is_new and backend:
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend
+    return matplotlib
+
+
+@drawn
 def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
     """A heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
@@ -58,6 +119,7 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
     save_figure(figure, path)
 
 
+@drawn
 def attention_over_image(
     image: NDArray[np.uint8],
     words: Sequence[str],
@@ -99,6 +161,7 @@ def attention_over_image(
     save_figure(figure, path)
 
 
+@drawn
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
     """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
 
@@ -144,11 +207,13 @@ def legend(axes: "Axes", *, above: bool = False) -> None:
 
 
 def make_figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches; matplotlib's messages about fonts and cache folders are kept quiet."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    """An empty figure, in inches, that needs no window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI)
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save_figure(figure: "Figure", path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES, score
-from seqtool.view.plots import COLOURS, clean, drawable, legend, make_figure, save_figure
+from seqtool.view.plots import COLOURS, clean, drawable, drawn, legend, make_figure, save_figure
 
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # of one run's steps, light to dark
 NORM = "‖gradient‖"
@@ -19,6 +19,7 @@ LINES = ("-", "--")  # the first and the second curve of several runs in one pan
 Series = Mapping[str, tuple[list[int], list[float]]]
 
 
+@drawn
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
     """Losses, scores, learning rate and the gradient's norm before clipping against steps, from the metrics.jsonl of
     runs by their names: see `read_metrics`. Several runs have a colour each. InputError if there is nothing to draw.
@@ -71,6 +72,7 @@ def _curves(axes: Any, names: Mapping[str, str], runs: Mapping[str, Series]) -> 
             )
 
 
+@drawn
 def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
     """‖∂loss/∂h_t‖ and ‖∂loss/∂c_t‖ against the time step t, and the singular values of ∂s_t/∂s_{t−1}, on logarithmic
     scales: a column for the highest layer of each stack, one line per measurement (`training.gradient_flow.flow`). They

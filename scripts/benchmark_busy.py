@@ -1,0 +1,126 @@
+#!/usr/bin/env python
+"""How long torch's threads should spin: training alone, and two trainings side by side, by libgomp's spin count.
+
+    python scripts/benchmark_busy.py --output results/busy.json
+
+Every figure is target tokens per second of `experiment=quickstart`, from the run's own metrics.jsonl, without the first
+and the last fifth of the training, in which the other one of two may be starting or have ended. A pair of a spin count
+is a training with libgomp's own (what torch alone does), one with the count, and two with the count side by side, right
+after each other. A count will do if training alone is at most 3 % slower than with libgomp's own, and each of two side
+by side has at least 0.8 of half the rate of one alone; medians of the pairs decide. The best of those that will do, or
+of all if none does, is SPIN_COUNT in seqtool/runtime/spinning.py. Nothing else should run meanwhile: 70 minutes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import benchmarking
+import torch
+from benchmark_change import commit, ratio
+
+COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
+OWN = "default"  # libgomp's own count
+ROWS = "alone / default", "each of two / half of one alone"
+LEAST = 0.97, 0.8  # of these ratios
+# with torch imported first, seqtool sets no spin count of its own
+COMMAND = "import torch; from seqtool.cli.main import main; main()"
+SETTINGS = (
+    "experiment=quickstart schedule=inverse_square_root device=cpu train.epochs=null train.log_every=1 "
+    "train.validate_every=1000000 train.best_by=loss validation.sentences=2 validation.max_length=2"
+)
+LEAST_UPDATES = 5
+OPENMP = ("OMP_", "GOMP_", "KMP_")
+PACKAGE = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of a training, without starting")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="spin counts, separated by commas")
+    parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
+    arguments = parser.parse_args()
+    counts = [int(count) for count in arguments.counts.split(",")]
+    record: dict[str, Any] = {
+        "machine": benchmarking.machine(arguments.threads),
+        "commit": commit(Path(__file__).parent),
+        "seconds": arguments.seconds,
+        "rows": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+        rate = partial(slowest, Path(place), arguments.threads)
+        subprocess.run([sys.executable, "-m", "seqtool", "prepare", "data=toy"], cwd=place, env=PACKAGE, check=True)
+        found: dict[str, list[float]] = {}  # tokens/s by what was measured, pair by pair
+        for _ in range(arguments.pairs):
+            for count in (None, *counts):
+                turns = {"own": (None, 1), "alone": (count, 1), "beside": (count, 2)}
+                for name, (spin, trainings) in turns.items():
+                    measured = rate(spin, trainings, arguments.seconds)
+                    found.setdefault(f"{name} {count or OWN}", []).append(measured)
+            record["rows"] = {str(count or OWN): of_count(found, count or OWN) for count in (None, *counts)}
+            benchmarking.write(record, arguments.output)
+    print(table(record["rows"]))
+
+
+def slowest(place: Path, threads: int, count: int | None, trainings: int, seconds: float) -> float:
+    """Tokens per second of the slowest of so many trainings at once."""
+    environment = {name: value for name, value in PACKAGE.items() if not name.startswith(OPENMP)}
+    environment |= {} if count is None else {"GOMP_SPINCOUNT": str(count)}
+    runs = [f"run-{number}" for number in range(trainings)]
+    limits = [f"train.minutes={seconds / 60}", f"threads={threads}"]
+    command = [sys.executable, "-c", COMMAND, "train", *SETTINGS.split(), *limits]
+    started = [
+        subprocess.Popen(
+            [*command, f"run={run}"], cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for run in runs
+    ]
+    for process in started:
+        _, said = process.communicate()
+        if process.returncode:
+            sys.exit(f"{process.args} failed:\n{said.decode()[-2000:]}")
+    rates = [of_run(place / "runs" / run / "metrics.jsonl") for run in runs]
+    shutil.rmtree(place / "runs")
+    return min(rates)
+
+
+def of_run(metrics: Path) -> float:
+    """Tokens per second without the first and the last fifth of the updates."""
+    records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    rates = [one["tokens_per_second"] for one in records if "tokens_per_second" in one]
+    if len(rates) < LEAST_UPDATES:
+        sys.exit(f"A training had {len(rates)} updates, which is too few for a rate: raise --seconds.")
+    fifth = len(rates) // 5
+    return statistics.harmonic_mean(rates[fifth : len(rates) - fifth])
+
+
+def of_count(found: dict[str, list[float]], count: int | str) -> dict[str, Any]:
+    own, alone, beside = (found[f"{name} {count}"] for name in ("own", "alone", "beside"))
+    compared = {ROWS[0]: ratio(own, alone), ROWS[1]: ratio([rate / 2 for rate in alone], beside)}
+    will_do = all(compared[name]["ratio"] >= least for name, least in zip(ROWS, LEAST, strict=True))
+    return {**compared, "will do": will_do, "default, alone, each of two": [own, alone, beside]}
+
+
+def table(rows: dict[str, Any]) -> str:
+    lines = [f"| spin count | {' | '.join(ROWS)} | will do |", "|---|---|---|---|"]
+    for count, found in rows.items():
+        cells = []
+        for name in ROWS:
+            low, high = found[name]["interval_90"]
+            cells.append(f"{found[name]['ratio']:.3f} [{low:.3f}, {high:.3f}]")
+        lines.append(f"| {count} | {' | '.join(cells)} | {'yes' if found['will do'] else 'no'} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""`seqtool` in somebody else's program: what its lists may hold, what it refuses, and what it leaves as it was."""
+
+import gc
+import io
+import logging
+import os
+import re
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import seqtool
+from seqtool.errors import InputError
+
+SENTENCES = ["I have a cat.", "She sees the house."]
+SECRET = "qwertz"  # in objects whose content no message may print
+
+
+class Column:
+    """What a column of a pandas table is to us: it has a length and items, but counts by labels of its own."""
+
+    ndim = 1
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.items
+
+
+class Table(Column):
+    ndim = 2
+
+
+class Talkative:
+    def __repr__(self) -> str:
+        return SECRET * 100_000
+
+
+@pytest.fixture(scope="module")
+def models(shown_runs: Path) -> dict[str, Any]:
+    settings = {"text": {"max_length": 8}, "attend": {"max_length": 8}, "scenes": {"max_length": 4}}
+    return {name: seqtool.load(shown_runs / "runs" / name, device="cpu", **more) for name, more in settings.items()}
+
+
+@pytest.fixture(scope="module")
+def picture(shown_runs: Path) -> Path:
+    return next((shown_runs / "data" / "scenes").rglob("*.png"))
+
+
+@pytest.mark.parametrize("collect", [tuple, np.array, Column, lambda texts: [np.str_(text) for text in texts]])
+def test_lists_of_texts(models: dict[str, Any], collect: Callable[[list[str]], Any]) -> None:
+    translator, texts = models["attend"], collect(SENTENCES)
+    assert translator.translate(texts) == translator.translate(SENTENCES)
+    assert translator.score(texts, texts) == translator.score(SENTENCES, SENTENCES)
+    assert [one.text for one in translator.forced(texts, texts)] == SENTENCES
+    assert len(models["text"].generate(texts)) == 2
+
+
+UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
+    "none": (lambda: None, "not None"),
+    "number": (lambda: 3.5, "not a float"),
+    "bytes": (lambda: SECRET.encode() * 1000, "not a bytes"),
+    "generator": (lambda: (one for one in SENTENCES), "not a generator"),
+    "dict": (lambda: {SECRET: SECRET}, "not a dict"),
+    "set": (lambda: {SECRET}, "not a set"),
+    "table": (lambda: Table(SENTENCES), "not a Table"),
+    "array": (lambda: np.zeros((3, 3)), r"not an array of float64 \(3 × 3\)"),
+    "object": (Talkative, "not a Talkative"),
+    "list with none": (lambda: [*SENTENCES, None], "number 3 is None"),
+    "list with bytes": (lambda: [SECRET.encode()], "number 1 is a bytes"),
+    "list with a path": (lambda: [Path(SECRET)], "number 1 is a PosixPath"),
+    "list with an object": (lambda: ["a", Talkative()], "number 2 is a Talkative"),
+    "column with a gap": (lambda: Column(["a", float("nan")]), "number 2 is a float"),
+    "tensor": (lambda: torch.zeros(1000), "number 1 is a Tensor"),
+    "floats": (lambda: np.zeros(5), "number 1 is a float64"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_what_is_no_list_of_texts(models: dict[str, Any], kind: str) -> None:
+    make, reason = UNFIT[kind]
+    for call in (
+        models["attend"].translate,
+        models["text"].generate,
+        lambda texts: models["attend"].score(texts, SENTENCES),
+        lambda texts: models["attend"].forced(SENTENCES, texts),
+    ):
+        with pytest.raises(InputError, match=reason) as error:
+            call(make())
+        assert SECRET not in str(error.value) and len(str(error.value)) < 150
+
+
+def written(path: Path) -> Any:
+    """A temporary file, which is no instance of Python's own classes of files, at its end."""
+    file = tempfile.NamedTemporaryFile()  # noqa: SIM115
+    file.write(path.read_bytes())
+    return file
+
+
+PICTURES: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "numpy string": lambda path: np.str_(path),
+    "pillow": Image.open,
+    "array": lambda path: np.asarray(Image.open(path).convert("RGB")),
+    "array, strided": lambda path: np.asarray(Image.open(path).convert("RGB"))[:, ::-1][:, ::-1],
+    "bytes": lambda path: path.read_bytes(),
+    "bytearray": lambda path: bytearray(path.read_bytes()),
+    "memoryview": lambda path: memoryview(path.read_bytes()),
+    "buffer": lambda path: io.BytesIO(path.read_bytes()),
+    "file": lambda path: path.open("rb"),
+    "temporary file": written,
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_pictures(models: dict[str, Any], picture: Path, kind: str) -> None:
+    made = PICTURES[kind](picture)
+    with made if isinstance(made, io.IOBase | Image.Image) or kind == "temporary file" else nullcontext():
+        (expected,), *same = models["scenes"].describe([str(picture), made, made])
+    for (caption,) in same:
+        assert caption.text == expected.text and caption.log_probability == pytest.approx(expected.log_probability)
+
+
+def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
+    batch = np.stack([np.asarray(Image.open(picture).convert("RGB"))] * 3)
+    assert len(models["scenes"].caption(batch)) == len(models["scenes"].caption(Column(list(batch)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: None, "not None"),
+        (lambda: ["a.png", None], "number 2 is None"),
+        (lambda: (one for one in ["a.png"]), "not a generator"),
+        (lambda: [iter(["a.png"])], "number 1 is a list_iterator"),
+        (lambda: [torch.zeros(3, 64, 64, dtype=torch.uint8)], "number 1 is a Tensor"),
+        (lambda: [np.zeros((64, 64, 3))], r"number 1 is an array of float64 \(64 × 64 × 3\)"),
+        (lambda: [np.zeros((3, 64, 64), np.uint8)], r"an array of uint8 \(3 × 64 × 64\)"),
+        (lambda: [np.zeros((64, 64), np.uint8)], r"an array of uint8 \(64 × 64\)"),
+        (lambda: np.zeros((64, 64, 3), np.uint8), r"write \[image\] for a single one"),
+        (lambda: SECRET.encode() * 1000, r"write \[image\] for a single one"),
+        (lambda: [io.StringIO(SECRET)], "number 1 is a StringIO.* opened with mode 'rb'"),
+        (lambda: [Talkative()], "number 1 is a Talkative"),
+        (lambda: [SECRET.encode() * 1000], "image 1 is no image of a known format"),
+        (lambda: ["a" * 100 + SECRET * 100_000], "is too long for the name of a file or an address"),
+        (lambda: [io.BytesIO()], "image 1 is empty"),
+    ],
+)
+def test_what_is_no_list_of_pictures(models: dict[str, Any], make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as error:
+        models["scenes"].caption(make())
+    assert SECRET not in str(error.value) and len(str(error.value)) < 250
+
+
+def test_what_can_be_loaded(shown_runs: Path) -> None:
+    place = shown_runs / "runs" / "fixed"
+    expected = seqtool.load(str(place), device="cpu").translate(SENTENCES)
+    for path in (place, np.str_(place), (place,), np.array([str(place)]), Column([place])):
+        assert seqtool.load(path, device="cpu").translate(SENTENCES) == expected
+    for unfit in (None, 3, b"runs/a", {SECRET: 1}, iter([place]), Talkative(), [place, None], [Talkative()], [], ""):
+        with pytest.raises(InputError, match=r"^seqtool\.load (takes|needs) a ") as error:
+            seqtool.load(unfit)  # type: ignore[arg-type]
+        assert SECRET not in str(error.value) and len(str(error.value)) < 150
+
+
+def test_what_is_shown(models: dict[str, Any], shown_runs: Path) -> None:
+    assert dir(seqtool) == ["__version__", "load"]
+    place = re.escape(f"{shown_runs}/runs/attend/checkpoints/step-")
+    shown = rf"Translator\({place}\d+: Bahdanau, 200 source and 200 target entries, cpu\)"
+    assert re.fullmatch(shown, repr(models["attend"]))
+    assert "ShowAttendTell, " in repr(models["scenes"]) and repr(models["text"]).startswith("Generator(")
+
+
+def state() -> dict[str, Any]:
+    """What belongs to the whole process, but for Python's random numbers, which the checks of shapes draw from."""
+    loggers = [logging.getLogger(name) for name in (None, "seqtool", "matplotlib", "PIL")]
+    return {
+        "threads": torch.get_num_threads(),
+        "torch's random numbers": torch.get_rng_state().tolist(),
+        "numpy's random numbers": str(np.random.get_state()),
+        "types": (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()),
+        "garbage": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "logging": [(logger.level, list(logger.handlers)) for logger in loggers],
+        "warnings": list(warnings.filters),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)],
+        "numpy": (np.geterr(), np.get_printoptions()["precision"]),
+        "directory": os.getcwd(),  # noqa: PTH109
+    }
+
+
+@pytest.mark.parametrize("name", ["attend", "scenes", "text"])
+def test_the_callers_process_stays_as_it_was(shown_runs: Path, picture: Path, name: str) -> None:
+    computing = []
+    torch.set_num_threads(2)
+    try:
+        before = state()
+        model: Any = seqtool.load(shown_runs / "runs" / name, device="cpu", threads=3, max_length=4)
+        assert state() == before
+        model.models[0].register_forward_pre_hook(lambda *_: computing.append(torch.get_num_threads()))
+        step = model.model.step
+        model.model.step = lambda *given: computing.append(torch.get_num_threads()) or step(*given)
+        {"attend": lambda: model.translate(SENTENCES), "scenes": lambda: model.caption([picture])}.get(
+            name, lambda: model.generate(["the "])
+        )()
+        assert state() == before
+    finally:
+        torch.set_num_threads(1)
+    assert computing and set(computing) == {3}
+
+
+def test_memory_is_the_callers(shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch is told how to take memory through this variable, and glibc at the same place."""
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+    seqtool.load(shown_runs / "runs" / "fixed", device="cpu")
+    assert "THP_MEM_ALLOC_ENABLE" not in os.environ
