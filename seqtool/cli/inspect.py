@@ -48,10 +48,15 @@ def draw(paths: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
         print(_table(trained))
-    run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
-    if flows:
-        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
-    print(f"Figures: {', '.join(str(folder / name) for name in FIGURES[: 1 + bool(flows)])}")
+    metrics = {name: run / METRICS for name, run in runs.items()}
+    drawn = (
+        run_plots.learning_curves(metrics, folder / LEARNING_CURVES),
+        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True),
+    )
+    if not any(drawn):
+        raise InputError(f"{', '.join(map(str, metrics.values()))} holds no losses, scores or learning rates to draw.")
+    files = [str(folder / name) for name, there in zip(FIGURES, drawn, strict=True) if there]
+    print(f"Figures: {', '.join(files)}")
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:

@@ -70,7 +70,8 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
             highest = {stack.rpartition(".")[0]: state for stack, state in one["gradients"].items()}
             for stack, state in highest.items():
                 for letter, norms in state.items():
-                    panels.setdefault(f"∂loss/∂{letter}, {stack}", {})[label] = range(1, len(norms) + 1), norms
+                    if any(norms):
+                        panels.setdefault(f"∂loss/∂{letter}, {stack}", {})[label] = range(1, len(norms) + 1), norms
     return [report.panel(title, "time step", "norm", lines, log=True) for title, lines in panels.items()]
 
 

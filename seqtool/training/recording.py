@@ -178,8 +178,15 @@ def closing(
             ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Go on with: {command}"
             ended += " train.minutes=null"
         yield ended
-    if best:  # a resumed run may have lost its best checkpoint, and found no better one
+    if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint, and found no better one
         yield f"Best: {', '.join(told(best))} at step {best['step']:,}"
+    elif not all(map(math.isfinite, progress.last.values())):
+        advice = "a lower optim.lr, train.clip_norm or initialisation_gain"
+        advice = "another train.best_by" if math.isfinite(progress.last["loss"]) else advice
+        yield (
+            f"No validation was finite (the last: {', '.join(told(progress.last))}), so no checkpoint is the best: "
+            f"start again with {advice}."
+        )
     if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:
         yield f"Figures: {', '.join(figures)}"
     path = shlex.quote(str(run))
@@ -202,5 +209,5 @@ def _cut(path: Path, step: int) -> None:
 
 def _line(scores: Scores) -> str:
     *others, loss = told(scores)
-    perplexity = math.exp(min(scores["loss"], 100))
+    perplexity = math.exp(min(scores["loss"], 100)) if math.isfinite(scores["loss"]) else scores["loss"]
     return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])

@@ -68,15 +68,19 @@ untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalt
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Whether they are better than the best so far, if it has this score; a loss that is not finite is worse than any
-    finite one.
+    """Whether they are better than the best so far, if it has this score. Scores of which the loss or this one is not
+    finite are never better, and never the best: runs of earlier versions may have some.
     """
-    if by not in best:  # nothing so far, or nothing since the run goes by this score
+    if not _is_finite(scores, by):
+        return False
+    if by not in best or not _is_finite(best, by):  # nothing so far, or nothing since the run goes by this score
         return True
-    if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
-        return math.isfinite(scores["loss"])
     sign = 1 if higher_is_better(by) else -1
     return (sign * scores[by], -scores["loss"]) > (sign * float(best[by]), -float(best["loss"]))
+
+
+def _is_finite(scores: Mapping[str, Any], by: str) -> bool:
+    return math.isfinite(scores["loss"]) and math.isfinite(scores[by])
 
 
 def told(scores: Mapping[str, Any]) -> list[str]:
