@@ -5,6 +5,7 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FIGURES, FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
+from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.validation import told
 from seqtool.view import run_plots
 
@@ -48,15 +49,17 @@ def draw(paths: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
         print(_table(trained))
-    metrics = {name: run / METRICS for name, run in runs.items()}
-    drawn = (
-        run_plots.learning_curves(metrics, folder / LEARNING_CURVES),
-        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True),
-    )
-    if not any(drawn):
-        raise InputError(f"{', '.join(map(str, metrics.values()))} holds no losses, scores or learning rates to draw.")
-    files = [str(folder / name) for name, there in zip(FIGURES, drawn, strict=True) if there]
-    print(f"Figures: {', '.join(files)}")
+    drawn = []
+    with suppress(run_plots.NothingToDrawError):
+        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
+        drawn.append(folder / GRADIENT_FLOW)
+    try:
+        run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
+        drawn.insert(0, folder / LEARNING_CURVES)
+    except run_plots.NothingToDrawError:
+        if not drawn:
+            raise
+    print(f"Figures: {', '.join(map(str, drawn))}")
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:

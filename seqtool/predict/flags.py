@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.metrics.repetition import LONGEST, repeats
+
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
-LONGEST = 8  # words of a repeated sequence
 LEAST = 0.02  # the attention that a source word gets from all target words together: 0.1 marks every other sentence
 
 EXPLAINED = {
@@ -40,18 +41,6 @@ def flags_of(
         UNATTENDED: attention is not None and _misses(*attention),
     }
     return [flag for flag, holds in found.items() if holds]
-
-
-def repeats(words: Sequence[str]) -> bool:
-    """Whether words stand in a row again and again (`EXPLAINED`)."""
-    for length in range(1, LONGEST + 1):
-        times = 3 if length == 1 else 2
-        alike = 0  # words in a row that are equal to those `length` before
-        for before, word in zip(words, words[length:], strict=False):
-            alike = alike + 1 if word == before else 0
-            if alike >= (times - 1) * length:
-                return True
-    return False
 
 
 def _misses(attention: NDArray[np.floating], words: Sequence[str]) -> bool:

@@ -19,14 +19,19 @@ LINES = ("-", "--")  # the first and the second curve of several runs in one pan
 Series = Mapping[str, tuple[list[int], list[float]]]
 
 
-def learning_curves(metrics: Mapping[str, Path], path: Path) -> bool:
+class NothingToDrawError(InputError):
+    """Records that hold no number for a figure."""
+
+
+def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
     """Losses, scores, learning rate and the gradient's norm before clipping against steps, from the metrics.jsonl of
-    runs by their names: see `read_metrics`. Several runs have a colour each. False if there is nothing to draw.
+    runs by their names: see `read_metrics`. Several runs have a colour each. NothingToDrawError where they hold none.
     """
     runs = {name: read_metrics(file) for name, file in metrics.items()}
     panels = panels_of(runs)
     if not panels:
-        return False
+        places = ", ".join(map(str, metrics.values()))
+        raise NothingToDrawError(f"{places} holds no losses, scores or learning rates to draw.")
     figure = make_figure(7, 2.3 * len(panels) + 0.4)
     plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
     for axes, (label, names) in zip(plots, panels, strict=True):
@@ -40,7 +45,6 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> bool:
     plots[-1].set_xlabel("updates")
     figure.align_ylabels()
     save_figure(figure, path)
-    return True
 
 
 def panels_of(runs: Mapping[str, Series]) -> list[tuple[str, dict[str, str]]]:
@@ -72,14 +76,14 @@ def _curves(axes: Any, names: Mapping[str, str], runs: Mapping[str, Series]) -> 
             )
 
 
-def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> bool:
+def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
     """‖∂loss/∂h_t‖ and ‖∂loss/∂c_t‖ against the time step t, and the singular values of ∂s_t/∂s_{t−1}, on logarithmic
     scales: a column for the highest layer of each stack, one line per measurement (`training.gradient_flow.flow`). They
     are steps of one run, from light to dark, or different `runs`, in different colours. A gradient that vanished to 0
-    or exploded leaves a gap. False if there is nothing to draw.
+    or exploded leaves a gap. NothingToDrawError where all of them have.
     """
     if not any(map(_has_numbers, measurements.values())):
-        return False
+        raise NothingToDrawError("No gradient and no singular value can be drawn.")
     steps = max(1, len(measurements) - 1)
     shades = [SHADES[index * (len(SHADES) - 1) // steps] for index in range(len(measurements))]
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(measurements))] if runs else shades
@@ -112,7 +116,6 @@ def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, 
     legend(panels[0, 0])
     figure.tight_layout()
     save_figure(figure, path)
-    return True
 
 
 def _has_numbers(measured: Mapping[str, Any]) -> bool:
