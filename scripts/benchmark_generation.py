@@ -63,7 +63,8 @@ def main() -> None:
 def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
     """Train one update, and return both ways to be measured, in characters a second."""
     run = place / "runs/one-update"
-    settings = [f"experiment={experiment}", f"run={run.name}", "train.steps=1", "train.minutes=null"]
+    settings = [f"experiment={experiment}", f"run={run.name}", "schedule.warmup=0", "train.steps=1"]
+    settings += ["train.minutes=null"]
     with contextlib.chdir(place):
         if command.run(["train", *settings, f"threads={threads}", "device=cpu"], config_directory()):
             sys.exit("The training failed.")

@@ -72,7 +72,7 @@ MODELS = {
     "model.credit=future",
 }
 TRANSLATOR = "experiment=multi30k_bahdanau device=cpu validation.sentences=100"
-CAPTIONER = f"experiment=scenes_soft device=cpu data.train=2000 data.valid=50 data.test={PICTURES}"
+CAPTIONER = f"experiment=scenes_soft schedule.warmup=100 device=cpu data.train=2000 data.valid=50 data.test={PICTURES}"
 COMMANDS = """
 import json, runpy, sys
 import torch

@@ -240,8 +240,8 @@ ENDED = {
     "train.minutes=1e-6 train.steps=50": "before train.steps=50. Go on with: seqtool train run=r train.resume=true "
     "train.minutes=null",
     "train.minutes=1e-6 train.steps=50 train.epochs=9": "before train.steps=50 and train.epochs=9. Go on with",
-    "train.minutes=1e-6 train.epochs=9 schedule=cosine": "before train.epochs=9 and schedule.epochs=9, where the "
-    "learning rate is 0. Go on with",
+    "train.minutes=1e-6 train.epochs=9 schedule=cosine schedule.warmup=9": "before train.epochs=9 and "
+    "schedule.epochs=9, where the learning rate is 0. Go on with",
     "train.minutes=1e-6 schedule=cosine schedule.epochs=3": "before schedule.epochs=3, where the learning rate is 0.",
     "train.minutes=30 train.steps=4": "Ended by train.steps=4 at step 4\n",
 }

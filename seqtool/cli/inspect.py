@@ -5,6 +5,7 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FIGURES, FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
+from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.validation import told
 from seqtool.view import run_plots
 
@@ -48,10 +49,17 @@ def draw(paths: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
         print(_table(trained))
-    run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
-    if flows:
+    drawn = []
+    with suppress(run_plots.NothingToDrawError):
         run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
-    print(f"Figures: {', '.join(str(folder / name) for name in FIGURES[: 1 + bool(flows)])}")
+        drawn.append(folder / GRADIENT_FLOW)
+    try:
+        run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
+        drawn.insert(0, folder / LEARNING_CURVES)
+    except run_plots.NothingToDrawError:
+        if not drawn:
+            raise
+    print(f"Figures: {', '.join(map(str, drawn))}")
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:

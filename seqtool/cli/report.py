@@ -12,6 +12,7 @@ from seqtool.errors import InputError
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import told
+from seqtool.training.verdict import verdict
 from seqtool.view import html, report
 from seqtool.view.run_plots import NORM, panels_of, read_metrics
 
@@ -29,6 +30,7 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
     found = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(one)) for name, one in found.items()),
+        *(_verdict(name, run) for name, run in runs.items()),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS),
         *(_checkpoints(name, run) for name, run in runs.items()),
@@ -70,8 +72,16 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
             highest = {stack.rpartition(".")[0]: state for stack, state in one["gradients"].items()}
             for stack, state in highest.items():
                 for letter, norms in state.items():
-                    panels.setdefault(f"∂loss/∂{letter}, {stack}", {})[label] = range(1, len(norms) + 1), norms
+                    if any(norms):
+                        panels.setdefault(f"∂loss/∂{letter}, {stack}", {})[label] = range(1, len(norms) + 1), norms
     return [report.panel(title, "time step", "norm", lines, log=True) for title, lines in panels.items()]
+
+
+def _verdict(name: str, run: Path) -> report.Section | None:
+    """None if there is nothing to say."""
+    columns = "finding", "figure", "limit", "what it means, and what to do"
+    rows = list(verdict(run))
+    return report.table(f"Verdict on {name}", columns, rows) if rows else None
 
 
 def _checkpoints(name: str, run: Path) -> report.Section | None:

@@ -21,12 +21,12 @@ from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
-from seqtool.training.optimisation import check_optimisation, make_optimisation
+from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
 from seqtool.training.progress import Progress
 from seqtool.training.recording import Recorder, Reporter, closing
 from seqtool.training.saving import Checkpoints
 from seqtool.training.train_settings import TrainSettings
-from seqtool.training.trainer import Trainer
+from seqtool.training.trainer import Trainer, epoch_of, expected_steps
 from seqtool.training.updates import Updates
 from seqtool.training.validation import ValidationSettings
 
@@ -112,6 +112,9 @@ def _train(job: Job, where: resuming.Place) -> bool:
         if said:
             log.info("Validation: %s", said)
         job.config.validation.tokenize = validation.tokenize  # a run keeps it
+    if where.found is None and job.config.schedule.get("warmup"):
+        steps = expected_steps(epoch_of(updates.split, job.train, seed=job.run.seed, epoch=0), job.train)
+        check_warmup(job.config.schedule, steps or 0)
     validator = job.task.validator(cache, validation, job.train, machine)
     with signals.noted() as stop:
         run = where.make(
@@ -125,7 +128,7 @@ def _train(job: Job, where: resuming.Place) -> bool:
             "vocabularies": cache.vocabulary_files,
         }
         checkpoints = Checkpoints(run, updates, origin)
-        reporter = Reporter(run, _recorder(run, job, where.found), job.train)
+        reporter = Reporter(run, _recorder(run, job, where.found), job.train, _sizes(updates, cache))
         best_by = job.train.best_by or job.task.scores[0]
         trainer = Trainer(
             updates, validator, checkpoints, reporter, settings=job.train, best_by=best_by, seed=job.run.seed
@@ -184,6 +187,14 @@ def _recorder(run: Path, job: Job, found: checkpoint.Checkpoint | None) -> Recor
     recorder = Recorder(run, step=0 if found is None else found.progress["step"], tensorboard=job.train.tensorboard)
     write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(job.config)).encode())
     return recorder
+
+
+def _sizes(updates: Updates, cache: Cache) -> dict[str, float]:
+    """What the verdict on a run weighs: the parameters that are trained, at first or later, and the tokens."""
+    groups = updates.optimisation.optimiser.param_groups
+    tokens, unknown = cache.tokens()
+    parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
+    return {"parameters": parameters, "train_tokens": tokens, "train_unknown": unknown}
 
 
 def _run(trainer: Trainer, stop: signals.Stop, *, task: Task) -> bool:

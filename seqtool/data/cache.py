@@ -183,6 +183,12 @@ class Cache:
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
         return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
 
+    def tokens(self) -> tuple[int, int]:
+        """The tokens to train on, of both sides if there are two, and how many of them are unknown."""
+        train = self.summary["splits"]["train"]
+        sides = [train["source"], train["target"]] if self.holds == "pairs" else [train]
+        return sum(side["tokens"] for side in sides), sum(side["unknown"] for side in sides)
+
     def word_counts(self) -> dict[str, int] | None:
         """How often each word (`text.words.words`) stands in the training targets; None in caches of earlier
         versions, and in those of plain text.

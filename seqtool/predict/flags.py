@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.data.text.scripts import characters, writing
+from seqtool.metrics.repetition import LONGEST, repeats
 
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
-LONGEST = 8  # words of a repeated sequence
 LEAST = 0.02  # the attention that a source word gets from all target words together: 0.1 marks every other sentence
 
 EXPLAINED = {
@@ -33,31 +33,17 @@ def flags_of(
     attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
 ) -> list[str]:
     """The flags of a text. attention: target words × source words, and the source's words."""
-    words = units = text.split()
-    often: dict[str, int] = {}
-    if writing([text]).has_no_spaces:
-        units, often = characters(text), {"few": 3, "often": 4}  # Chinese and others double words
+    words = text.split()
+    units = characters(text) if writing([text]).has_no_spaces else words
     found = {
         EMPTY: not words,
-        REPEATED: repeats(units, **often),
+        REPEATED: repeats(text),
         CUT: not ended,
         COPIED: source is not None and len(units) > 1 and words == source.split(),
         UNKNOWN: unknown,
         UNATTENDED: attention is not None and _misses(*attention),
     }
     return [flag for flag, holds in found.items() if holds]
-
-
-def repeats(words: Sequence[str], *, few: int = 1, often: int = 3) -> bool:
-    """Whether words stand in a row again and again (`EXPLAINED`): twice, or `often` if no more than `few`."""
-    for length in range(1, LONGEST + 1):
-        times = often if length <= few else 2
-        alike = 0  # words in a row that are equal to those `length` before
-        for before, word in zip(words, words[length:], strict=False):
-            alike = alike + 1 if word == before else 0
-            if alike >= (times - 1) * length:
-                return True
-    return False
 
 
 def _misses(attention: NDArray[np.floating], words: Sequence[str]) -> bool:

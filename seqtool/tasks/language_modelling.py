@@ -1,5 +1,6 @@
 """Language modelling: text, continued."""
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
+
+log = logging.getLogger("seqtool")
 
 
 class LanguageModelling(Task):
@@ -62,17 +65,30 @@ class LanguageModelling(Task):
             )
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:
-        return Streams(cache.split("train").stream, rows=settings.batch_size, steps=settings.bptt)
+        return _streams(cache, "train", settings)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "StreamValidator":
-        """Validates on as many parallel streams as training uses."""
+        """Validates on parallel streams, as training does."""
         from seqtool.training.validation import StreamValidator  # imports torch
 
-        streams = Streams(cache.split("valid").stream, rows=train.batch_size, steps=train.bptt)
+        streams = _streams(cache, "valid", train)
         characters = cache.summary["splits"]["valid"]["characters"]
         return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
+
+
+def _streams(cache: Cache, split: str, settings: "TrainSettings") -> Streams:
+    """A split as `train.batch_size` streams, or as fewer where those would be shorter than `train.bptt` tokens."""
+    text, rows = cache.split(split).stream, settings.batch_size
+    fewer = max(1, len(text) // settings.bptt)
+    if fewer < rows:
+        log.info(
+            "The split '%s' has %s tokens and is read in %s: with train.batch_size=%d streams, each would be shorter "
+            "than train.bptt=%d.",
+            *(split, f"{len(text):,}", "one stream" if fewer == 1 else f"{fewer} streams", rows, settings.bptt),
+        )
+    return Streams(text, rows=min(rows, fewer), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

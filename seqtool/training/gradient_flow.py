@@ -9,7 +9,7 @@ Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.dev
         stream.write(json.dumps(records[-1]) + "\n")
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
-    with or_left_out(figure):
+    with or_left_out(figure), suppress(run_plots.NothingToDrawError):
         run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
 
 

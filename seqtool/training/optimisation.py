@@ -137,6 +137,21 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     return schedule
 
 
+def check_warmup(schedule: Config, steps: int) -> None:
+    """Raise InputError if the rate would still be rising at the end of a run of so many steps."""
+    warmup = plain(schedule).get("warmup", 0)
+    if 0 < steps < warmup:
+        raise InputError(
+            f"schedule.warmup={warmup} is longer than this run of {steps:,} steps, so the learning rate would never "
+            f"rise to optim.lr: set schedule.warmup={fitting_warmup(steps)}, or raise train.epochs or train.steps."
+        )
+
+
+def fitting_warmup(steps: int) -> int:
+    """A warm-up for a run of so many steps: a tenth of them."""
+    return steps // 10
+
+
 def _constant(*, warmup: int) -> Schedule:
     return lambda step, epoch, plateaus: _warm(step, warmup)
 

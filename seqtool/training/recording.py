@@ -7,6 +7,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from seqtool.training.progress import Progress
 from seqtool.training.resuming import resume_command, trusting
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Sample, Scores, told
+from seqtool.training.verdict import UNKNOWN_WORDS, verdict
 from seqtool.view import run_plots
 from seqtool.view.plots import or_left_out
 
@@ -65,7 +67,7 @@ class Recorder:
 
     def draw(self) -> None:
         figure = self.run / LEARNING_CURVES
-        with or_left_out(figure):
+        with or_left_out(figure), suppress(run_plots.NothingToDrawError):
             run_plots.learning_curves({self.run.name: self.path}, figure)
 
 
@@ -107,11 +109,14 @@ class Meter:
 
 @dataclass
 class Reporter:
-    """Keeps a run's meter and reports updates and validations; only the first process has a `recorder`."""
+    """Keeps a run's meter and reports updates and validations; only the first process has a `recorder`. `sizes` of the
+    model and of its training data are recorded with each validation, for the run's verdict.
+    """
 
     run: Path
     recorder: Recorder | None
     settings: TrainSettings
+    sizes: Mapping[str, float]
     meter: Meter = field(default_factory=Meter)
 
     def bar(self, step: int, total: int | None) -> Any:
@@ -137,9 +142,10 @@ class Reporter:
             text += f", limit in {max(0.0, self.settings.minutes - progress.seconds / 60):.1f} min"
         self._bar.set_postfix_str(text, refresh=False)
 
-    def validated(self, scores: Scores, progress: Progress, *, better: bool) -> None:
-        """Print a line and write a record."""
-        self._record(progress, {f"valid_{name}": value for name, value in scores.items()})
+    def validated(self, scores: Scores, progress: Progress, *, better: bool, outputs: Mapping[str, float]) -> None:
+        """Print a line and write a record, with the shares of the outputs that are conspicuous."""
+        shares = {f"outputs_{name}": share for name, share in outputs.items()}
+        self._record(progress, {**{f"valid_{name}": value for name, value in scores.items()}, **shares, **self.sizes})
         tqdm.write(f"{progress}: {_line(scores)}{', the best so far' if better else ''}")
 
     def show(self, samples: Sequence[Sample], progress: Progress) -> None:
@@ -181,8 +187,18 @@ def closing(
             ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Go on with: {command}"
             ended += " train.minutes=null"
         yield ended
-    if best:  # a resumed run may have lost its best checkpoint, and found no better one
+    if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint, and found no better one
         yield f"Best: {', '.join(told(best))} at step {best['step']:,}"
+    elif not all(map(math.isfinite, progress.last.values())):
+        advice = "a lower optim.lr, train.clip_norm or initialisation_gain"
+        advice = "another train.best_by" if math.isfinite(progress.last["loss"]) else advice
+        yield (
+            f"No validation was finite (the last: {', '.join(told(progress.last))}), so no checkpoint is the best: "
+            f"start again with {advice}."
+        )
+    for finding in verdict(run):
+        if finding.name != UNKNOWN_WORDS:
+            yield f"Verdict: {finding}"
     if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:
         yield f"Figures: {', '.join(figures)}"
     path = shlex.quote(str(run))
@@ -205,5 +221,5 @@ def _cut(path: Path, step: int) -> None:
 
 def _line(scores: Scores) -> str:
     *others, loss = told(scores)
-    perplexity = math.exp(min(scores["loss"], 100))
+    perplexity = math.exp(min(scores["loss"], 100)) if math.isfinite(scores["loss"]) else scores["loss"]
     return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from seqtool.data.batches import Batch, Epochs
 from seqtool.errors import InputError, is_out_of_memory
@@ -62,7 +63,7 @@ class Trainer:
         batches = self._epoch()
         if not progress.step:
             self._measure_flow()
-        with self.reporter.bar(progress.step, self._expected_steps(batches)), self.updates.ahead:
+        with self.reporter.bar(progress.step, expected_steps(batches, settings)), self.updates.ahead:
             while not (stopped := self._stops(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
                     self._validate(scheduled=True)
@@ -88,17 +89,7 @@ class Trainer:
         return not stopped
 
     def _epoch(self) -> Epochs:
-        size, unit, pool = self.settings.batch_size, self.settings.batch_by, self.settings.pool
-        batches: Epochs = self.updates.split.epoch(
-            size=size, unit=unit, pool=pool, seed=self.seed, epoch=self.progress.epoch
-        )
-        return batches
-
-    def _expected_steps(self, batches: Epochs) -> int | None:
-        """The most steps of the whole run; None if no limit counts steps."""
-        updates = math.ceil(len(batches) / self.settings.accumulate)
-        limits = [self.settings.steps, self.settings.epochs and self.settings.epochs * updates]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return epoch_of(self.updates.split, self.settings, seed=self.seed, epoch=self.progress.epoch)
 
     def _stops(self, stop: Stop, started: float) -> bool:
         """Whether a signal stops the run; makes all processes agree on that and on the time trained."""
@@ -133,7 +124,7 @@ class Trainer:
             kept, plateau = max(settings.keep_last, settings.average_last), self.updates.optimisation.plateau
             progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.reporter.meter.restart()
-        self.reporter.validated(scores, progress, better=better)
+        self.reporter.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
         if settings.show and distributed.is_first():
             self.reporter.show(self.validator.samples(self.model, settings.show), progress)
         self._save("validated")
@@ -193,3 +184,17 @@ class Trainer:
         if self.settings.gradient_flow and distributed.is_first():
             split, device = self.updates.split, self.updates.machine.device
             gradient_flow.measure(self.run, self.model, split, device, self.progress.step)
+
+
+def epoch_of(split: Any, settings: TrainSettings, *, seed: int, epoch: int) -> Epochs:
+    """The batches of an epoch."""
+    size, unit, pool = settings.batch_size, settings.batch_by, settings.pool
+    batches: Epochs = split.epoch(size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
+    return batches
+
+
+def expected_steps(batches: Epochs, settings: TrainSettings) -> int | None:
+    """The most steps of the whole run, whose epochs have as many batches; None if no limit counts steps."""
+    updates = math.ceil(len(batches) / settings.accumulate)
+    limits = [settings.steps, settings.epochs and settings.epochs * updates]
+    return min((limit for limit in limits if limit is not None), default=None)

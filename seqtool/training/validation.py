@@ -1,6 +1,7 @@
 """Validation during training: the loss by teacher forcing, and scores of the model's own output."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields, replace
@@ -17,6 +18,7 @@ from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import MOST, DecodeSettings
 from seqtool.errors import InputError, out_of_memory
+from seqtool.metrics.repetition import repeats
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
@@ -77,15 +79,19 @@ untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalt
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Whether they are better than the best so far, if it has this score; a loss that is not finite is worse than any
-    finite one.
+    """Whether they are better than the best so far, if it has this score. Scores of which the loss or this one is not
+    finite are never better, and never the best: runs of earlier versions may have some.
     """
-    if by not in best:  # nothing so far, or nothing since the run goes by this score
+    if not _is_finite(scores, by):
+        return False
+    if by not in best or not _is_finite(best, by):  # nothing so far, or nothing since the run goes by this score
         return True
-    if math.isfinite(scores["loss"]) != math.isfinite(best["loss"]):
-        return math.isfinite(scores["loss"])
     sign = 1 if higher_is_better(by) else -1
     return (sign * scores[by], -scores["loss"]) > (sign * float(best[by]), -float(best["loss"]))
+
+
+def _is_finite(scores: Mapping[str, Any], by: str) -> bool:
+    return math.isfinite(scores["loss"]) and math.isfinite(scores[by])
 
 
 def told(scores: Mapping[str, Any]) -> list[str]:
@@ -104,6 +110,9 @@ class Validating(Protocol):
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
         """Up to `count` samples of what the model writes now, the same ones each time. Call it after scoring."""
+
+    def conspicuous(self) -> dict[str, float]:
+        """The shares of what was decoded that do not end, repeat themselves, and are alike: see `Validator`."""
 
 
 @dataclass
@@ -125,6 +134,7 @@ class Validator:
     def __post_init__(self) -> None:
         self._decoding = self.settings.decoding(self.machine.precision)
         self._written: list[str] = []
+        self._ended: list[bool] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         with _measuring(loss, self.machine, f", {BATCH} at a time: lower validation.beam or validation.max_length."):
@@ -133,10 +143,25 @@ class Validator:
             settings = replace(self._decoding, max_length=min(most, model.longest or most))
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
             self._written = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
+            self._ended = [n_best[0].ended for n_best in hypotheses]
         return {"loss": nats, **self.score(self._written)}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
         return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._written[:count])]
+
+    def conspicuous(self) -> dict[str, float]:
+        """`alike` is the share of the others that are the commonest output, of at least four outputs."""
+        count = len(self._written)
+        if not count:
+            return {}
+        shares = {
+            "unended": self._ended.count(False) / count,
+            "repeating": sum(repeats(text) for text in self._written) / count,
+        }
+        if count >= 4:
+            ((_, most),) = Counter(self._written).most_common(1)
+            shares["alike"] = (most - 1) / (count - 1)
+        return shares
 
     def _loss(self, loss: TrainingLoss) -> float:
         def measured(rows: Sequence[int]) -> tuple[float, int]:
@@ -184,6 +209,9 @@ class StreamValidator:
             )[0]
         model.train()
         return [{"text": self.vocabulary.decode(one.tokens)} for one in drawn]
+
+    def conspicuous(self) -> dict[str, float]:
+        return {}
 
     def _nats(self, loss: TrainingLoss) -> Tensor:
         """Nats of this process's streams."""

@@ -19,15 +19,20 @@ LINES = ("-", "--")  # the first and the second curve of several runs in one pan
 Series = Mapping[str, tuple[list[int], list[float]]]
 
 
+class NothingToDrawError(InputError):
+    """Records that hold no number for a figure."""
+
+
 @drawn
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
     """Losses, scores, learning rate and the gradient's norm before clipping against steps, from the metrics.jsonl of
-    runs by their names: see `read_metrics`. Several runs have a colour each. InputError if there is nothing to draw.
+    runs by their names: see `read_metrics`. Several runs have a colour each. NothingToDrawError where they hold none.
     """
     runs = {name: read_metrics(file) for name, file in metrics.items()}
     panels = panels_of(runs)
     if not panels:
-        raise InputError(f"{', '.join(map(str, metrics.values()))} holds no losses, scores or learning rates to draw.")
+        places = ", ".join(map(str, metrics.values()))
+        raise NothingToDrawError(f"{places} holds no losses, scores or learning rates to draw.")
     figure = make_figure(7, 2.3 * len(panels) + 0.4)
     plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
     for axes, (label, names) in zip(plots, panels, strict=True):
@@ -77,8 +82,10 @@ def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, 
     """‖∂loss/∂h_t‖ and ‖∂loss/∂c_t‖ against the time step t, and the singular values of ∂s_t/∂s_{t−1}, on logarithmic
     scales: a column for the highest layer of each stack, one line per measurement (`training.gradient_flow.flow`). They
     are steps of one run, from light to dark, or different `runs`, in different colours. A gradient that vanished to 0
-    leaves a gap.
+    or exploded leaves a gap. NothingToDrawError where all of them have.
     """
+    if not any(map(_has_numbers, measurements.values())):
+        raise NothingToDrawError("No gradient and no singular value can be drawn.")
     steps = max(1, len(measurements) - 1)
     shades = [SHADES[index * (len(SHADES) - 1) // steps] for index in range(len(measurements))]
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(measurements))] if runs else shades
@@ -111,6 +118,12 @@ def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, 
     legend(panels[0, 0])
     figure.tight_layout()
     save_figure(figure, path)
+
+
+def _has_numbers(measured: Mapping[str, Any]) -> bool:
+    """Whether any value of a measurement can be drawn on a logarithmic scale."""
+    columns = [column for state in measured["gradients"].values() for column in state.values()]
+    return any(any(column) for column in (*columns, *measured["singular_values"].values()))
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:

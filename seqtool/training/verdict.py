@@ -1,0 +1,172 @@
+"""What a run's records say went wrong, and what to do about it, at the end of `train` and in a report: `RULES`.
+
+A figure is computed from a run's settings and metrics.jsonl alone; it is None where they do not tell. The presets that
+learn well stay below every threshold.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+
+from seqtool.training.optimisation import fitting_warmup
+from seqtool.view.run_plots import read_metrics
+
+LAST = 0.2  # the share of a run's steps in which its loss may no longer fall
+UNKNOWN_WORDS = "unknown words"
+
+
+class Finding(NamedTuple):
+    """What holds for a run: the figure, which is above its threshold, what it means, and what to do."""
+
+    name: str
+    figure: str
+    threshold: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.advice} ({self.figure}; the limit is {self.threshold})"
+
+
+@dataclass(frozen=True)
+class Records:
+    """A run's settings, and the numbers of its metrics.jsonl by name: their steps and values."""
+
+    settings: Any
+    series: Mapping[str, tuple[list[int], list[float]]]
+
+    def last(self, name: str) -> float:
+        """The last value of this name; NaN if there is none."""
+        return self.series[name][1][-1] if name in self.series else float("nan")
+
+    @cached_property
+    def steps(self) -> int:
+        return max((steps[-1] for steps, _ in self.series.values()), default=0)
+
+    @cached_property
+    def warmup(self) -> int:
+        return int(OmegaConf.select(self.settings, "schedule.warmup") or 0)
+
+    @cached_property
+    def losses(self) -> list[tuple[float, int]]:
+        """The validation losses, each with its step."""
+        steps, losses = self.series.get("valid_loss", ([], []))
+        return list(zip(losses, steps, strict=True))
+
+    @cached_property
+    def best_epoch(self) -> int:
+        """The epochs before the lowest validation loss."""
+        epochs = dict(zip(*self.series["epoch"], strict=True))
+        return int(epochs[min(self.losses)[1]]) if self.losses else 0
+
+
+def warm_up(run: Records) -> float | None:
+    return run.warmup / run.steps if run.steps else None
+
+
+def fall(run: Records) -> float | None:
+    """How far the validation loss fell in the last steps, to its lowest value."""
+    before = [loss for loss, step in run.losses if step <= (1 - LAST) * run.steps]
+    return before[-1] - run.losses[-1][0] if before and run.losses[-1] == min(run.losses) else None
+
+
+def rise(run: Records) -> float | None:
+    """How far the last validation loss is above the lowest."""
+    return run.losses[-1][0] - min(run.losses)[0] if run.losses else None
+
+
+def unknown(run: Records) -> float | None:
+    return run.last("train_unknown") / max(run.last("train_tokens"), 1)
+
+
+def conspicuous(run: Records) -> float | None:
+    """The largest share of the last validation's outputs that are conspicuous in one way."""
+    return max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None)
+
+
+def size(run: Records) -> float | None:
+    return run.last("parameters") / max(run.last("train_tokens"), 1)
+
+
+class Rule(NamedTuple):
+    """A finding if the figure is above the threshold; `form` is how both are written, `advice` a format with `run`."""
+
+    name: str
+    figure: Callable[[Records], float | None]
+    threshold: float
+    form: str
+    unit: str
+    advice: str
+
+
+RULES = (
+    Rule(
+        "the learning rate never rose to its value",
+        warm_up,
+        1.0,
+        "{:.3g}",
+        "steps of warm-up for each step of the run",
+        "The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had {run.steps:,}. "
+        "Set schedule.warmup={fitting:,}, or train longer.",
+    ),
+    Rule(
+        "the validation loss still falls",
+        fall,
+        0.05,
+        "{:.3f}",
+        "nats/token in the last fifth of the steps",
+        "The validation loss was still falling at the end: train longer (train.epochs, train.steps, train.minutes).",
+    ),
+    Rule(
+        "the validation loss rises",
+        rise,
+        0.2,
+        "{:.3f}",
+        "nats/token above the lowest",
+        "The validation loss has risen since epoch {run.best_epoch}: the model learns its training data by heart. Add "
+        "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
+    ),
+    Rule(
+        UNKNOWN_WORDS,
+        unknown,
+        0.05,
+        "{:.1%}",
+        "of the training tokens",
+        "The model does not know many words: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
+        "pieces of words (data.vocabulary.kind=bpe).",
+    ),
+    Rule(
+        "outputs that do not end, repeat themselves or are all alike",
+        conspicuous,
+        0.25,
+        "{:.0%}",
+        "of the last validation's outputs",
+        "Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: train "
+        "longer, on more data, or with another optim.lr.",
+    ),
+    Rule(
+        "too little data for the model",
+        size,
+        100.0,
+        "{:,.0f}",
+        "trained parameters for each training token",
+        "There is little data for a model of this size: add data, or lower its sizes (model.*).",
+    ),
+)
+
+
+def verdict(run: Path) -> Iterator[Finding]:
+    """The findings on the run in this directory. InputError if its metrics are damaged."""
+    settings, metrics = run / "config.yaml", run / "metrics.jsonl"
+    if not (settings.is_file() and metrics.is_file()):
+        return
+    records = Records(OmegaConf.load(settings), read_metrics(metrics))
+    for rule in RULES:
+        figure = rule.figure(records)
+        if figure is not None and figure > rule.threshold:
+            advice = rule.advice.format(run=records, fitting=fitting_warmup(records.steps))
+            written = f"{rule.form.format(figure)} {rule.unit}"
+            yield Finding(rule.name, written, rule.form.format(rule.threshold), advice)

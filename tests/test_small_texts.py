@@ -1,0 +1,96 @@
+"""A small text is read in fewer streams than `train.batch_size`, so that none is shorter than `train.bptt`."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+
+MODELS = {
+    "lstm": ["model=language_model", "model.hidden=24", "model.layers=1"],
+    "transformer": ["model=transformer_language_model", "model.width=16", "model.layers=1", "model.heads=2"],
+}
+COMMON = ["data=text", "data.processes=1", "device=cpu", "threads=1", "train.minutes=null"]
+
+
+def train(*settings: str) -> int:
+    return cli.run(["train", *COMMON, *settings], config_directory())
+
+
+def records(run: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in Path(f"runs/{run}/metrics.jsonl").read_text().splitlines()]
+
+
+def steps_of_an_epoch(run: str) -> float:
+    return next(record["step"] for record in records(run) if record["epoch"] == 1 and "valid_loss" in record)
+
+
+def test_hello_is_learnt_as_a_word_and_not_as_pairs_of_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the defaults; only what came before the first l tells that another one follows."""
+    monkeypatch.chdir(tmp_path)
+    Path("hello.txt").write_text("hello")
+    model = ["model=language_model", "model.embedding=16", "model.hidden=32", "optim.lr=0.02"]
+    limits = ["train.steps=60", "train.validate_every=60"]
+    assert train(*model, "data.train=hello.txt", "data.valid=hello.txt", *limits, "run=r") == 0
+    generator = seqtool.load("runs/r", device="cpu", max_length=4, top_k=1)
+    assert generator.generate(["h"]) == ["ello"]
+    assert records("r")[-1]["valid_loss"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("symbols", "rows", "steps", "updates", "said"),
+    [
+        (600, 6, 100, 1, None),  # as many as were asked for, each of bptt symbols
+        (1300, 6, 100, 3, None),  # a larger text is read as before
+        (599, 6, 100, 2, "599 tokens and is read in 5 streams"),
+        (250, 64, 100, 2, "250 tokens and is read in 2 streams"),
+        (60, 64, 100, 1, "60 tokens and is read in one stream"),
+        (60, 64, 25, 2, "60 tokens and is read in 2 streams"),
+        (60, 1, 100, 1, None),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_no_stream_is_shorter_than_bptt(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    symbols: int,
+    rows: int,
+    steps: int,
+    updates: int,
+    said: str | None,
+    split: str,
+) -> None:
+    """What is said, and of the training text how many updates an epoch has."""
+    monkeypatch.chdir(tmp_path)
+    for name, size in (("train", 1300), ("valid", 1300), (split, symbols)):
+        Path(f"{name}.txt").write_text("the cat sees a dog. "[: size % 20] + "the cat sees a dog. " * (size // 20))
+    settings = ["data.train=train.txt", "data.valid=valid.txt", f"train.batch_size={rows}", f"train.bptt={steps}"]
+    with caplog.at_level(logging.INFO, "seqtool"):
+        assert train(*MODELS["lstm"], *settings, "train.epochs=1", "run=r") == 0
+    told = [line for line in caplog.messages if line.startswith(f"The split '{split}'")]
+    assert [said in line and f"batch_size={rows} " in line for line in told] == ([True] if said else [])
+    if split == "train":
+        assert steps_of_an_epoch("r") == updates
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_short_validation_text_is_scored_as_eval_scores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    """In one stream. The training text is long enough for all of its streams."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.txt").write_text("the cat sees a dog. " * 100)
+    Path("valid.txt").write_text("a dog sees the cat. " * 3)
+    settings = ["data.train=train.txt", "data.valid=valid.txt", "train.batch_size=16", "train.bptt=40"]
+    settings += ["model.context=40"] if model == "transformer" else []
+    assert train(*MODELS[model], *settings, "optim.lr=0.02", "train.steps=15", "run=r") == 0
+    capsys.readouterr()
+    assert (
+        cli.run(["eval", "checkpoint=runs/r/last", "bootstrap=9", "format=json", "device=cpu"], config_directory()) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(records("r")[-1]["valid_loss"], abs=1e-5)
