@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +18,7 @@ from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
 from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
+from seqtool.data.corpora.image_names import images_in
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
 from seqtool.data.preparation import Steps, prepare
@@ -31,11 +32,19 @@ STOP = re.compile(r"[\s.]+$")  # captions end in a full stop in some corpora onl
 log = logging.getLogger("seqtool")
 
 
-def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.device, trusted: bool = True) -> Cache:
+def prepare_captions(
+    config: Config,
+    encoder: EncoderSettings,
+    *,
+    device: torch.device,
+    needs: Sequence[str] = (),
+    trusted: bool = True,
+) -> Cache:
     """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
     `encoder`; see `prepare`. The store is made on `device` if it does not exist.
     """
-    return prepare(config, ImageCorpus, partial(CaptionSteps, encoder=encoder, device=device), trusted=trusted)
+    steps = partial(CaptionSteps, encoder=encoder, device=device)
+    return prepare(config, ImageCorpus, steps, needs=needs, trusted=trusted)
 
 
 @final
@@ -63,7 +72,7 @@ class CaptionSteps(Steps):
             self._used[split] = [image for image in images if image.file not in self._reasons]
             self._refused[split] = [image for image in images if image.file in self._reasons]
             if not self._used[split]:
-                first = f"; {self._reasons[images[0].file]}" if images else "."
+                first = f"; {self._reasons[images[0].file]}{_instead(images[0].file)}" if images else "."
                 raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
         content = self._content(dict(zip(files, store.digests, strict=True)))
         super().__init__(corpus, settings, corpus.name, {"images": content})
@@ -107,3 +116,12 @@ class CaptionSteps(Steps):
             refused = [self._reasons[image.file] for image in self._refused[split]]
             content.update(json.dumps([split, used, refused]).encode())
         return content.hexdigest()
+
+
+def _instead(missing: Path) -> str:
+    """What the folder of a missing image, or the nearest above it that exists, has; nothing if the image is there."""
+    folder = next((folder for folder in missing.parents if folder.is_dir()), None)
+    if missing.exists() or folder is None:
+        return ""
+    images = images_in(folder)
+    return f" {folder} has {len(images):,} images{f', such as {images[0]}' if images else ''}."
