@@ -56,7 +56,8 @@ def records(file: str, references: Captions) -> dict[str, dict[str, Any]]:
     others: dict[str, str] = {}
     for record in read_records(Path(file)):
         if record.captions:
-            found.setdefault(record.image, {"text": record.captions[0], **record.best, "file": record.file})
+            first = record.captions[0]
+            found.setdefault(record.image, {"text": first.caption, **record.best, "file": first.image})
             others[record.other or record.image] = record.image
     return named(file, found, references, others)
 

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
-from seqtool.data.corpora.caption_records import Record, json_records
+from seqtool.data.corpora.caption_records import Entry, Record, json_records
 from seqtool.data.corpora.caption_tables import UnknownFormError, is_header, text_records
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.errors import InputError
@@ -15,16 +14,6 @@ JSON = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # how a file of JSON begins
 TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half a pair, which cannot be written
 LISTED = 10  # places that a message names
-
-
-class Entry(NamedTuple):
-    """A caption as it stands in a file, the name of its image's file, and its place in the file."""
-
-    image: str
-    caption: str
-    place: str  # "captions.csv line 7"
-    split: str | None = None  # if the file says
-    own: bool = False
 
 
 class Entries(dict[str, list[Entry]]):
@@ -51,9 +40,8 @@ def records(path: Path) -> list[Record]:
 def read_captions(path: Path) -> Entries:
     """The captions in a file, by image. Several places may name the same image."""
     entries = Entries()
-    for place, image, file, other, captions, split, own, _ in records(path):
-        written = [" ".join(caption.split()) for caption in captions] if own else captions
-        entries.setdefault(image, []).extend(Entry(file, caption, place, split, own) for caption in written)
+    for image, captions, other, _ in records(path):
+        entries.setdefault(image, []).extend(captions)
         if other is not None and other != image:
             entries.others[other] = image
     if not entries:

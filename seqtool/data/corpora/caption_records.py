@@ -33,20 +33,24 @@ SHAPES = (
 log = logging.getLogger("seqtool")
 
 
+class Entry(NamedTuple):
+    """A caption as it stands in a file, the name of its image's file, and its place in the file."""
+
+    image: str
+    caption: str
+    place: str  # "captions.csv line 7"
+    split: str | None = None  # if the file says
+    own: bool = False  # in a form for anyone's own captions, in which white space means nothing
+
+
 class Record(NamedTuple):
-    """What a file says of an image: the place where it stands, the image's name, its file, any other name of it, and
-    captions, of several hypotheses the best. The name is that of the file, or the number that a data set gives it.
-    own: a record of anyone's own captions, in which white space means nothing. best: all that `caption` wrote of the
-    best hypothesis.
+    """What a file says of an image: its name, which is the number that a data set gives it or that of its file, its
+    captions, of several hypotheses the best, and any other name. best: all that `caption` wrote of the best hypothesis.
     """
 
-    place: str  # "captions.csv line 7"
     image: str
-    file: str
-    other: str | None
-    captions: Sequence[str]
-    split: str | None = None
-    own: bool = False
+    captions: Sequence[Entry]
+    other: str | None = None
     best: Mapping[str, Any] = {}
 
 
@@ -57,10 +61,10 @@ def _values(text: str, path: Path) -> tuple[Any, Mapping[int, str]]:
         return parse_json(text, _unique), {}
     except (ValueError, KeyError) as error:
         if not isinstance(error, json.JSONDecodeError) or not first.endswith("}"):
-            return _parsed(text, str(path)), {}
+            return _parsed(text, path), {}
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     places = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
-    return [_parsed(line, places[i]) for i, (_, line) in enumerate(lines)], places
+    return [_parsed(line, path, number) for number, line in lines], places
 
 
 def json_records(text: str, path: Path) -> Iterator[Record]:
@@ -77,13 +81,14 @@ def _field(record: Any, key: str, kind: type[T], place: str) -> T:
     return _checked(fields[key], kind, f"{place}: '{key}'")
 
 
-def _parsed(text: str, place: str) -> Any:
-    """The value of the JSON at this place."""
+def _parsed(text: str, path: Path, line: int | None = None) -> Any:
+    """The value of the JSON in a file, or in one line of it."""
+    place = str(path) if line is None else f"{path} line {line:,}"
     try:
         return parse_json(text, _unique)
     except json.JSONDecodeError as error:
-        line = "" if " line " in place else f" line {error.lineno:,}"
-        raise InputError(f"{place}{line} is not JSON (column {error.colno:,}: {error.msg}).") from error
+        number = error.lineno if line is None else line
+        raise InputError(f"{path} line {number:,} is not JSON (column {error.colno:,}: {error.msg}).") from error
     except KeyError as error:
         raise InputError(f"{place} has {error} twice in one object: every image must stand once.") from error
     except ValueError as error:
@@ -146,25 +151,26 @@ def _record(record: Any, place: str) -> Record:
     captions, best = _texts(fields[key], place)
     if not captions:
         raise InputError(f"{place} has no caption of {file}.")
-    other = number if number_key != "id" else None
-    image, other = (number or file, file) if number_key == "cocoid" else (file, other)
-    split = fields.get("split")
-    is_own = file_key is not None and not best
-    return Record(place, image, file, other, captions, split if isinstance(split, str) else None, is_own, best)
+    split = fields.get("split") if isinstance(fields.get("split"), str) else None
+    own = file_key is not None and not best
+    entries = [Entry(file, " ".join(text.split()) if own else text, place, split, own) for text in captions]
+    if number_key == "cocoid":
+        return Record(number or file, entries, file)
+    return Record(file, entries, number if number_key != "id" else None, best)
 
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
     annotations = _field(value, "annotations", list, str(path))
     files: dict[str, str] = {}
-    rejected = 0
     for number, image in enumerate(_field(value, "images", list, str(path))):
         place = f"{path} images[{number}]"
         identifier = _number(_checked(image, dict, place).get("id"), f"{place}: 'id'")
         file = _checked(image.get("file_name", identifier), str, f"{place}: 'file_name'")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{place} has the id {identifier} again.")
-        yield Record(place, identifier, file, file, ())
+    captions: dict[str, list[Entry]] = {image: [] for image in files}
+    rejected = 0
     for number, annotation in enumerate(annotations):
         place = f"{path} annotations[{number}]"
         identifier = _number(_checked(annotation, dict, place).get("image_id"), f"{place}: 'image_id'")
@@ -172,10 +178,10 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
         if annotation.get("is_rejected") or annotation.get("is_precanned"):
             rejected += 1
         else:
-            file = files.get(identifier, identifier)
-            yield Record(place, identifier, file, file, (caption,))
+            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, place))
     if rejected:
         log.warning("%s has %s rejected or precanned captions, which are left out.", path, f"{rejected:,}")
+    yield from (Record(image, entries, files.get(image)) for image, entries in captions.items())
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
@@ -183,7 +189,8 @@ def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
     for image, captions in value.items():
         if not isinstance(captions, str | list):
             raise InputError(f"{path} holds no captions: it is an object with {_keys(value)}. Expected {SHAPES}.")
-        yield Record(str(path), image, image, None, _texts(captions, f"{path}: image {image}")[0])
+        place = f"{path}: image {image}"
+        yield Record(image, [Entry(image, caption, place) for caption in _texts(captions, place)[0]])
 
 
 def _texts(value: Any, place: str) -> tuple[list[str], Mapping[str, Any]]:

@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Entries, Entry, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_files import Entries, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_records import Entry
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from seqtool.data.corpora.caption_records import CAPTIONS, FILE, NUMBER, Record, plain_name
+from seqtool.data.corpora.caption_records import CAPTIONS, FILE, NUMBER, Entry, Record, plain_name
 from seqtool.errors import InputError
 from seqtool.runtime.outputs import NOT_ENDED
 
@@ -77,11 +77,11 @@ def _numbered(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> It
         match = form.fullmatch(line)
         if match is None:
             raise InputError(f"{place} must be {parts}.")
-        image, digits, caption = match["image"], match["number"], match["caption"]
+        image, digits, caption = match["image"], match["number"], match["caption"].strip()
         if (image, digits) in seen:
             raise InputError(f"{place} has caption {digits} of {image} again.")
         seen.add((image, digits))
-        yield Record(place, image, image, None, (caption,))
+        yield Record(image, [Entry(image, caption, place)])
 
 
 def _written(lines: Lines, path: Path) -> Iterator[Record]:
@@ -96,7 +96,7 @@ def _written(lines: Lines, path: Path) -> Iterator[Record]:
             )
         image = match["image"]
         if match["score"] is None or image not in ranked:
-            yield Record(f"{path} line {number:,}", image, image, None, (match["caption"],))
+            yield Record(image, [Entry(image, match["caption"], f"{path} line {number:,}")])
         ranked.add(image)
 
 
@@ -120,7 +120,7 @@ def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
             )
         name = plain_name(row[image].strip())
         other = None if file is None or number is None or header[number] == "id" else row[number].strip()
-        yield Record(place, name, name, other, (row[caption],), own=True)
+        yield Record(name, [Entry(name, " ".join(row[caption].split()), place, own=True)], other)
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Entries, captioned, read_captions
+from seqtool.data.corpora.caption_files import Entries, captioned, check_captions, read_captions
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.corpora.image_names import in_folder
@@ -61,6 +61,7 @@ class Photos(CaptionFiles):
         """The captions of a file, by image, without the images that have none."""
         if file not in self._read:
             entries = self._read[file] = read_captions(file)
+            check_captions(entry for of_image in entries.values() for entry in of_image)
             if bare := [image for image, captions in entries.items() if not captions]:
                 log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
             for image in bare:

@@ -18,7 +18,6 @@ from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
 from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
-from seqtool.data.corpora.image_names import images_in
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
 from seqtool.data.preparation import Steps, prepare
@@ -72,7 +71,7 @@ class CaptionSteps(Steps):
             self._used[split] = [image for image in images if image.file not in self._reasons]
             self._refused[split] = [image for image in images if image.file in self._reasons]
             if not self._used[split]:
-                first = f"; {self._reasons[images[0].file]}{_instead(images[0].file)}" if images else "."
+                first = f"; {self._reasons[images[0].file]}" if images else "."
                 raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
         content = self._content(dict(zip(files, store.digests, strict=True)))
         super().__init__(corpus, settings, corpus.name, {"images": content})
@@ -116,12 +115,3 @@ class CaptionSteps(Steps):
             refused = [self._reasons[image.file] for image in self._refused[split]]
             content.update(json.dumps([split, used, refused]).encode())
         return content.hexdigest()
-
-
-def _instead(missing: Path) -> str:
-    """What the folder of a missing image, or the nearest above it that exists, has; nothing if the image is there."""
-    folder = next((folder for folder in missing.parents if folder.is_dir()), None)
-    if missing.exists() or folder is None:
-        return ""
-    images = images_in(folder)
-    return f" {folder} has {len(images):,} images{f', such as {images[0]}' if images else ''}."
