@@ -1,6 +1,7 @@
 """What `eval` says beside the scores: intervals, BLEU's parts, what made the hypotheses, where test sets come from."""
 
 import contextlib
+import gzip
 import json
 import math
 import re
@@ -326,9 +327,10 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["captions.json", "captions.json.gz"])
 def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / name
-    file.write_text('[{"image_id": 1, "caption": "a cat"}]')
+    content = b'[{"image_id": 1, "caption": "a cat"}]'
+    file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
-    assert f"hypotheses={file} is a file of captions by its ending: say task=captioning." in capsys.readouterr().err
+    assert f"hypotheses={file} is a file of captions: say task=captioning." in capsys.readouterr().err
 
 
 def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -639,7 +639,7 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
     assert "out.jsonl line 1 is not what translate format=jsonl writes." in capsys.readouterr().err
     Path("captions.csv").write_text("file,caption\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
-    assert "references=captions.csv is a file of captions by its ending" in capsys.readouterr().err
+    assert "references=captions.csv is a file of captions: say task=captioning." in capsys.readouterr().err
     assert run("translate", "checkpoint=runs/attend", "input=in.txt", "plot=in.txt") == 2
     assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
+from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.evaluation import Evaluation, Report
@@ -32,7 +33,6 @@ TASKS: dict[str, type[Evaluation]] = {
     "language_modelling": TextEvaluation,
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
-CAPTIONS = {"hypotheses": (".json",), "references": (".json", ".jsonl", ".csv")}  # endings of files of captions
 FILES = (
     *("hypotheses", "references", "testset", "langpair", "sources", "text", "baseline", "beside", "alignments", "gold"),
     "document_frequencies",
@@ -113,10 +113,10 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:
-        for setting, endings in CAPTIONS.items():
+        for setting in ("hypotheses", "references"):
             for file in names(config[setting]):
-                if file.removesuffix(".gz").endswith(endings):
-                    raise InputError(f"{setting}={file} is a file of captions by its ending: say task=captioning.")
+                if holds_captions(Path(file)):
+                    raise InputError(f"{setting}={file} is a file of captions: say task=captioning.")
     return evaluation
 
 

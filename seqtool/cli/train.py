@@ -149,7 +149,8 @@ def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[st
     """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
     check_optimisation(job.config.optim, job.config.schedule)
     job.task.check(job.config, pretrained=_is_new(job, found))
-    prepare = job.task.prepare if found is None else partial(job.task.prepare_again, found=found)
+    new = partial(job.task.prepare, needs=("train", "valid"))
+    prepare = new if found is None else partial(job.task.prepare_again, found=found)
     cache = distributed.first_here(partial(prepare, job.config))
     data = moved_data.digests(cache)
     if found is not None:

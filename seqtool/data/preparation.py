@@ -89,12 +89,18 @@ class Steps(ABC):
 
 
 def prepare(
-    config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, trusted: bool = True
+    config: Config,
+    kind: type[C],
+    make_steps: Callable[[C, CacheSettings], Steps],
+    *,
+    needs: Sequence[str] = (),
+    trusted: bool = True,
 ) -> Cache:
     """The cache of the corpus of this `kind` that `config`, the settings under `data`, describes; made if it does
     not exist. `make_steps` is called once the corpus's files exist.
 
-    Raises InputError for text or images that cannot be used, or that change meanwhile; then nothing is left behind.
+    Raises InputError for a corpus without the splits that are needed, before any is read, and for text or images that
+    cannot be used, or that change meanwhile; then nothing is left behind.
     If anything else interrupts it, the next call resumes. If another process is making the same
     cache, this one waits. Not `trusted`: settings from a checkpoint, for which the corpus downloads and makes nothing.
     """
@@ -114,6 +120,11 @@ def prepare(
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch() if trusted else corpus.check()
+    if missing := [split for split in needs if split not in corpus.splits()]:
+        raise InputError(
+            f"The data have no split '{missing[0]}', only {', '.join(corpus.splits())}: name its files with "
+            f"data.{missing[0]}=, or set data.{missing[0]}_share above 0, where these data have such a setting."
+        )
     digests = Digests(root / "digests.json")
     text = corpus.fingerprint(digests)  # before it is read
     steps = make_steps(corpus, settings)

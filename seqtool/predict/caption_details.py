@@ -13,7 +13,7 @@ from PIL import Image
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
 from seqtool.predict.flags import flags_of
-from seqtool.predict.scored_captions import records
+from seqtool.predict.scored_captions import Captions, records
 from seqtool.view.packing import Details, fractions
 
 PICTURES = 200  # in a report
@@ -38,9 +38,9 @@ class CaptionDetails:
         self.packed: Details | None = None
 
     @classmethod
-    def of_file(cls, file: str, references: Mapping[str, Any]) -> "CaptionDetails":
-        """What `caption format=jsonl` wrote, and the pictures if their files are still there; without words and
-        attention for a file in another format.
+    def of_file(cls, file: str, references: Captions) -> "CaptionDetails":
+        """The captions of a file, and the pictures if their files are still there; words and attention are what
+        `caption format=jsonl` wrote of them.
         """
         details = cls()
         for image, record in list(records(file, references).items())[:CONSIDERED]:

@@ -83,17 +83,16 @@ class CaptionEvaluation(HypothesesEvaluation):
         }
 
     def of_files(self) -> CaptionReport | SavedFrequencies:
-        """Captions, one per image, against references. References in the user's own format may cover further images,
-        which are left out. Or, instead, the references' document frequencies.
+        """Captions, one per image, against references, which may be of further images: these are left out. Or, instead,
+        the references' document frequencies.
         """
         name, place = str(self.hypotheses), self.references[0]
         references = scored_captions.read_references(Path(place))
         if self.save_document_frequencies is not None:
             return self._save_frequencies(references, Path(self.save_document_frequencies))
         captions, baseline = scored_captions.by_reference(name, references), self._baseline(references)
-        described = {image: alternatives for image, alternatives in references.items() if image in captions}
-        warnings = []
-        if scored_captions.is_own(Path(place)) and 0 < len(described) < len(references):
+        described, warnings = references.only(captions), []
+        if 0 < len(described) < len(references):
             images = f"{len(described):,} of the {len(references):,} images of {place}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
@@ -116,7 +115,10 @@ class CaptionEvaluation(HypothesesEvaluation):
         if self.split not in corpus.splits():
             raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
         images = {str(image.file): image for image in corpus.images(self.split)}
-        references = {image.identifier: image.captions for image in images.values()}
+        references = scored_captions.Captions(
+            {image.identifier: image.captions for image in images.values()},
+            {name: image.identifier for name, image in images.items()},
+        )
         baseline, scoring = self._baseline(references), self._scoring(references)
         captions, shown = {}, None
         if self.report is not None:
@@ -137,7 +139,7 @@ class CaptionEvaluation(HypothesesEvaluation):
                     shown.add(identifier, pixels, {**best.record(), **best.likeliest(), **best.weights()})
             if out is not None:
                 out.write(_coco_results(captions))
-        references = {image: alternatives for image, alternatives in references.items() if image in captions}
+        references = references.only(captions)
         scored_captions.check_references(references, name="the references")
         report = self._report(captions, baseline, references, scoring, [], name=predictor.name)
         if shown is not None:
@@ -176,7 +178,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         counted.save(file)
         return SavedFrequencies(counted, str(file))
 
-    def _baseline(self, references: Mapping[str, Any]) -> dict[str, str] | None:
+    def _baseline(self, references: scored_captions.Captions) -> dict[str, str] | None:
         """Another system's captions."""
         return None if self.baseline is None else scored_captions.by_reference(self.baseline, references)
 
@@ -231,7 +233,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             return {}, []
         return java_scores({image: captions[image] for image in references}, references, tokenize=tokenize)
 
-    def _shown(self, system: "CaptionDetails", references: Mapping[str, Any]) -> "list[CaptionDetails]":
+    def _shown(self, system: "CaptionDetails", references: scored_captions.Captions) -> "list[CaptionDetails]":
         """What is shown of the system and of its baseline."""
         return [system, *([] if self.baseline is None else [type(system).of_file(self.baseline, references)])]
 

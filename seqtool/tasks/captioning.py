@@ -37,7 +37,7 @@ class Captioning(Task):
     predictor = "seqtool.predict.captioner:Captioner"
     usage = "seqtool caption checkpoint={checkpoint} images=FILE"
 
-    def prepare(self, config: DictConfig) -> Cache:
+    def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
         self.check_model(config)
         if not isinstance(config.model.encoder, DictConfig):
@@ -49,7 +49,7 @@ class Captioning(Task):
         machine = typed(MachineSettings, {"device": config.device, "threads": config.threads})
         set_threads(machine.threads)
         data = with_vocabulary_found(config.data)
-        return prepare_captions(data, encoder, device=choose_device(machine.device))
+        return prepare_captions(data, encoder, device=choose_device(machine.device), needs=needs)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """The encoder's default weights, if wanted, must exist or be available for download."""

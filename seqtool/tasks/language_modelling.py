@@ -1,6 +1,7 @@
 """Language modelling: text, continued."""
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,8 @@ class LanguageModelling(Task):
     def counted(self, examples: Streams) -> str:
         return f"{examples.tokens:,} {self.unit}"
 
-    def prepare(self, config: DictConfig) -> Cache:
-        return prepare_text(with_vocabulary_found(config.data))
+    def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
+        return prepare_text(with_vocabulary_found(config.data), needs=needs)
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
         """If the original files are gone, falls back on the cache from which the run was trained."""

@@ -56,8 +56,10 @@ class Task(ABC):
         return f"{len(examples):,} {self.unit}"
 
     @abstractmethod
-    def prepare(self, config: DictConfig) -> "Cache":
-        """The cache of `config.data`, made if it does not exist. InputError for data that cannot be used."""
+    def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> "Cache":
+        """The cache of `config.data`, made if it does not exist. InputError for data that cannot be used, and at once
+        for data without the splits that are needed.
+        """
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> "Cache":
         """The same for a run that resumes from a checkpoint."""

@@ -34,8 +34,8 @@ class Translation(Task):
     predictor = "seqtool.predict.translator:Translator"
     usage = "seqtool translate checkpoint={checkpoint}"
 
-    def prepare(self, config: DictConfig) -> Cache:
-        return prepare_pairs(with_vocabulary_found(config.data))
+    def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
+        return prepare_pairs(with_vocabulary_found(config.data), needs=needs)
 
     def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
         """If the original files are gone, falls back on the cache from which the run was trained."""

@@ -226,7 +226,9 @@ def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> Non
     empty.touch()
     with pytest.raises(InputError) as error:
         prepare([missing, missing])
-    assert str(error.value) == f"None of the 2 images can be used; {missing} does not exist."
+    assert str(error.value) == (
+        f"None of the 2 images can be used; {missing} does not exist. {tmp_path} has other images, such as empty.png."
+    )
     with pytest.raises(InputError) as error:
         prepare([empty, missing])
     assert str(error.value) == f"None of the 1 images can be used; {empty} is empty."

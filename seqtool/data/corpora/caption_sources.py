@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Entry, captioned, field, read_json, read_list, read_numbered
-from seqtool.data.corpora.coco import read_annotations
+from seqtool.data.corpora.caption_files import Entries, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_records import Entry
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
@@ -63,15 +63,15 @@ class _Flickr(CaptionFiles):
         for name, place in names.items():
             if name not in self._captions:
                 raise InputError(f"{place} names {name}, which has no caption in {path}.")
-        return [captioned(directory, self._captions[name]) for name in names]
+        return captioned(directory, {name: self._captions[name] for name in names})
 
     @abstractmethod
     def _names(self, split: str) -> dict[str, str]:
         """The names of the split's images, each with the place that names it."""
 
     @cached_property
-    def _captions(self) -> dict[str, list[Entry]]:
-        return read_numbered(self.files()["captions"])
+    def _captions(self) -> Entries:
+        return read_captions(self.files()["captions"])
 
 
 @final
@@ -90,7 +90,8 @@ class Flickr8k(_Flickr):
         named = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
         if not named["test"].exists():
             del named["test"]
-        return {"captions": self._directory / "Flickr8k.token.txt", **named}
+        tokens, kaggle = (self._directory / name for name in ("Flickr8k.token.txt", "captions.txt"))
+        return {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens, **named}
 
     def _names(self, split: str) -> dict[str, str]:
         return read_list(self.files()[split])
@@ -123,28 +124,20 @@ class Karpathy(CaptionFiles):
 
     @cached_property
     def _all(self) -> dict[str, list[Captioned]]:
-        found: dict[str, list[Captioned]] = {split: [] for split in SPLITS}
-        seen = set()
-        for number, record in enumerate(field(read_json(self._annotations), "images", list, str(self._annotations))):
-            place = f"{self._annotations} images[{number}]"
-            name, split = field(record, "filename", str, place), field(record, "split", str, place)
-            if split not in KARPATHY_SPLITS:
-                raise InputError(f"{place} is in split '{split}', which is none of {', '.join(KARPATHY_SPLITS)}.")
-            sentences = field(record, "sentences", list, place)
-            if not sentences:
-                raise InputError(f"{place}, {name}, has no captions.")
-            folder = field(record, "filepath", str, place) if "filepath" in record else ""
-            path = f"{folder}/{name}" if folder else name
-            entries = [Entry(path, field(sentence, "raw", str, place), place) for sentence in sentences]
-            identifier = str(field(record, "cocoid", int, place)) if "cocoid" in record else path
-            image = captioned(self._directory, entries, identifier=identifier)
-            if image.identifier in seen:
-                raise InputError(f"{place} is image {image.identifier} again.")
-            seen.add(image.identifier)
-            found[KARPATHY_SPLITS[split]].append(image)
-        if not found["train"]:
+        splits: dict[str, dict[str, list[Entry]]] = {split: {} for split in SPLITS}
+        for image, entries in read_captions(self._annotations).items():
+            if not entries:
+                raise InputError(f"{self._annotations} has no caption of image {image}.")
+            first, last = entries[0], entries[-1]
+            if first.split not in KARPATHY_SPLITS:
+                says = f"is in split '{first.split}', which is none" if first.split else "has no split, one"
+                raise InputError(f"{first.place} {says} of {', '.join(KARPATHY_SPLITS)}.")
+            if last.place != first.place:
+                raise InputError(f"{last.place} is image {image} again.")
+            splits[KARPATHY_SPLITS[first.split]][image] = entries
+        if not splits["train"]:
             raise InputError(f"{self._annotations} has no image of the split train.")
-        return {split: images for split, images in found.items() if images}
+        return {split: captioned(self._directory, images) for split, images in splits.items() if images}
 
 
 @final
@@ -197,10 +190,11 @@ class Coco(CaptionFiles):
         return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
 
     def images(self, split: str) -> list[Captioned]:
-        directory, found = self._folder(self._stems[split]), read_annotations(self.files()[split])
-        images = []
-        for identifier, image in found.imgs.items():
-            captions = found.imgToAnns[identifier]
-            entries = [Entry(image["file_name"], one["caption"], one["place"]) for one in captions]
-            images.append(captioned(directory, entries, identifier=str(identifier)))
-        return images
+        directory, file = self._folder(self._stems[split]), self.files()[split]
+        entries = read_captions(file)
+        for image, captions in entries.items():
+            if captions and captions[0].image == image:
+                raise InputError(f"{captions[0].place} is a caption of image {image}, which is not among the images.")
+        if bare := [image for image, captions in entries.items() if not captions]:
+            raise InputError(f"{file} has no caption of image {bare[0]}.")
+        return captioned(directory, entries)

@@ -1,21 +1,25 @@
 """Your own photos with your own captions."""
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import captioned, read_captions
-from seqtool.data.corpora.caption_sources import CaptionFiles
-from seqtool.data.corpora.corpus import Captioned, Digest
+from seqtool.data.corpora.caption_files import Entries, captioned, check_captions, read_captions
+from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
+from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
+from seqtool.data.corpora.image_names import in_folder
 from seqtool.errors import InputError
+
+log = logging.getLogger("seqtool")
 
 
 @final
 class Photos(CaptionFiles):
-    """Your own photos: a folder, and captions in JSONL or CSV.
+    """Your own photos: a folder, and files of captions in any form that `caption_files` reads.
 
-    `valid` and `test` are separate files or, if neither is given, shares of the images of `train`. Which
-    images those are depends only on the file names, not on their order.
+    `valid` and `test` are separate files. Without `valid` it is a share of the images of `train`, and so is `test` if
+    neither is a file. Which images those are depends only on the file names, not on their order; Karpathy's files say.
     """
 
     name = "photos"
@@ -26,31 +30,54 @@ class Photos(CaptionFiles):
         self._directory = Path(directory)
         named = {"train": train, "valid": valid, "test": test}
         self._files = {split: Path(name) for split, name in named.items() if name is not None}
-        self._advice = {split: f"set data.{split} to a .jsonl or .csv file of captions." for split in named}
-        self._shares = {"valid": valid_share, "test": test_share} if set(self._files) == {"train"} else {}
+        self._advice = {split: f"set data.{split} to a file of captions." for split in named}
+        shares = {"valid": valid_share, "test": test_share} if valid is None else {}
+        self._shares = {split: share for split, share in shares.items() if split not in self._files}
         if min(valid_share, test_share) < 0 or valid_share + test_share >= 1:
             raise InputError(
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
                 "they must be at least 0 and leave something to train on."
             )
+        self._read: dict[Path, Entries] = {}
 
     def files(self) -> dict[str, Path]:
         return self._files
 
     def splits(self) -> tuple[str, ...]:
-        return (*self._files, *(split for split, share in self._shares.items() if share > 0))
+        shared = (split for split, share in self._shares.items() if share > 0)
+        return tuple(sorted({*self._files, *shared}, key=SPLITS.index))
 
     def images(self, split: str) -> list[Captioned]:
-        entries = read_captions(self._files.get(split, self._files["train"]))
-        chosen = self._divided(list(entries))[split] if self._shares else entries
-        return [captioned(self._directory, found) for name, found in entries.items() if name in chosen]
+        file = self._files.get(split, self._files["train"])
+        entries = self._entries(file)
+        chosen = self._divided(entries)[split] if self._shares and file == self._files["train"] else entries
+        paths = in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
+        return captioned(self._directory, {name: entries[name] for name in entries if name in chosen}, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
-    def _divided(self, names: list[str]) -> dict[str, set[str]]:
-        """With the names ordered by hash, the first are `valid` and the next `test`: at least one each."""
-        names = sorted(names, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
+    def _entries(self, file: Path) -> Entries:
+        """The captions of a file, by image, without the images that have none."""
+        if file not in self._read:
+            entries = self._read[file] = read_captions(file)
+            check_captions(entry for of_image in entries.values() for entry in of_image)
+            if bare := [image for image, captions in entries.items() if not captions]:
+                log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
+            for image in bare:
+                del entries[image]
+        return self._read[file]
+
+    def _divided(self, entries: Entries) -> dict[str, set[str]]:
+        """With the names ordered by hash, the first are `valid` and the next `test`: at least one each. A file with
+        images of all these splits has its own.
+        """
+        splits: dict[str, set[str]] = {}
+        for name, of_image in entries.items():
+            splits.setdefault(KARPATHY_SPLITS.get(of_image[0].split or "", ""), set()).add(name)
+        if splits.keys() >= {"train", *self.splits()}:
+            return splits
+        names = sorted(entries, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
         total, divided = len(names), {}
         for split, share in self._shares.items():
             count = max(1, round(total * share)) if share > 0 else 0

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -31,11 +31,19 @@ STOP = re.compile(r"[\s.]+$")  # captions end in a full stop in some corpora onl
 log = logging.getLogger("seqtool")
 
 
-def prepare_captions(config: Config, encoder: EncoderSettings, *, device: torch.device, trusted: bool = True) -> Cache:
+def prepare_captions(
+    config: Config,
+    encoder: EncoderSettings,
+    *,
+    device: torch.device,
+    needs: Sequence[str] = (),
+    trusted: bool = True,
+) -> Cache:
     """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
     `encoder`; see `prepare`. The store is made on `device` if it does not exist.
     """
-    return prepare(config, ImageCorpus, partial(CaptionSteps, encoder=encoder, device=device), trusted=trusted)
+    steps = partial(CaptionSteps, encoder=encoder, device=device)
+    return prepare(config, ImageCorpus, steps, needs=needs, trusted=trusted)
 
 
 @final

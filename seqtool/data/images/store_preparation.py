@@ -13,6 +13,7 @@ import PIL
 import torch
 from numpy.typing import NDArray
 
+from seqtool.data.corpora.image_names import images_in
 from seqtool.data.digests import Digests
 from seqtool.data.directories import SUMMARY, make_once, place, versions
 from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
@@ -66,9 +67,18 @@ def prepare_store(
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
-        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}")
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_instead(files[0])}")
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
+
+
+def _instead(missing: Path) -> str:
+    """What the folder of a missing image, or the nearest above it that exists, has; nothing if the image is there."""
+    folder = next((folder for folder in missing.parents if folder.is_dir()), None)
+    if missing.exists() or folder is None:
+        return ""
+    images = images_in(folder)
+    return f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
 
 
 def _fill(

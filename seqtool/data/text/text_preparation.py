@@ -1,6 +1,6 @@
 """Preparing sentence pairs, with one vocabulary or two, and plain text, a column of lines with their line ends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
@@ -15,14 +15,14 @@ from seqtool.runtime.files import write_lines
 from seqtool.settings import Config
 
 
-def prepare_pairs(config: Config) -> Cache:
+def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
     """The cache of the sentence pairs that `config`, the settings under `data`, describes; see `prepare`."""
-    return prepare(config, TextCorpus, PairSteps)
+    return prepare(config, TextCorpus, PairSteps, needs=needs)
 
 
-def prepare_text(config: Config) -> Cache:
+def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
     """The cache of the text that `config`, the settings under `data`, describes; see `prepare`."""
-    return prepare(config, PlainText, TextSteps)
+    return prepare(config, PlainText, TextSteps, needs=needs)
 
 
 @final

@@ -1,0 +1,68 @@
+"""The same image under names that differ: in normal form, in case, in the slashes or the folders of its path."""
+
+import os
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from seqtool.data.images.finding import SUFFIXES
+from seqtool.errors import InputError
+
+
+class ImageNames:
+    """Names of images, among which other spellings of them are looked up."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_end: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        for name in names:
+            if parts := _parts(name):
+                self._by_end.setdefault(parts[-1], []).append((name, parts))
+
+    def find(self, name: str) -> list[str]:
+        r"""What the image called `name` is called here: none, one, or several names that fit equally well.
+
+        One path must be the end of the other, in any normal form and case: `Photos\a.JPG` is `a.jpg`.
+        """
+        parts = _parts(name)
+        fits = {
+            other: (min(len(parts), len(path)), path == parts)
+            for other, path in self._by_end.get(parts[-1] if parts else "", [])
+            if all(mine == theirs for mine, theirs in zip(reversed(parts), reversed(path), strict=False))
+        }
+        best = [other for other, fit in fits.items() if fit == max(fits.values())]
+        return [other for other in best if name.endswith(other) or other.endswith(name)] or best
+
+
+def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str, str]:
+    """For each image that `file` names, its path in the directory; the name itself if it is not there. Raises
+    InputError for a name that several images have and for two names of one image.
+    """
+    paths = {name: name for name in names}
+    missing = [name for name in paths if name.startswith("/") or not os.path.exists(directory / name)]  # noqa: PTH110
+    if missing:
+        images = ImageNames(images_in(directory))
+        for name in missing:
+            alike = images.find(name)
+            if len(alike) > 1:
+                raise InputError(f"{file} names {name}, which could be {directory}/{alike[0]} or {alike[1]}.")
+            paths[name] = alike[0] if alike else name
+        names_of: dict[str, str] = {}
+        for name, path in paths.items():
+            other = names_of.setdefault(path, name)
+            if other != name:
+                raise InputError(f"{file} names {other} and {name}, but {directory} has only {path}.")
+    return paths
+
+
+def images_in(directory: Path) -> list[str]:
+    """The paths of the images in a directory and in the folders inside it, relative to it."""
+    images = []
+    for place, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found = (Path(place, name) for name in names if name.lower().endswith(SUFFIXES))
+        images += [path.relative_to(directory).as_posix() for path in found]
+    return sorted(images)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()).parts
