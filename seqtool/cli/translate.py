@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import format_pharaoh
+from seqtool.data.text.alignment import SPLITS, format_pharaoh
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Predictor
@@ -28,8 +28,14 @@ class AlignedSettings(OutputSettings):
     """Those of commands that write alignments."""
 
     alignments: str | None
+    words: str
 
     need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.words not in SPLITS:
+            raise InputError(f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.")
 
 
 @dataclass
@@ -98,6 +104,8 @@ class AlignedWriter(Writer[Translation]):
     def __init__(self, settings: AlignedSettings, predictor: Predictor) -> None:
         super().__init__(settings, predictor)
         self.alignments = settings.alignments
+        if isinstance(predictor, Translator):
+            predictor.split = SPLITS[settings.words]
         self.links: TextIO | None = None
 
     def open(self, stack: ExitStack) -> None:
