@@ -1,18 +1,19 @@
 """`seqtool translate`: lines in, lines out."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import SPLITS, format_pharaoh
+from seqtool.data.text.unknown import sentence, unknown_pieces
 from seqtool.errors import InputError
-from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translation, Translator
@@ -129,8 +130,9 @@ class TranslationWriter(AlignedWriter):
         super().__init__(settings, translator)
         self.settings = settings
         self.translator = translator
-        self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
-        self.unknown_in_prefixes = 0
+        self.unknown: Counter[str] = Counter()  # pieces of the input that the model does not know
+        self.lines_with_unknown = 0
+        self.unknown_in_prefixes: Counter[str] = Counter()
 
     def shows_progress(self) -> bool:
         """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
@@ -144,24 +146,24 @@ class TranslationWriter(AlignedWriter):
                 self.write_window(lines, prefixes, bar)
         if self.unknown and distributed.is_first():
             print(
-                f"The model does not know {self.unknown:,} words or pieces of the input, "
-                f"in {self.lines_with_unknown:,} of {self.count:,} lines.",
+                f"The model does not know {self.unknown.total():,} words or pieces of the input, "
+                f"in {self.lines_with_unknown:,} of {self.count:,} lines. {sentence(self.unknown)}",
                 file=sys.stderr,
             )
         if self.unknown_in_prefixes and distributed.is_first():
             print(
-                f"The model does not know {self.unknown_in_prefixes:,} words or pieces of the prefixes, which stay as "
-                "they are.",
+                f"The model does not know {self.unknown_in_prefixes.total():,} words or pieces of the prefixes, which "
+                f"stay as they are. {sentence(self.unknown_in_prefixes)}",
                 file=sys.stderr,
             )
 
     def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
         self.translator.warn_of_long(lines, first=self.count + 1)
-        unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
-        self.unknown += sum(unknown)
+        unknown = unknown_pieces(lines, self.translator.source_vocabulary)
+        self.unknown.update(chain.from_iterable(unknown))
         self.lines_with_unknown += sum(map(bool, unknown))
-        known = self.translator.target_vocabulary.encode_batch(prefixes or [])
-        self.unknown_in_prefixes += sum(ids.count(UNK) for ids in known)
+        begun = unknown_pieces(prefixes or [], self.translator.target_vocabulary)
+        self.unknown_in_prefixes.update(chain.from_iterable(begun))
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,

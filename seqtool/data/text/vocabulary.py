@@ -26,6 +26,11 @@ from seqtool.runtime.files import parse_json
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
+BLOCK = "▅"  # U+2585
+STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
+"""What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with
+them: some of Unicode's noncharacters, which no text should have.
+"""
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -115,27 +120,39 @@ class SentencePieceVocabulary(Vocabulary):
         self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError("other special pieces than ours")
-        self._pieces: list[str] = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
+        pieces = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
+        learnt = set().union(*pieces)
+        self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
+        self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
+        self._pieces = [*SPECIALS, *map(self._restored, pieces[len(SPECIALS) :])]
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     def pieces(self, text: str) -> list[str]:
-        return list(self._processor.encode(self.normalize(text), out_type=str))
+        return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        normalized = [self.normalize(text) for text in texts]
+        normalized = [self._read(text) for text in texts]
         return list(self._processor.encode(normalized, out_type=int, num_threads=1))
 
     def piece(self, index: int) -> str:
         return UNKNOWN if index == UNK else self._pieces[index]
 
     def index(self, piece: str) -> int:
-        index = int(self._processor.piece_to_id(piece))
+        index = int(self._processor.piece_to_id(piece.translate(self._stand_ins)))
         return index if index >= len(SPECIALS) else UNK
 
     def body(self) -> bytes:
         return self._model
+
+    def _read(self, text: str) -> str:
+        """The text as SentencePiece reads it."""
+        text = self.normalize(text)
+        return text.translate(self._stand_ins) if self._stand_ins else text
+
+    def _restored(self, piece: str) -> str:
+        return piece.translate(self._own) if self._own else piece
 
 
 @final
