@@ -20,6 +20,7 @@ from typing import final
 import sentencepiece
 
 from seqtool.data.text.alignment import SPACE, words
+from seqtool.data.text.words import marks
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
@@ -31,6 +32,8 @@ STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
 """What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with
 them: some of Unicode's noncharacters, which no text should have.
 """
+
+CUT_WORDS = re.compile(r" ?\w+| ?[^\w\s]|\s")  # and other pieces of a text, without regard to combining marks
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -164,13 +167,14 @@ class WordVocabulary(Vocabulary):
     ) -> None:
         super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._tokens = [*SPECIALS, *tokens]
+        self._whole = not verbatim or kind != "word" or _has_whole_words(tokens)
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def pieces(self, text: str) -> list[str]:
-        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
+        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim, whole=self._whole)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
@@ -253,15 +257,27 @@ def is_listed(kind: str, *, verbatim: bool) -> bool:
     return kind == "word" or (verbatim and kind == "char")
 
 
-def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
+def listed_pieces(text: str, kind: str, *, verbatim: bool, whole: bool = True) -> list[str]:
     """The words of the text as `alignment.words` splits them, ▁ before each that follows a space or begins the text.
 
-    If verbatim, its characters, or its words, other white space and marks; every space is written ▁.
+    If verbatim, its characters, or its words, other white space and symbols; every space is written ▁. Not `whole`, as
+    in earlier versions: words are cut at combining marks.
     """
     if not verbatim:
         return [piece for token in text.split() for piece in _token_pieces(token)]
-    pieces = list(text) if kind == "char" else re.findall(r" ?\w+| ?[^\w\s]|\s", text)
+    if kind == "char":
+        pieces = list(text)
+    elif not whole or text.isascii() or marks().characters.isdisjoint(text):
+        pieces = CUT_WORDS.findall(text)
+    else:
+        pieces = marks().verbatim.findall(text)
     return [piece.replace(" ", SPACE) for piece in pieces]
+
+
+def _has_whole_words(tokens: Sequence[str]) -> bool:
+    """Whether a list has words with combining marks, which those of earlier versions do not have."""
+    longer = (token for token in tokens if not token.isascii() and len(token.removeprefix(SPACE)) > 1)
+    return any(not marks().characters.isdisjoint(token) for token in longer)
 
 
 @lru_cache(maxsize=1 << 16)
