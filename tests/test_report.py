@@ -144,7 +144,7 @@ def test_details_are_packed() -> None:
     ],
 )
 def test_repeated_words(text: str, repeated: bool) -> None:
-    assert repeats(text.split()) == repeated
+    assert repeats(text) == repeated
 
 
 def test_flags() -> None:

@@ -452,9 +452,9 @@ def test_jsonl(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert "".join(best["tokens"]).replace("▁", " ").strip() == best["text"]
     assert best["score"] == pytest.approx(best["log_probability"] / (len(best["tokens"]) + 1), rel=1e-4)
     assert best["alignment"].split()
-    assert empty["translations"] == [
-        {"text": "", "score": 0.0, "log_probability": 0.0, "ended": True, "tokens": [], "alignment": None}
-    ]
+    assert best["source_words"] == first["source"].split() and best["words"] == best["text"].split()
+    nothing = {"text": "", "score": 0.0, "log_probability": 0.0, "ended": True, "tokens": [], "alignment": None}
+    assert empty["translations"] == [{**nothing, "source_words": [], "words": []}]
 
 
 def test_n_best_as_text(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -485,7 +485,7 @@ def test_alignments_and_pictures(place: Path, stdin: Any) -> None:
     assert run("translate", "checkpoint=runs/attend", "alignments=links.txt", "plot=pictures", "beam=5") == 0
     lines = Path("links.txt").read_text().split("\n")
     assert len(lines) == 4 and lines[1] == ""
-    assert all(0 <= int(link.split("-")[0]) < 6 for link in lines[0].split())
+    assert all(0 <= int(link.split("-")[0]) < 5 for link in lines[0].split())
     names = sorted(path.name for path in Path("pictures").iterdir())
     assert names == ["alignment-0001.png", "alignment-0003.png"]
     with Image.open("pictures/alignment-0001.png") as picture:
@@ -645,11 +645,11 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
 
 
 def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same sentences as files give the same report as the corpus they are from."""
+    """The same sentences as files give the same report as the corpus they are from, whose gold links number marks."""
     cache = next((place / "cache").glob("toy-*/"))
     names = {"sources": "source.txt", "references": "target.txt", "gold": "alignments.txt"}
     files = [f"{setting}={cache / f'test.{name}'}" for setting, name in names.items()]
-    assert run("eval", "checkpoint=runs/attend", "format=json", *files) == 0
+    assert run("eval", "checkpoint=runs/attend", "format=json", *files, "words=marks") == 0
     by_files = json.loads(capsys.readouterr().out)
     assert run("eval", "checkpoint=runs/attend", "format=json") == 0
     assert by_files == json.loads(capsys.readouterr().out)
@@ -663,6 +663,7 @@ REFUSED = {
     "checkpoint=runs/attend seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "checkpoint=runs/attend threads=two": r"[Ss]etting 'threads' must be a whole number or null, not 'two'\.",
     "checkpoint=runs/attend sample=true top_k=-1": r"top_k must be at least 0, not -1\.",
+    "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks\.",
     "checkpoint=runs/attend alignments=hyp.txt": r"alignments= means nothing with checkpoint=\.",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
     "checkpoint=runs/attend langpair=en-de": r"langpair=… goes with testset=…\.",

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
@@ -10,6 +11,7 @@ from typing import TextIO
 
 from omegaconf import DictConfig, open_dict
 
+from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
@@ -77,7 +79,8 @@ class TextWriter:
                 out = stack.enter_context(keeping(path, lambda: f"{self.count:,} texts"))
             for prompt in self.settings.prompts():
                 if unknown := self.generator.unknown(prompt):
-                    print(f"The prompt has {unknown:,} symbols that the model does not know.", file=sys.stderr)
+                    said = f"The prompt has {len(unknown):,} symbols that the model does not know."
+                    print(f"{said} {sentence(Counter(unknown))}", file=sys.stderr)
                 self._write(prompt, out)
 
     def _write(self, prompt: str, out: TextIO) -> None:

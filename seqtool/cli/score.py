@@ -3,16 +3,18 @@
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig
 
 import seqtool
 from seqtool.cli.translate import AlignedSettings, AlignedWriter
+from seqtool.data.text.unknown import sentence, unknown_pieces
 from seqtool.errors import InputError
-from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.translator import Translator
@@ -74,16 +76,16 @@ class ScoreWriter(AlignedWriter):
         super().__init__(settings, predictor)
         self.settings, self.command = settings, "score"
         self.nats, self.tokens = 0.0, 0
-        self.unknown = {"sources": 0, "references": 0}  # words or pieces that the model does not know
+        self.unknown = {side: Counter[str]() for side in ("sources", "references")}  # what the model does not know
 
     def write_all(self, total: int) -> None:
         with self.progress(total) as bar:
             for sources, texts in self._windows():
-                known = {"references": self.predictor.target_vocabulary.encode_batch(texts)}
+                unknown = {"references": unknown_pieces(texts, self.predictor.target_vocabulary)}
                 if sources is not None and isinstance(self.predictor, Translator):
-                    known["sources"] = self.predictor.source_vocabulary.encode_batch(sources)
-                for side, encoded in known.items():
-                    self.unknown[side] += sum(ids.count(UNK) for ids in encoded)
+                    unknown["sources"] = unknown_pieces(sources, self.predictor.source_vocabulary)
+                for side, pieces in unknown.items():
+                    self.unknown[side].update(chain.from_iterable(pieces))
                 found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
                 for source, one in zip(sources or [""] * len(texts), found, strict=True):
                     self.write(source, [one])
@@ -95,9 +97,10 @@ class ScoreWriter(AlignedWriter):
         loss = -self.nats / self.tokens
         said = f"{self.count:,} lines, {self.tokens:,} tokens: {loss:.4f} nats a token"
         print(f"{said}, perplexity {math.exp(min(loss, 700)):.2f}", file=sys.stderr)
-        for side, count in self.unknown.items():
-            if count:
-                print(f"The model does not know {count:,} words or pieces of the {side}.", file=sys.stderr)
+        for side, counts in self.unknown.items():
+            if counts:
+                said = f"The model does not know {counts.total():,} words or pieces of the {side}."
+                print(f"{said} {sentence(counts)}", file=sys.stderr)
 
     def text(self, source: str, n_best: Sequence[Any]) -> str:
         (found,) = n_best

@@ -138,7 +138,7 @@ def _train(job: Job, where: resuming.Place) -> bool:
         finished = _run(trainer, stop, task=job.task)
         if finished:
             progress = trainer.progress
-            print("\n".join(closing(run, job.config, progress, progress.best, job.task.use)))
+            print("\n".join([*closing(run, job.config, progress, progress.best, job.task.use), *cache.unknown()]))
         else:
             command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
             print(f"Stopped at step {trainer.progress.step:,}. Go on with: {command}")

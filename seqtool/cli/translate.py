@@ -1,18 +1,19 @@
 """`seqtool translate`: lines in, lines out."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import format_pharaoh
+from seqtool.data.text.alignment import SPLITS, format_pharaoh
+from seqtool.data.text.unknown import sentence, unknown_pieces
 from seqtool.errors import InputError
-from seqtool.models.tokens import UNK
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translation, Translator
@@ -28,8 +29,14 @@ class AlignedSettings(OutputSettings):
     """Those of commands that write alignments."""
 
     alignments: str | None
+    words: str
 
     need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.words not in SPLITS:
+            raise InputError(f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.")
 
 
 @dataclass
@@ -98,6 +105,8 @@ class AlignedWriter(Writer[Translation]):
     def __init__(self, settings: AlignedSettings, predictor: Predictor) -> None:
         super().__init__(settings, predictor)
         self.alignments = settings.alignments
+        if isinstance(predictor, Translator):
+            predictor.split = SPLITS[settings.words]
         self.links: TextIO | None = None
 
     def open(self, stack: ExitStack) -> None:
@@ -123,8 +132,9 @@ class TranslationWriter(AlignedWriter):
         super().__init__(settings, translator)
         self.settings = settings
         self.translator = translator
-        self.unknown = self.lines_with_unknown = 0  # pieces of the input that the model does not know
-        self.unknown_in_prefixes = 0
+        self.unknown: Counter[str] = Counter()  # pieces of the input that the model does not know
+        self.lines_with_unknown = 0
+        self.unknown_in_prefixes: Counter[str] = Counter()
 
     def about(self, source: str, n_best: Sequence[Translation]) -> dict[str, Any]:
         return self.translator.reading(source, n_best[0])
@@ -141,24 +151,24 @@ class TranslationWriter(AlignedWriter):
                 self.write_window(lines, prefixes, bar)
         if self.unknown and distributed.is_first():
             print(
-                f"The model does not know {self.unknown:,} words or pieces of the input, "
-                f"in {self.lines_with_unknown:,} of {self.count:,} lines.",
+                f"The model does not know {self.unknown.total():,} words or pieces of the input, "
+                f"in {self.lines_with_unknown:,} of {self.count:,} lines. {sentence(self.unknown)}",
                 file=sys.stderr,
             )
         if self.unknown_in_prefixes and distributed.is_first():
             print(
-                f"The model does not know {self.unknown_in_prefixes:,} words or pieces of the prefixes, which stay as "
-                "they are.",
+                f"The model does not know {self.unknown_in_prefixes.total():,} words or pieces of the prefixes, which "
+                f"stay as they are. {sentence(self.unknown_in_prefixes)}",
                 file=sys.stderr,
             )
 
     def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
         self.translator.warn_of_long(lines, first=self.count + 1)
-        unknown = [ids.count(UNK) for ids in self.translator.source_vocabulary.encode_batch(lines)]
-        self.unknown += sum(unknown)
+        unknown = unknown_pieces(lines, self.translator.source_vocabulary)
+        self.unknown.update(chain.from_iterable(unknown))
         self.lines_with_unknown += sum(map(bool, unknown))
-        known = self.translator.target_vocabulary.encode_batch(prefixes or [])
-        self.unknown_in_prefixes += sum(ids.count(UNK) for ids in known)
+        begun = unknown_pieces(prefixes or [], self.translator.target_vocabulary)
+        self.unknown_in_prefixes.update(chain.from_iterable(begun))
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
         results = self.translator.hypotheses(
             lines,

@@ -33,6 +33,7 @@ from seqtool.data.columns import OFFSET, Column, Ids, mapped
 from seqtool.data.corpora.corpus import Holds
 from seqtool.data.description import describe
 from seqtool.data.directories import SUMMARY, read_summary
+from seqtool.data.text import unknown
 from seqtool.data.text.encoding import token_type
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
@@ -207,6 +208,10 @@ class Cache:
         if any(split.get("refused") for split in self.summary["splits"].values()):
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
         return "\n".join(lines)
+
+    def unknown(self) -> list[str]:
+        """A sentence or two, if many tokens are unknown."""
+        return list(unknown.of_cache(self.summary, self.directory))
 
 
 def is_cache(path: Path) -> bool:

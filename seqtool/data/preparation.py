@@ -21,6 +21,7 @@ from seqtool.data.configuration import C, CacheSettings, cache_settings, make_co
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
+from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Texts, encode, token_type
 from seqtool.data.text.scripts import characters, writing
 from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
@@ -166,6 +167,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
+            _name_unknown(directory, steps, split, splits[split])
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
@@ -225,6 +227,16 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     if settings.joint or len(sides) == 1:
         return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=steps.verbatim))
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
+
+
+def _name_unknown(directory: Path, steps: Steps, split: str, counts: dict[str, Any]) -> None:
+    """Add the commonest unknown pieces to the counts of a split's sides that have many."""
+    for column, (side, vocabulary) in enumerate(load_all(directory, steps.corpus.sides).items()):
+        entry = counts.get(side, counts)
+        if unknown.is_much(entry):
+            texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
+            pieces = Counter(chain.from_iterable(unknown.unknown_pieces(texts, vocabulary)))
+            entry["commonest_unknown"] = unknown.commonest(pieces)
 
 
 def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:

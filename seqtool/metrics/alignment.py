@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqtool.data.text.alignment import Link, diagonal, uniform, words
+from seqtool.data.text.alignment import Link, diagonal, uniform
 from seqtool.metrics.tables import table
 
 Gold = tuple[set[Link], set[Link]]  # sure links, possible links
@@ -28,10 +28,15 @@ class AlignmentScores:
 
     @classmethod
     def of(
-        cls, links: Sequence[set[Link]], golds: Sequence[Gold], sources: Sequence[str], targets: Sequence[str]
+        cls,
+        links: Sequence[set[Link]],
+        golds: Sequence[Gold],
+        sources: Sequence[Sequence[str]],
+        targets: Sequence[Sequence[str]],
     ) -> "AlignmentScores":
+        """sources, targets: the words that the links number."""
         generator = np.random.default_rng(0)
-        sizes = [(len(words(source)), len(words(target))) for source, target in zip(sources, targets, strict=True)]
+        sizes = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
         return cls(
             alignment_error_rate(links, golds),
             alignment_error_rate([uniform(*size, generator) for size in sizes], golds),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
+from seqtool.data.text.unknown import unknown_pieces
 from seqtool.decoding.batching import computing, in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
@@ -125,9 +126,9 @@ class Generator(Predictor):
         self._done += 1
         return generator.random((self.settings.n, self.settings.max_length))
 
-    def unknown(self, text: str) -> int:
-        """How many symbols of a text the model does not know."""
-        return self.target_vocabulary.encode(text).count(UNK)
+    def unknown(self, text: str) -> list[str]:
+        """The symbols of a text that the model does not know."""
+        return unknown_pieces([text], self.target_vocabulary)[0]
 
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
         """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""

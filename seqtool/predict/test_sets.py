@@ -1,8 +1,7 @@
 """The sentences that translations are scored on: a split of a corpus, one of sacreBLEU's test sets, or files."""
 
 import socket
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -13,7 +12,7 @@ import sacrebleu
 from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.text.alignment import parse_pharaoh, words
+from seqtool.data.text.alignment import SPLITS, parse_pharaoh
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
@@ -30,11 +29,18 @@ ANSWERING = 20.0  # seconds that a server may be silent, at first or later
 
 @dataclass(frozen=True)
 class TestSet:
-    """Source lines (empty if unknown), whole reference texts, and gold alignments if there are any."""
+    """Source lines (empty if unknown), whole reference texts, and gold alignments if there are any, with how they split
+    a text into the words that they number.
+    """
 
     sources: list[str]
     references: list[list[str]]
     golds: list[Gold] | None
+    words: Callable[[str], list[str]] = str.split
+
+    def split(self, *columns: Sequence[str]) -> Iterator[list[list[str]]]:
+        """The words of the texts of each column."""
+        return (list(map(self.words, texts)) for texts in columns)
 
 
 def test_set(
@@ -70,8 +76,12 @@ def test_set(
             raise InputError(f"{missing} {moved_data.how_to_find(found, own, [settings.split])}") from missing
         pairs = list(zip(split.texts("source"), split.texts("target"), strict=True))
         gold = split.alignments()
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    words = corpus.words if settings.words is None else SPLITS[settings.words]
     golds = None if gold is None else [parse_pharaoh(line) for line in gold]
-    return TestSet([source for source, _ in pairs], [[target for _, target in pairs]], golds)
+    if golds is not None:
+        check_links(golds, sources, [targets], words, name=f"The gold alignments of {settings.split}")
+    return TestSet(sources, [targets], golds, words)
 
 
 def test_of_files(settings: "TranslationEvaluation", lines: Sequence[str], *, name: str) -> TestSet:
@@ -92,11 +102,11 @@ def read_test_files(settings: "TranslationEvaluation", lines: Sequence[str], *, 
     if settings.sources is not None:
         sources = list(lines if name == settings.sources else read_lines(Path(settings.sources)))
         check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
-    golds = None
+    golds, words = None, SPLITS[settings.words or "spaces"]
     if settings.gold is not None:
         targets = [references[0], *([] if settings.hypotheses is None else [lines])]
-        golds = read_alignments(settings.gold, sources, targets, name=name)
-    return TestSet(sources, references, golds)
+        golds = read_alignments(settings.gold, sources, targets, words, name=name)
+    return TestSet(sources, references, golds, words)
 
 
 def read_translations(path: str) -> list[str]:
@@ -113,7 +123,14 @@ def read_translations(path: str) -> list[str]:
     return found
 
 
-def read_alignments(path: str, sources: Sequence[str], targets: Sequence[Sequence[str]], *, name: str) -> list[Gold]:
+def read_alignments(
+    path: str,
+    sources: Sequence[str],
+    targets: Sequence[Sequence[str]],
+    words: Callable[[str], list[str]],
+    *,
+    name: str,
+) -> list[Gold]:
     """A file of alignments, in Pharaoh format, for the lines of `name`; each link must be between words of the source
     and of one of the targets (the hypothesis, its reference).
     """
@@ -122,20 +139,28 @@ def read_alignments(path: str, sources: Sequence[str], targets: Sequence[Sequenc
         raise InputError(
             f"{path} has {len(found):,} lines but {name} has {len(sources):,}: they must be of the same sentences."
         )
-    for number, ((sure, possible), source, *others) in enumerate(zip(found, sources, *targets, strict=True), 1):
-        known, written = _most_words(source), max(map(_most_words, others))
-        for i, j in sorted(sure | possible):
-            if i >= known or j >= written:
-                raise InputError(
-                    f"{path} line {number:,} has the link {i}-{j}, but its sentences have {known} and {written} words, "
-                    "counted from 0: give the text, tokenised if need be, that the alignments are of."
-                )
+    check_links(found, sources, targets, words, name=path)
     return found
 
 
-def _most_words(text: str) -> int:
-    """The number of words, as written or as a model may have read them: in NFKC, ´ has a space."""
-    return max(len(words(text)), len(words(unicodedata.normalize("NFKC", text))))
+def check_links(
+    links: Sequence[Gold],
+    sources: Sequence[str],
+    targets: Sequence[Sequence[str]],
+    words: Callable[[str], list[str]],
+    *,
+    name: str,
+) -> None:
+    """Raise InputError unless each link is between words of the source and of one of the targets."""
+    for number, ((sure, possible), source, *others) in enumerate(zip(links, sources, *targets, strict=True), 1):
+        read, written = len(words(source)), max(len(words(other)) for other in others)
+        for i, j in sorted(sure | possible):
+            if i >= read or j >= written:
+                raise InputError(
+                    f"{name} line {number:,} has the link {i}-{j}, but its sentences have {read} and {written} words, "
+                    "counted from 0: words are what white space separates, unless words=marks says that the links "
+                    "number punctuation too. Give the text, tokenised if need be, that the alignments are of."
+                )
 
 
 def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:

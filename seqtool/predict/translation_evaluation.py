@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
+from seqtool.data.text.alignment import SPLITS
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores
@@ -52,6 +53,7 @@ class TranslationEvaluation(HypothesesEvaluation):
     beside: list[str] = field(default_factory=list)
     samples: int = 0
     ter: bool = True
+    words: str | None = None
 
     labels = tuple(score(name).label for name in NAMES)
     reads = ("hypotheses", "references", "sources", "baseline", "beside", "alignments", "gold")
@@ -83,6 +85,7 @@ class TranslationEvaluation(HypothesesEvaluation):
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
             "plot=DIR needs sources=FILE.": self.plot is None or has_sources,
+            f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.": self.words in (None, *SPLITS),
             f"samples must be at least 0, not {self.samples}.": self.samples >= 0,
             "samples= goes with checkpoint=PATH and plot=DIR.": not self.samples or (checkpoint and bool(self.plot)),
             "beside=FILE goes with plot=DIR or report=FILE.html.": not self.beside
@@ -98,9 +101,9 @@ class TranslationEvaluation(HypothesesEvaluation):
         test = test_of_files(self, hypotheses, name=name)
         aligned = None
         if self.alignments is not None and test.golds is not None:
-            read = read_alignments(self.alignments, test.sources, [hypotheses, test.references[0]], name=name)
-            links = [sure for sure, _ in read]
-            aligned = AlignmentScores.of(links, test.golds, test.sources, test.references[0])
+            targets = [hypotheses, test.references[0]]
+            read = read_alignments(self.alignments, test.sources, targets, test.words, name=name)
+            aligned = AlignmentScores.of([sure for sure, _ in read], test.golds, *test.split(test.sources, targets[1]))
         return self._report(hypotheses, self._baseline(test), self._beside(test), aligned, test, name=name)
 
     def of_checkpoint(
@@ -112,6 +115,7 @@ class TranslationEvaluation(HypothesesEvaluation):
         if self.samples and not predictor.attends:
             raise InputError("samples=… needs a model with attention; this one has a fixed context.")
         test = test_set(self, predictor, data, found)
+        predictor.split = test.words
         baseline, beside = self._baseline(test), self._beside(test)
         if self.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(self.plot).mkdir(parents=True, exist_ok=True)
@@ -139,7 +143,7 @@ class TranslationEvaluation(HypothesesEvaluation):
             return None
         sources, targets, golds = (list(column) for column in zip(*fitting, strict=True))
         links = [one.alignment or set() for one in predictor.forced(sources, targets)]
-        return AlignmentScores.of(links, golds, sources, targets)
+        return AlignmentScores.of(links, golds, *test.split(sources, targets))
 
     def _translated(
         self, predictor: "Translator", sources: Sequence[str], shown: "SentenceDetails | None"

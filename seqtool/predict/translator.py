@@ -3,19 +3,18 @@
 import sys
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from seqtool.data.text.alignment import (
-    SPACE,
     Link,
     Matrix,
     format_pharaoh,
     hard_alignment,
     joined,
+    piece_words,
     word_attention,
-    words,
 )
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import decode, encoded_sentences, explained, force_all, with_prefixes
@@ -27,18 +26,35 @@ from seqtool.predict.lists import check_texts
 from seqtool.predict.predictor import END, Prediction, Predictor, with_own_threads
 
 
+class Spelt(NamedTuple):
+    """A text that was given: the pieces that the model reads, all its words, and the word of each piece."""
+
+    pieces: list[str]
+    words: list[str]
+    places: list[int]
+
+
 @dataclass(frozen=True)
 class Translation(Prediction):
-    """One hypothesis for one sentence. attention: target pieces × source pieces (EOS left out on both sides)."""
+    """One hypothesis for one sentence. attention: target pieces × source pieces (EOS left out on both sides).
+
+    words, source_words: of the text as it is written, and of the source as it was given, with what was cut off;
+    places, source_places: the word of each piece.
+    """
 
     source_pieces: list[str] = field(default_factory=list)
+    source_words: list[str] = field(default_factory=list)
+    source_places: list[int] = field(default_factory=list, repr=False)
+    words: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list, repr=False)
 
     @property
     def word_attention(self) -> Matrix | None:
         """Target words × source words."""
         if self.attention is None:
             return None
-        return word_attention(self.attention, self.source_pieces, self.pieces)
+        shape = len(self.words), len(self.source_words)
+        return word_attention(self.attention, self.source_places, self.places, shape)
 
     def shown(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
         """The attention of words, the source's and the target's words, with <end> beside them if asked for; None if
@@ -49,9 +65,11 @@ class Translation(Prediction):
             return None
         if not end:
             return matrix, source, target
-        ends = [SPACE + END] if self.ended else []
-        whole = word_attention(self.whole_attention, [*self.source_pieces, SPACE + END], [*self.pieces, *ends])
-        return whole, [*source, END], [*target, *([END] if ends else [])]
+        source_places, source = [*self.source_places, len(source)], [*source, END]
+        places = self.places
+        if self.ended:
+            places, target = [*places, len(target)], [*target, END]
+        return word_attention(self.whole_attention, source_places, places, (len(target), len(source))), source, target
 
     @property
     def alignment(self) -> set[Link] | None:
@@ -59,17 +77,10 @@ class Translation(Prediction):
         matrix = self.word_attention
         return None if matrix is None else hard_alignment(matrix)
 
-    @property
-    def source_words(self) -> list[str]:
-        return words(joined(self.source_pieces))
-
-    @property
-    def words(self) -> list[str]:
-        return words(joined(self.pieces))
-
     def record(self) -> dict[str, Any]:
         links = None if self.alignment is None else format_pharaoh(self.alignment)
-        return {**super().record(), "ended": self.ended, "tokens": self.pieces, "alignment": links}
+        own = {"ended": self.ended, "tokens": self.pieces, "source_words": self.source_words, "words": self.words}
+        return {**super().record(), **own, "alignment": links}
 
     def weights(self) -> dict[str, Any]:
         found = super().weights()
@@ -81,9 +92,10 @@ EMPTY = Translation("", 0.0, 0.0, [], None, True)  # the translation of an empty
 
 @dataclass(eq=False, repr=False)
 class Translator(Predictor):
-    """One model or an ensemble, ready to translate."""
+    """One model or an ensemble, ready to translate. split: a text into the words that links number."""
 
     source_vocabulary: Vocabulary = field(kw_only=True)
+    split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
 
     reads = "text"
     command = "translate"
@@ -119,7 +131,7 @@ class Translator(Predictor):
         full = [i for i, tokens in enumerate(ids) if tokens]
         before, self._done = self._done, self._done + len(sentences)
         known = self._known(prefixes, len(sentences))
-        result = [[EMPTY] for _ in sentences]
+        result = [[replace(EMPTY, source_words=self.split(sentence))] for sentence in sentences]
         for length in sorted({len(known[i]) for i in full}):
             rows = [i for i in full if len(known[i]) == length]
             sources = encoded_sentences([ids[i] for i in rows])
@@ -141,9 +153,9 @@ class Translator(Predictor):
                 begun_with = [known[i] for i in rows]
                 decoded = with_prefixes(self.model, sources, begun_with, decoded, self.settings, device=self.device)
             for i, n_best in zip(rows, decoded, strict=True):
-                pieces = self.source_vocabulary.pieces(sentences[i])[: len(ids[i])]
+                source = self._spelt(sentences[i], self.source_vocabulary, len(ids[i]))
                 begun = self._begun(prefixes[i]) if prefixes is not None and UNK in known[i] else []
-                result[i] = [self._translation(one, pieces, replace_unknown, begun) for one in n_best]
+                result[i] = [self._translation(one, source, replace_unknown, begun) for one in n_best]
         return result
 
     def _begun(self, prefix: str | Sequence[str]) -> Sequence[str]:
@@ -209,10 +221,17 @@ class Translator(Predictor):
                 self._check_length(text, len(tokens) + 1)
         encoded, given = encoded_sentences([source for source, _ in pairs]), [target for _, target in pairs]
         found = force_all(self.model, encoded, given, self.settings, device=self.device, likeliest=likeliest)
-        return [
-            self._translation(one, self.source_vocabulary.pieces(source))
-            for one, source in zip(found, sources, strict=True)
-        ]
+        translations = []
+        for one, source, target in zip(found, sources, targets, strict=True):
+            written = self._spelt(target, self.target_vocabulary)
+            translation = self._translation(one, self._spelt(source, self.source_vocabulary))
+            translations.append(replace(translation, words=written.words, places=written.places))
+        return translations
+
+    def _spelt(self, text: str, vocabulary: Vocabulary, length: int | None = None) -> Spelt:
+        """A text that was given, of which the model reads `length` pieces (None: all)."""
+        pieces, words = vocabulary.pieces(text)[:length], self.split(text)
+        return Spelt(pieces, words, piece_words(pieces, list(map(vocabulary.normalize, words))))
 
     def can_force(self, source: str, target: str) -> bool:
         """Whether the model can read the pair: one with learnt positions has only so many."""
@@ -240,20 +259,17 @@ class Translator(Predictor):
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
     def _translation(
-        self,
-        hypothesis: Hypothesis,
-        source_pieces: list[str],
-        replace_unknown: bool = False,
-        begun: Sequence[str] = (),
+        self, hypothesis: Hypothesis, source: Spelt, replace_unknown: bool = False, begun: Sequence[str] = ()
     ) -> Translation:
         """`begun`: the pieces of its prefix as they are written, of which the model may not know all."""
-        found = Translation.of(
-            hypothesis, self.target_vocabulary, positions=len(source_pieces), source_pieces=source_pieces
-        )
+        read = {"source_pieces": source.pieces, "source_words": source.words, "source_places": source.places}
+        found = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.pieces), **read)
         pieces = list(found.pieces)
         for i in (i for i, token in enumerate(hypothesis.tokens) if token == UNK):
             if i < len(begun):
                 pieces[i] = begun[i]
             elif replace_unknown and found.attention is not None:
-                pieces[i] = source_pieces[int(found.attention[i].argmax())]
-        return found if pieces == found.pieces else replace(found, text=joined(pieces), pieces=pieces)
+                pieces[i] = source.pieces[int(found.attention[i].argmax())]
+        text = found.text if pieces == found.pieces else joined(pieces)
+        words = self.split(text)
+        return replace(found, text=text, pieces=pieces, words=words, places=piece_words(pieces, words))

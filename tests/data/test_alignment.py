@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -52,32 +54,40 @@ def test_words_of_tokenised_text_are_its_tokens() -> None:
     ],
 )
 def test_piece_words(pieces: list[str], expected: list[int]) -> None:
-    assert piece_words(pieces) == expected
+    text = "".join(pieces).replace("▁", " ")
+    assert piece_words(pieces, words(text)) == expected
+
+
+def attention_of_words(attention: Any, source: list[str], target: list[str]) -> Any:
+    """Where words are those of the pieces, and marks."""
+    sides = [words("".join(pieces).replace("▁", " ")) for pieces in (target, source)]
+    places = [piece_words(pieces, side) for pieces, side in zip((target, source), sides, strict=True)]
+    return word_attention(attention, places[1], places[0], (len(sides[0]), len(sides[1])))
 
 
 def test_word_attention_sums_on_the_source_and_averages_on_the_target() -> None:
     attention = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.0, 0.2, 0.8]])
-    result = word_attention(attention, ["▁big", "ger", "▁cat"], ["▁ga", "to", "▁grande"])
+    result = attention_of_words(attention, ["▁big", "ger", "▁cat"], ["▁ga", "to", "▁grande"])
     np.testing.assert_allclose(result, [[0.5, 0.5], [0.2, 0.8]])
 
 
 def test_word_attention_keeps_whole_words_and_mass() -> None:
     generator = np.random.default_rng(0)
     attention = generator.dirichlet(np.ones(4), size=3)
-    np.testing.assert_allclose(word_attention(attention, ["▁a", "▁b", "▁c", "."], ["▁x", "▁y", "."]), attention)
-    split = word_attention(attention, ["▁a", "b", "▁", "c"], ["▁x", "y", "z"])
+    np.testing.assert_allclose(attention_of_words(attention, ["▁a", "▁b", "▁c", "."], ["▁x", "▁y", "."]), attention)
+    split = attention_of_words(attention, ["▁a", "b", "▁", "c"], ["▁x", "y", "z"])
     assert split.shape == (1, 2)
     np.testing.assert_allclose(split.sum(axis=1), 1)
 
 
 def test_word_attention_of_nothing() -> None:
-    assert word_attention(np.zeros((0, 2)), ["▁a", "b"], []).shape == (0, 1)
-    assert word_attention(np.zeros((1, 0)), [], ["▁a"]).shape == (1, 0)
+    assert attention_of_words(np.zeros((0, 2)), ["▁a", "b"], []).shape == (0, 1)
+    assert attention_of_words(np.zeros((1, 0)), [], ["▁a"]).shape == (1, 0)
 
 
 def test_word_attention_refuses_another_shape() -> None:
     with pytest.raises(ValueError, match=r"attention is \(2, 2\) for \(1, 2\) target and source pieces"):
-        word_attention(np.ones((2, 2)), ["▁a", "b"], ["▁x"])
+        attention_of_words(np.ones((2, 2)), ["▁a", "b"], ["▁x"])
 
 
 def test_hard_alignment_takes_the_largest_of_each_target_word() -> None:

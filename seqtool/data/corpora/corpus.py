@@ -70,6 +70,10 @@ class TextCorpus(Corpus):
         """The split's gold alignments in Pharaoh format, if the corpus has them."""
         return None
 
+    def words(self, text: str) -> list[str]:
+        """The words that its alignments number."""
+        return text.split()
+
 
 @dataclass(frozen=True)
 class Captioned:

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from seqtool.data.corpora import toy
 from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus
+from seqtool.data.text.alignment import words
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
@@ -75,6 +76,10 @@ class Toy(TextCorpus):
 
     def alignments(self, split: str) -> list[str] | None:
         return [pair.alignment for pair in self._pairs(split)]
+
+    def words(self, text: str) -> list[str]:
+        """Its links are of words and marks."""
+        return words(text)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         found = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}

@@ -1,11 +1,14 @@
 """Words and the alignments between them: from attention over pieces to Pharaoh's `i-j`.
 
-A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the target's, as in
-attention: target words × source words.
+Words are what white space separates in the text as it was given or written, unless a setting or a corpus says
+otherwise (`SPLITS`). A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the
+target's, as in attention: target words × source words.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ def joined(pieces: Iterable[str]) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a sentence: split at white space, leading and trailing punctuation as separate words.
+    """The words and marks of a sentence: split at white space, leading and trailing punctuation as separate words.
 
     Nothing inside a word is split, nor is a run of punctuation, so that text which is already tokenised keeps
     its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?
@@ -35,36 +38,36 @@ def words(text: str) -> list[str]:
     return WORD.findall(text)
 
 
-def piece_words(pieces: Sequence[str]) -> list[int]:
-    """For each piece the index of its word in `words("".join(pieces))`, each ▁ read as a space.
+SPLITS: dict[str, Callable[[str], list[str]]] = {"spaces": str.split, "marks": words}
+"""The values of the setting `words`: how a text is split into the words that links number."""
 
-    A piece that spans several words belongs to the first of them. A piece of only spaces belongs to
-    the word that it begins, and is -1 if none follows.
+
+def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
+    """For each piece the index of the word in which it begins; `words` are those of the text, spelt as the pieces are.
+
+    White space counts for nothing, however it is written. A piece that spans several words belongs to the first of
+    them. A piece of only spaces belongs to the word that it begins, and is -1 if none follows.
     """
-    text = "".join(pieces).replace(SPACE, " ")
-    ends = [found.end() for found in WORD.finditer(text)]
-    indices, position, word = [], 0, 0
+    ends = list(accumulate(len("".join(word.split())) for word in words))
+    indices, position = [], 0
     for piece in pieces:
-        following = len(text) - len(text[position:].lstrip())  # where the piece's first letter is, or the next one
-        while word < len(ends) and ends[word] <= following:
-            word += 1
+        word = bisect_right(ends, position)
         indices.append(word if word < len(ends) else -1)
-        position += len(piece)
+        position += len(piece.replace(SPACE, ""))
     return indices
 
 
-def word_attention(attention: Matrix, source_pieces: Sequence[str], target_pieces: Sequence[str]) -> Matrix:
+def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[int], shape: tuple[int, int]) -> Matrix:
     """Attention of pieces (T×S) as attention of words: summed on the source, averaged on the target.
 
-    The caller first removes the row and the column of EOS, whose attention is not redistributed,
-    so rows sum to at most 1. A word without a piece of its own has zeros. Raises ValueError if the
-    shape is not (target pieces, source pieces).
+    source, target: the word of each piece (`piece_words`); shape: the numbers of target words and of source words. The
+    caller first removes the row and the column of EOS, whose attention is not redistributed, so rows sum to at most 1.
+    A word without a piece of its own has zeros. Raises ValueError if the attention is not target × source pieces.
     """
-    expected = len(target_pieces), len(source_pieces)
+    expected = len(target), len(source)
     if attention.shape != expected:
         raise ValueError(f"attention is {attention.shape} for {expected} target and source pieces")
-    gather_source = _membership(source_pieces)
-    gather_target = _membership(target_pieces)
+    gather_target, gather_source = _membership(target, shape[0]), _membership(source, shape[1])
     counts = np.maximum(gather_target.sum(axis=1, keepdims=True), 1)
     result: Matrix = (gather_target / counts) @ attention @ gather_source.T
     return result
@@ -117,8 +120,7 @@ def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
 
 
-def _membership(pieces: Sequence[str]) -> NDArray[np.float64]:
+def _membership(indices: Sequence[int], count: int) -> NDArray[np.float64]:
     """Words × pieces: 1 where the piece belongs to the word."""
-    count = len(words("".join(pieces).replace(SPACE, " ")))
-    belongs: NDArray[np.bool_] = np.arange(count)[:, None] == np.array(piece_words(pieces), dtype=np.int64)
+    belongs: NDArray[np.bool_] = np.arange(count)[:, None] == np.array(indices, dtype=np.int64)
     return belongs.astype(np.float64)

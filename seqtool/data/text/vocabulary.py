@@ -20,12 +20,20 @@ from typing import final
 import sentencepiece
 
 from seqtool.data.text.alignment import SPACE, words
+from seqtool.data.text.words import marks
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
+BLOCK = "▅"  # U+2585
+STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
+"""What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with
+them: some of Unicode's noncharacters, which no text should have.
+"""
+
+CUT_WORDS = re.compile(r" ?\w+| ?[^\w\s]|\s")  # and other pieces of a text, without regard to combining marks
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -119,27 +127,39 @@ class SentencePieceVocabulary(Vocabulary):
         self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError("other special pieces than ours")
-        self._pieces: list[str] = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
+        pieces = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
+        learnt = set().union(*pieces)
+        self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
+        self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
+        self._pieces = [*SPECIALS, *map(self._restored, pieces[len(SPECIALS) :])]
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     def pieces(self, text: str) -> list[str]:
-        return list(self._processor.encode(self.normalize(text), out_type=str))
+        return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        normalized = [self.normalize(text) for text in texts]
+        normalized = [self._read(text) for text in texts]
         return list(self._processor.encode(normalized, out_type=int, num_threads=1))
 
     def piece(self, index: int) -> str:
         return UNKNOWN if index == UNK else self._pieces[index]
 
     def index(self, piece: str) -> int:
-        index = int(self._processor.piece_to_id(piece))
+        index = int(self._processor.piece_to_id(piece.translate(self._stand_ins)))
         return index if index >= len(SPECIALS) else UNK
 
     def body(self) -> bytes:
         return self._model
+
+    def _read(self, text: str) -> str:
+        """The text as SentencePiece reads it."""
+        text = self.normalize(text)
+        return text.translate(self._stand_ins) if self._stand_ins else text
+
+    def _restored(self, piece: str) -> str:
+        return piece.translate(self._own) if self._own else piece
 
 
 @final
@@ -151,13 +171,14 @@ class WordVocabulary(Vocabulary):
     ) -> None:
         super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._tokens = [*SPECIALS, *tokens]
+        self._whole = not verbatim or kind != "word" or _has_whole_words(tokens)
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def pieces(self, text: str) -> list[str]:
-        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
+        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim, whole=self._whole)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
@@ -240,15 +261,27 @@ def is_listed(kind: str, *, verbatim: bool) -> bool:
     return kind == "word" or (verbatim and kind == "char")
 
 
-def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
+def listed_pieces(text: str, kind: str, *, verbatim: bool, whole: bool = True) -> list[str]:
     """The words of the text as `alignment.words` splits them, ▁ before each that follows a space or begins the text.
 
-    If verbatim, its characters, or its words, other white space and marks; every space is written ▁.
+    If verbatim, its characters, or its words, other white space and symbols; every space is written ▁. Not `whole`, as
+    in earlier versions: words are cut at combining marks.
     """
     if not verbatim:
         return [piece for token in text.split() for piece in _token_pieces(token)]
-    pieces = list(text) if kind == "char" else re.findall(r" ?\w+| ?[^\w\s]|\s", text)
+    if kind == "char":
+        pieces = list(text)
+    elif not whole or text.isascii() or marks().characters.isdisjoint(text):
+        pieces = CUT_WORDS.findall(text)
+    else:
+        pieces = marks().verbatim.findall(text)
     return [piece.replace(" ", SPACE) for piece in pieces]
+
+
+def _has_whole_words(tokens: Sequence[str]) -> bool:
+    """Whether a list has words with combining marks, which those of earlier versions do not have."""
+    longer = (token for token in tokens if not token.isascii() and len(token.removeprefix(SPACE)) > 1)
+    return any(not marks().characters.isdisjoint(token) for token in longer)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import Any
 import sentencepiece
 
 from seqtool.data.text.vocabulary import (
+    BLOCK,
     KINDS,
     NORMALIZATIONS,
     SPECIALS,
+    STAND_INS,
     SentencePieceVocabulary,
     Vocabulary,
     WordVocabulary,
@@ -25,7 +28,8 @@ from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 MOST = 10_000_000  # entries
-PART = 2**14  # characters: longer lines of verbatim text are learnt from in parts; at most four bytes each
+PART = 2**14  # characters: longer lines are learnt from in parts; at most four bytes each
+LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
@@ -128,10 +132,18 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
     model = io.BytesIO()
     form: dict[str, Any] = {}
     if verbatim:
-        whole = (line.removesuffix("\n") for line in lines)  # SentencePiece leaves out those that are too long
+        whole = (line.removesuffix("\n") for line in lines)
         lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
         ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
         form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
+    else:
+        lines = [part for line in lines for part in _parts(line)]
+    if characters & STAND_INS.keys():
+        table = str.maketrans(STAND_INS)
+        lines = [line.translate(table) for line in lines]
+    if any(special in line for line in lines for special in SPECIALS):  # whose characters would not be learnt
+        names = ("pad_piece", "unk_piece", "bos_piece", "eos_piece")
+        form |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
@@ -140,7 +152,7 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
         # SentencePiece's advice: every character of a small alphabet, most of a large one (Chinese, the web).
         character_coverage=1.0 if kind == "char" or len(characters) <= size // 4 else 0.9995,
         normalization_rule_name="identity",
-        max_sentence_length=1 << 16,  # bytes; longer lines, which are no sentences, are left out
+        max_sentence_length=LONGEST,
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
@@ -150,6 +162,13 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
         **form,
     )
     return model.getvalue()
+
+
+def _parts(line: str) -> list[str]:
+    """The line, cut at spaces if it is too long for SentencePiece."""
+    if len(line) <= PART or len(line.encode()) <= LONGEST:
+        return [line]
+    return textwrap.wrap(line, PART, break_on_hyphens=False)
 
 
 def _problem(message: str, size: str, text: str) -> str | None:

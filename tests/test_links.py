@@ -1,0 +1,154 @@
+"""Links between words: numbered by white space of the text as it was given and as it is written, in any script."""
+
+import contextlib
+import json
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+
+LINES = [
+    'A man, who rides, is "happy".',
+    "Mr. Smith of the U.S. saw 3.5 dogs !",
+    "&quot; Yes , I do . &quot;",
+    "1. don't (really) -- stop...",
+    "你好，世界。 再见！",
+    "هل أنت هنا، يا صديقي؟",
+    "मैं घर जाता हूँ। वह आया।",
+    "ça n’est pas « vrai » …",
+    "two\u00a0words\u3000and a full\u2581stop\u2581",
+    "I don´t know ﷺ",  # NFKC makes several words of these two
+    unicodedata.normalize("NFD", "Ça, é à Ü."),
+]
+SIZES = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+MACHINE = ["device=cpu", "threads=1"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with models that attend, of characters in NFKC and of words."""
+    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+        Path("lines").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+        Path("train.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES) * 2, encoding="utf-8")
+        data = ["data=parallel", "data.train=train.tsv", "data.valid=train.tsv", "data.processes=1"]
+        for kind, form in (("char", "nfkc"), ("word", "nfc")):
+            vocabulary = [f"data.vocabulary.kind={kind}", f"data.vocabulary.normalization={form}"]
+            line = [*data, *vocabulary, *SIZES, *MACHINE, "train.steps=1", "train.minutes=null", f"run={kind}"]
+            assert run("train", *line) == 0
+        yield Path.cwd()
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+def records(command: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    capsys.readouterr()
+    assert run(*command.split(), "format=jsonl", "weights=true", "alignments=links", *MACHINE) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def expected(record: Any, source: str, target: str, form: str) -> str:
+    """The links by the weights of the tokens, each given to the word in whose letters it begins."""
+
+    def places(tokens: list[str], text: str) -> list[int]:
+        spelt = ["".join(unicodedata.normalize(form, word).replace("▁", " ").split()) for word in text.split()]
+        letters = [place for place, word in enumerate(spelt) for _ in word]
+        begins = np.cumsum([0, *(len(token.replace("▁", "")) for token in tokens)])
+        return [letters[begin] if begin < len(letters) else -1 for begin in begins[:-1]]
+
+    read, written = places(record["source_tokens"][:-1], source), places(record["tokens"], target)
+    weights = np.array(record["attention"])[: len(written), :-1]
+    links = []
+    for word in range(len(target.split())):
+        rows = weights[[place == word for place in written]]
+        by_word = (
+            [rows.mean(0)[[place == i for place in read]].sum() for i in range(len(source.split()))]
+            if len(rows)
+            else []
+        )
+        if max(by_word, default=0) > 0:
+            links.append(f"{int(np.argmax(by_word))}-{word}")
+    return " ".join(links)
+
+
+@pytest.mark.parametrize(("name", "form"), [("char", "NFKC"), ("word", "NFC")])
+def test_links_of_translations(place: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = records(f"translate checkpoint=runs/{name} input=lines beam=1 max_length=200 replace_unknown=true", capsys)
+    links = Path("links").read_text().splitlines()
+    assert len(found) == len(links) == len(LINES) and "".join(links)
+    for source, record, line in zip(LINES, found, links, strict=True):
+        (best,) = record["translations"]
+        assert (best["source_words"], best["words"]) == (source.split(), best["text"].split())
+        assert best["alignment"] == line == expected(best, source, best["text"], form)
+
+
+@pytest.mark.parametrize(("name", "form"), [("char", "NFKC"), ("word", "NFC")])
+def test_links_of_given_pairs(place: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("reversed").write_text("".join(f"{line}\n" for line in reversed(LINES)), encoding="utf-8")
+    found = records(f"score checkpoint=runs/{name} sources=lines references=reversed", capsys)
+    for source, target, record in zip(LINES, reversed(LINES), found, strict=True):
+        assert (record["source_words"], record["words"]) == (source.split(), target.split())
+        record["tokens"].remove("<end>")
+        assert record["alignment"] == expected(record, source, target, form)
+        assert len(record["alignment"].split()) == len(target.split())
+
+
+def test_gold_links_of_the_same_words(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Links from each word to itself are right; one beyond the last word is refused, and marks may be counted."""
+    gold = [" ".join(f"{i}-{i}" for i in range(len(line.split()))) for line in LINES]
+    Path("gold").write_text("\n".join(gold) + "\n")
+    files = ["hypotheses=lines", "references=lines", "sources=lines", "bootstrap=2", "format=json", "ter=false"]
+    capsys.readouterr()
+    assert run("eval", *files, "alignments=gold", "gold=gold") == 0
+    assert json.loads(capsys.readouterr().out)["alignment"]["aer"] == 0
+    for number, line in enumerate(LINES):
+        last = len(line.split())
+        lines = ["0-0"] * len(LINES)
+        lines[number] = f"{last}-0"
+        Path("beyond").write_text("\n".join(lines) + "\n")
+        for settings in (["alignments=gold", "gold=beyond"], ["alignments=beyond", "gold=gold"]):
+            assert run("eval", *files, *settings) == 2
+            said = capsys.readouterr().err
+            assert (
+                f"beyond line {number + 1} has the link {last}-0, but its sentences have {last} and {last} words"
+                in said
+            )
+    Path("beyond").write_text("9-8\n" + "0-0\n" * (len(LINES) - 1))
+    assert run("eval", *files, "alignments=beyond", "gold=beyond", "words=marks") == 0
+    capsys.readouterr()
+    checkpoint = ["checkpoint=runs/char", "sources=lines", "references=lines", "gold=beyond", *MACHINE]
+    assert run("eval", *checkpoint, "bootstrap=2", "ter=false") == 2
+    assert "beyond line 1 has the link 9-8, but its sentences have 6 and 6 words" in capsys.readouterr().err
+
+
+def test_the_built_in_corpus_numbers_its_marks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its gold links are of words and marks, wherever its text comes from."""
+    sizes = [*SIZES, "data.train=60", "data.valid=5", "data.test=20", "data.vocabulary.size=120", "data.processes=1"]
+    assert run("train", *sizes, *MACHINE, "train.steps=1", "train.minutes=null", "run=toy") == 0
+    scored = ["eval", "checkpoint=runs/toy", "format=json", "bootstrap=2", "ter=false", "max_length=20", *MACHINE]
+    capsys.readouterr()
+    assert run(*scored) == 0
+    report = json.loads(capsys.readouterr().out)["alignment"]
+    cache = next(Path("cache").glob("toy-*"))
+    (source, target, gold) = (cache / f"test.{one}.txt" for one in ("source", "target", "alignments"))
+    scored += [f"sources={source}", f"references={target}", f"gold={gold}"]
+    assert run(*scored, "words=marks") == 0
+    assert json.loads(capsys.readouterr().out)["alignment"] == report
+    assert run(*scored) == 2
+    assert "words=marks says that the links number punctuation too" in capsys.readouterr().err
+
+
+def test_in_a_notebook(place: Path) -> None:
+    model = seqtool.load("runs/char", device="cpu", threads=1, beam=1)
+    best = model.hypotheses([LINES[0]], attention=True)[0][0]
+    assert best.source_words == LINES[0].split() and best.words == best.text.split()
+    assert best.word_attention.shape == (len(best.words), len(best.source_words))
+    assert {target for _, target in best.alignment} <= set(range(len(best.words)))

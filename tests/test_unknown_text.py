@@ -1,0 +1,139 @@
+"""Text that SentencePiece keeps for itself is learnt like any other, and what is unknown is said, with its pieces."""
+
+import contextlib
+import io
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seqtool.cli import main as cli
+from seqtool.data.text.vocabulary import load
+from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.runtime.files import config_directory
+
+KINDS = ("unigram", "bpe", "char", "word")
+SETTINGS = VocabularySettings(
+    kind="unigram", size=70, minimum_count=1, sample=None, normalization="none", lowercase=False, reuse=None
+)
+KEPT = {
+    "special pieces": "the <s>{}</s> is <unk> and <pad>",
+    "one special piece": "<pad>{}",
+    "within words": "x<unk>{}</s>y",
+    "block": "price ▅ {} ▅▅",
+    "null": "a {}\0b",
+    "separator": "a {}\x1fb",
+    "tab and more": "\ta\t{}\x0b\x0c\x1c\x85\u2028\u3000b",
+    "question marks": "⁇ {} ⁇",
+    "space mark": "▁a▁{}▁",
+    "all": "<s> ▅ \0 \x1f ⁇ </s> ▁{}\t<unk>",
+}
+MACHINE = ["device=cpu", "threads=1"]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+def lines(form: str, count: int = 150) -> list[str]:
+    draw = random.Random(1)
+    return [form.format("".join(draw.choices("abcdefgh", k=5))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("verbatim", [False, True], ids=["sentences", "text"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", KEPT)
+def test_every_character_is_learnt(name: str, kind: str, verbatim: bool, tmp_path: Path) -> None:
+    """Nothing is unknown, what is encoded decodes to the text, and a saved vocabulary does the same."""
+    texts = [f"{line}\n" if verbatim else line for line in lines(KEPT[name])]
+    size = 1000 if kind == "word" else 70
+    learnt = train(texts, VocabularySettings(**{**vars(SETTINGS), "kind": kind, "size": size}), verbatim=verbatim)
+    learnt.save(tmp_path / "saved")
+    for vocabulary in (learnt, load(tmp_path / "saved")):
+        assert [vocabulary.piece(index) for index in (0, 2, 3)] == ["<pad>", "<s>", "</s>"]
+        for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
+            assert min(ids) > 3
+            assert vocabulary.decode(ids) == vocabulary.normalize(text)
+            assert [vocabulary.piece(index) for index in ids] == vocabulary.pieces(text)
+            assert [vocabulary.index(piece) for piece in vocabulary.pieces(text)] == ids
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+@pytest.mark.parametrize("character", ["€", "é", "漢"])
+def test_a_line_of_any_length_is_learnt(kind: str, character: str) -> None:
+    """Also one that is longer, in bytes, than SentencePiece takes, and has no spaces."""
+    long = [("zz " * 25_000 + character) * 2, f"{character}y" * 40_000]
+    settings = VocabularySettings(**{**vars(SETTINGS), "kind": kind, "size": 60})
+    for texts in ([*lines("{}"), line] for line in long):
+        vocabulary = train(texts, settings)
+        assert 1 not in vocabulary.encode(texts[-1][-30:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("data", ["text", "parallel"])
+def test_prepare_names_what_is_unknown(
+    data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If it is more than one token in a hundred, of each split and side; otherwise it says nothing of it."""
+    monkeypatch.chdir(tmp_path)
+    learnt, foreign = lines("the {} ▅ <unk>"), lines("{} Ж漢", 40)
+    for name, texts in (("train", learnt), ("other", foreign)):
+        pairs = [f"{text}\t{text}" for text in texts] if data == "parallel" else texts
+        Path(name).write_text("".join(f"{line}\n" for line in pairs), encoding="utf-8")
+    size = 1000 if kind == "word" else 60
+    line = ["prepare", f"data={data}", "data.train=train", "data.processes=1", f"data.vocabulary.kind={kind}"]
+    line.append(f"data.vocabulary.size={size}")
+    assert run(*line, "data.valid=train") == 0
+    said = capsys.readouterr().out
+    assert said.count("0.00%") == 2 and "unknown to the vocabulary" not in said
+    assert run(*line, "data.valid=other") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Many tokens are unknown to the vocabulary, ") and "in train" not in last
+    named = "Ж" if data == "text" and kind == "char" else "Ж漢"
+    assert last.count(f"“{named}” (40)") == (2 if data == "parallel" else 1)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with a translator and language models of ASCII letters."""
+    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+        Path("train.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines("the {}")))
+        Path("train.txt").write_text("".join(f"{line}\n" for line in lines("the {}")))
+        Path("unknown.tsv").write_text("ЖЖ the abc\tabc\n" * 9, encoding="utf-8")
+        common = ["data.processes=1", *MACHINE, "train.minutes=null", "train.steps=1", "model.embedding=8"]
+        sizes = [f"model.{one}=8" for one in ("encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        pairs = ["data=parallel", "data.train=train.tsv", "data.vocabulary.size=30", *sizes]
+        assert run("train", *common, *pairs, "data.valid=train.tsv", "run=pairs") == 0
+        text = ["data=text", "data.train=train.txt", "model=language_model", "model.hidden=8", "train.batch_size=2"]
+        assert run("train", *common, *text, "run=text") == 0
+        yield Path.cwd()
+
+
+def test_train_ends_with_what_is_unknown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["data.processes=1", *MACHINE, "train.minutes=null", "train.steps=1", "model.embedding=8"]
+    data = ["data=parallel", "data.train=train.tsv", "data.vocabulary.size=30", "model=sutskever", "model.hidden=8"]
+    for valid, unknown in (("train.tsv", False), ("unknown.tsv", True)):
+        capsys.readouterr()
+        assert run("train", *common, *data, f"data.valid={valid}", "model.layers=1", f"run=of-{valid[:5]}") == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert ("in valid's source: “ЖЖ” (9)" in last) == unknown == ("Many tokens are unknown" in last)
+
+
+def test_unknown_symbols_are_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("generate", "checkpoint=runs/text", "prompt=the ЖЖ\u202e漢", "max_length=2", *MACHINE) == 0
+    said = "The prompt has 4 symbols that the model does not know. Unknown: “Ж” (2), “\\u202e” (1), “漢” (1).\n"
+    assert said in capsys.readouterr().err
+    Path("lines").write_text("the Ж\nabc\nЖ 漢字 a\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    files = {"translate": ["input=lines", "beam=1"], "score": ["sources=lines", "references=lines"]}
+    for command, settings in files.items():
+        assert run(command, "checkpoint=runs/pairs", *settings, "format=jsonl", *MACHINE) == 0
+        captured = capsys.readouterr()
+        assert len([json.loads(line) for line in captured.out.splitlines()]) == 3
+        assert "The model does not know 3 words or pieces of the " in captured.err
+        assert "Unknown: “Ж” (2), “漢字” (1)." in captured.err
