@@ -203,7 +203,7 @@ def _body(
     Lines only for Hydra are left out. `start` begins the full names of the file's settings, which are added to
     `shown`, and with `once` left out if they are there; `values` are those of the whole configuration.
     """
-    text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8"))
+    text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8-sig"))
     text = re.sub(r"^defaults:.*\n(?:[ \t-].*\n|\n)*", "", text, flags=re.MULTILINE)
     outer: list[tuple[int, str]] = []  # the groups that a line is in, with their indentation
     lines, defaults = [], config_files.load(file)

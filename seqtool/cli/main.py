@@ -118,7 +118,9 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
     elif command == "report":
         return _report(rest, configs)
     elif command == "inspect":
-        plots = [expanded(one.removeprefix("plot=")) for one in rest if one.startswith("plot=") and not os.path.lexists(one)]
+        plots = [
+            expanded(one.removeprefix("plot=")) for one in rest if one.startswith("plot=") and not os.path.lexists(one)
+        ]
         others = [one for one in rest if os.path.lexists(one) or not one.startswith("plot=")]
         paths = [one if os.path.lexists(one) else expanded(one.removeprefix("checkpoint=")) for one in others]
         if not all(paths) or not all(plots) or len(plots) > 1 or (len(paths) != 1 and not plots) or not paths:
@@ -177,11 +179,13 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     import hydra
 
     from seqtool.cli import arguments as ours
+    from seqtool.cli import own_files
     from seqtool.cli.setting_errors import explained
     from seqtool.cli.sweeps import Sweep, added
 
     options, given = ours.split(arguments)
     places = ours.folders(arguments, configs)
+    own_files.check(given, places, command)
     settings = [ours.quoted(setting, ours.referable(command, places)) for setting in given]
     stored = tuple(f"{group}." for group in ours.stored_groups(command, settings))
     settings = [f"++{setting}" if setting.startswith(stored) else setting for setting in settings]

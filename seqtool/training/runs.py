@@ -53,8 +53,8 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def nearby(missing: Path) -> str:
-    """A sentence about the runs or checkpoints beside a path where there is none, or in runs/, those of the most similar
-    names first; nothing if there are none.
+    """A sentence about the runs or checkpoints beside a path where there is none, or in runs/, the most similar names
+    first; nothing if there are none.
     """
     for folder in (missing.parent, RUNS):
         names = {one.parent.name for kind in ("*/checkpoints", "*/manifest.json") for one in folder.glob(kind)}
