@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -85,7 +85,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 def resolved(config: Config) -> DictConfig:
     """The configuration with interpolations resolved for good: it can be saved as YAML and loaded again."""
-    return typing.cast(DictConfig, OmegaConf.create(_escaped(plain(config))))
+    return typing.cast(DictConfig, OmegaConf.create(escaped(plain(config))))
 
 
 def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
@@ -148,7 +148,7 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
             problems[name] = f"setting '{name}' must be {_kind(hints[key])} that a computer can work with, not {value}"
         elif value != MISSING:
             try:
-                target[key] = _escaped(value)
+                target[key] = escaped(value)
                 found = target[key]  # text with ${ is checked only here
                 _ = list(found) if isinstance(found, ListConfig) else found
             except ValidationError:
@@ -201,17 +201,26 @@ def _kind(hint: Any) -> str:
     return " or ".join(words)
 
 
-def _escaped(value: Any) -> Any:
+def escaped(value: Any) -> Any:
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping):
-        return {key: _escaped(inner) for key, inner in value.items()}
-    return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: escaped(inner) for key, inner in value.items()}
+    return [escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def full_name(config: Config) -> str:
     """The settings' place in the whole configuration, if they know it: `model`, or nothing."""
     return str(config._get_full_key(None)) if isinstance(config, DictConfig) else ""
+
+
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings under their full names, those of groups as `group.name`."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, join(prefix, str(key)))
+        else:
+            yield join(prefix, str(key)), value
 
 
 def join(prefix: str, name: str) -> str:

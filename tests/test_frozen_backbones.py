@@ -78,7 +78,7 @@ def test_a_run_goes_on_with_its_own_backbone(place: Path, capsys: pytest.Capture
     before = {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()}
     resume = ["train", "run=twice", "train.resume=true", "train.steps=4"]
     assert run(*resume) == 2
-    advice = f"++model.encoder.weights={last}/model.safetensors"
+    advice = f"model.encoder.weights={last}/model.safetensors"
     message = f"{last} has another backbone than {first} gives, and it is frozen: set {advice}."
     assert message in capsys.readouterr().err
     assert {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()} == before

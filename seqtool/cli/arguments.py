@@ -11,10 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from omegaconf import DictConfig, OmegaConf
+
 from seqtool.cli import config_files
 from seqtool.cli.config_files import Folders
 from seqtool.errors import InputError
-from seqtool.settings import escape
+from seqtool.runtime.files import expanded
+from seqtool.settings import escape, escaped, leaves, plain
 from seqtool.training.runs import RUNS
 
 # The settings that hold the name of a file, directory or run, or any text, and those that may hold several.
@@ -27,6 +30,7 @@ NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
 
 # Those in which ${beam} stands for a setting's value, so that the jobs of a sweep can have names of their own.
 REFERRING = frozenset({"run", "output", "alignments", "plot", "report", "save_document_frequencies"})
+TEXTS = frozenset({"prompt", "stop", "run", "host", "token"})  # any text: none of them is a path
 DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several Python names
 
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
@@ -69,6 +73,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for name, value in values.items():
         if value:
             option = "--" + name.replace("_", "-")
+            value = expanded(value) if name == "config_dir" else value
             options.append(option if value is True else f"{option}={value}")
     return options, settings
 
@@ -80,7 +85,7 @@ def folders(arguments: Sequence[str], configs: Path) -> Folders:
     named: str | None = parser.parse_known_args(arguments)[0].config_dir
     if named is None:
         return [configs]
-    own = Path(named)
+    own = Path(expanded(named))
     if not own.is_dir():
         raise InputError(f"There is no directory '{named}': --config-dir names one of YAML files.")
     return [configs, own.absolute()]
@@ -103,7 +108,7 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
         return setting
     start, value = f"{match['sign']}{match['key']}=", match["value"]
-    exists = os.path.lexists(value)
+    exists = _exists(value)
     if value == "null" and not exists:
         return setting
     if match["key"] in REFERRING:
@@ -112,8 +117,34 @@ def quoted(setting: str, references: Collection[str] = ()) -> str:
     if match["key"] not in LISTS | DOTTED or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
-    elements = list(_elements(value[1:-1])) if bracketed else value.split(",")
+    elements = list(_elements(value[1:-1])) if bracketed else _parts(value)
     return f"{start}[{','.join(map(quote, elements))}]"
+
+
+def read_names(config: DictConfig) -> None:
+    """Read the names in a configuration, from YAML files too, as on the command line: ~ and ~user begin a path in that
+    home directory, and a,b is a list where a setting may hold several.
+    """
+    for key, value in leaves(plain(config)):
+        if key in TEXTS or not isinstance(value, str | list):
+            continue
+        several = isinstance(value, str) and key in LISTS | DOTTED and "," in value and not _exists(value)
+        names = _parts(value) if several else value
+        if isinstance(names, str):
+            names = expanded(names)
+        else:
+            names = [expanded(name) if isinstance(name, str) else name for name in names]
+        if names != value:
+            OmegaConf.update(config, key, escaped(names), merge=False)
+
+
+def _exists(name: str) -> bool:
+    return os.path.lexists(expanded(name))
+
+
+def _parts(names: str) -> list[str]:
+    """The names of `a, b`, without the white space around each unless a file is called so."""
+    return [name if _exists(name) else name.strip() for name in names.split(",")]
 
 
 def quote(name: str, references: Collection[str] = ()) -> str:
@@ -128,18 +159,19 @@ def quote(name: str, references: Collection[str] = ()) -> str:
     return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
 
 
-def has_stored_data(command: str, settings: Sequence[str], run: object = None) -> bool:
-    """Whether settings of data override those, of any kind, of a checkpoint or of a resumed run.
+def stored_groups(command: str, settings: Sequence[str], run: object = None) -> set[str]:
+    """The groups whose settings override those, of any choice, of a checkpoint or of a resumed run.
 
     train.resume=auto resumes a run that exists; if the name of the `run` is not known yet, it may do so.
     """
     given = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
-    if {"data", "experiment"} & given.keys():
-        return False
+    if "experiment" in given:
+        return set()
     if command != "train":
-        return command == "eval"
+        return {"data"} - given.keys() if command == "eval" else set()
     resume = given.get("train.resume", "").strip(" '\"").lower()
-    return resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
+    resumes = resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
+    return {"data", "model", "optim", "schedule"} - given.keys() if resumes else set()
 
 
 def _elements(text: str) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Which settings and groups a command takes, according to the YAML files."""
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -11,10 +13,10 @@ Group = dict[str, Any]
 Folders = Sequence[Path]  # the package's configurations, then the user's own: the first with a file wins
 
 
-def find(name: str, configs: Folders) -> Path:
+def find(name: str, configs: Folders, suffix: str = ".yaml") -> Path:
     """The path of the YAML file of that name, such as `model/luong`; it may not exist."""
-    files = [folder / f"{name}.yaml" for folder in configs]
-    return next((file for file in files if file.exists()), files[0])
+    files = [folder / f"{name}{suffix}" for folder in configs]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def parts(command: str, configs: Folders) -> tuple[list[Path], dict[str, str | None]]:
@@ -38,7 +40,7 @@ def included(group: str, choice: str | None, configs: Folders) -> list[tuple[Pat
     The place is the prefix of the file's settings in the group: `encoder.`, or nothing.
     """
     file = find(f"{group}/{choice}", configs)
-    if not file.exists():
+    if not file.is_file():
         return []
     found = [(file, "")]
     for entry in load(file).get("defaults", []):
@@ -55,12 +57,12 @@ def groups(configs: Folders) -> set[str]:
 
 
 def choices(configs: Folders, group: str) -> list[str]:
-    return sorted({file.stem for folder in configs for file in (folder / group).glob("*.yaml")})
+    return sorted({file.stem for folder in configs for file in (folder / group).glob("*.yaml") if file.is_file()})
 
 
 def is_preset(file: Path) -> bool:
     """Whether a choice's file sets settings of other groups, as an experiment does."""
-    return "@package _global_" in file.read_text("utf-8")
+    return "@package _global_" in file.read_text("utf-8-sig")
 
 
 def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
@@ -80,8 +82,12 @@ def outside_groups(command: str, configs: Folders) -> set[str]:
 def of_command(command: str, configs: Folders) -> set[str]:
     """The full names of the settings that a command takes with any choices, and of its groups."""
     groups = parts(command, configs)[1]
-    brought = [of_choice(group, one, configs) for group in groups for one in choices(configs, group)]
-    return outside_groups(command, configs).union(*brought)
+    known = outside_groups(command, configs)
+    for group in groups:
+        for choice in choices(configs, group):
+            with suppress(InputError):  # a file that cannot be read matters only where it is chosen
+                known |= of_choice(group, choice, configs)
+    return known
 
 
 def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -102,8 +108,15 @@ def load(file: Path) -> Group:
 
     try:
         found = OmegaConf.to_container(OmegaConf.load(file))
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not YAML: {' '.join(str(error).split())}.") from error
+    except UnicodeDecodeError as error:
+        start = file.read_bytes()[:2]
+        encoding = "UTF-16" if start in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
+        raise InputError(f"{file} is not UTF-8, but perhaps {encoding}: save it as UTF-8.") from error
+    except YAMLError as error:
+        if b"\0" in file.read_bytes():
+            raise InputError(f"{file} is not UTF-8, but perhaps UTF-16: save it as UTF-8.") from error
+        hint = ": indent with spaces" if "'\\t'" in str(error) else ""
+        raise InputError(f"{file} is not YAML: {' '.join(str(error).split())}{hint}.") from error
     if not isinstance(found, dict):
         raise InputError(f"{file} does not hold settings, key: value.")
     return cast(Group, found)

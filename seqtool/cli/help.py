@@ -8,6 +8,7 @@ from typing import Any
 
 from seqtool.cli import config_files
 from seqtool.errors import InputError
+from seqtool.runtime.files import expanded
 
 LINE = re.compile(r"(?P<start>(?P<indent> *)(?P<key>\w+):) *(?P<value>[^\s#].*?)?(?P<comment> +#.*)?")
 
@@ -62,7 +63,7 @@ seqtool eval task=captioning hypotheses=results.json references=annotations.json
 seqtool inspect runs/first
 seqtool inspect runs/first/last
 seqtool inspect runs                                      # a table of them all
-seqtool inspect runs/first runs/second plot=figures       # their curves in one figure""",
+seqtool inspect runs/first runs/second plot=figures       # their curves in one figure; runs plot=figures: of all""",
     "demo": """
 seqtool demo checkpoint=runs/first
 seqtool demo checkpoint=runs/first,runs/second            # two models side by side
@@ -188,7 +189,7 @@ def complete(line: str, configs: Path) -> list[str]:
 
 def _files(start: str) -> list[str]:
     folder, beginning = os.path.split(start)
-    place = Path(folder or ".")
+    place = Path(expanded(folder) or ".")
     found = sorted(path for path in place.glob("*") if path.name.startswith(beginning))
     prefix = start[: len(start) - len(beginning)]
     return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
@@ -202,7 +203,7 @@ def _body(
     Lines only for Hydra are left out. `start` begins the full names of the file's settings, which are added to
     `shown`, and with `once` left out if they are there; `values` are those of the whole configuration.
     """
-    text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8"))
+    text = re.sub(r"^# @package.*\n", "", file.read_text("utf-8-sig"))
     text = re.sub(r"^defaults:.*\n(?:[ \t-].*\n|\n)*", "", text, flags=re.MULTILINE)
     outer: list[tuple[int, str]] = []  # the groups that a line is in, with their indentation
     lines, defaults = [], config_files.load(file)

@@ -19,6 +19,7 @@ from seqtool.metrics.scores import SCORES, score
 from seqtool.metrics.tables import table
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
+from seqtool.training.runs import nearby
 from seqtool.training.validation import told
 from seqtool.view import run_plots
 
@@ -63,17 +64,21 @@ def draw(paths: Sequence[str], folder: Path) -> None:
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:
-    """Runs by their names. InputError for a path that is no run, and for two runs of one name."""
+    """Runs by their names, those in a directory of runs too. InputError for a path that is neither, and for two runs of
+    one name.
+    """
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
         if not path.exists():
-            raise InputError(f"There is no run at {path}.")
-        if not (path / METRICS).is_file():
+            raise InputError(f"There is no run at {path}.{nearby(path)}")
+        found = [path] if (path / METRICS).is_file() else sorted(one.parent for one in path.glob(f"*/{METRICS}"))
+        if not found:
             raise InputError(f"{path} is not a run: it has no {METRICS}.")
-        name = path.resolve().name
-        if name in runs:
-            raise InputError(f"{runs[name]} and {path} are runs with the same name: rename one folder.")
-        runs[name] = path
+        for run in found:
+            name = run.resolve().name
+            if name in runs:
+                raise InputError(f"{runs[name]} and {run} are runs with the same name: rename one folder.")
+            runs[name] = run
     return runs
 
 

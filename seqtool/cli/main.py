@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
-from seqtool.runtime.files import config_directory
+from seqtool.runtime.files import config_directory, expanded
 from seqtool.runtime.spinning import limit_spinning
 from seqtool.runtime.version import __version__
 
@@ -127,9 +127,11 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
     elif command == "report":
         return _report(rest, configs)
     elif command == "inspect":
-        plots = [one.removeprefix("plot=") for one in rest if one.startswith("plot=") and not os.path.lexists(one)]
+        plots = [
+            expanded(one.removeprefix("plot=")) for one in rest if one.startswith("plot=") and not os.path.lexists(one)
+        ]
         others = [one for one in rest if os.path.lexists(one) or not one.startswith("plot=")]
-        paths = [one if os.path.lexists(one) else one.removeprefix("checkpoint=") for one in others]
+        paths = [one if os.path.lexists(one) else expanded(one.removeprefix("checkpoint=")) for one in others]
         if not all(paths) or not all(plots) or len(plots) > 1 or (len(paths) != 1 and not plots) or not paths:
             raise InputError(
                 "inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER."
@@ -169,7 +171,7 @@ def _report(arguments: Sequence[str], configs: Path) -> int:
         return _compose_and_call("eval", [*others, f"report={outputs[0]}"], configs)
     from seqtool.cli.report import of_runs
 
-    of_runs(runs, outputs[0] if outputs else None)
+    of_runs([expanded(run) for run in runs], expanded(outputs[0]) if outputs else None)
     return 0
 
 
@@ -186,14 +188,16 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     import hydra
 
     from seqtool.cli import arguments as ours
+    from seqtool.cli import own_files
     from seqtool.cli.setting_errors import explained
     from seqtool.cli.sweeps import Sweep, added
 
     options, given = ours.split(arguments)
     places = ours.folders(arguments, configs)
+    own_files.check(given, places, command)
     settings = [ours.quoted(setting, ours.referable(command, places)) for setting in given]
-    if ours.has_stored_data(command, settings):
-        settings = [f"++{setting}" if setting.startswith("data.") else setting for setting in settings]
+    stored = tuple(f"{group}." for group in ours.stored_groups(command, settings))
+    settings = [f"++{setting}" if setting.startswith(stored) else setting for setting in settings]
     sweep = Sweep(_say) if "--multirun" in options else None
 
     def job(config: "DictConfig") -> None:
@@ -246,17 +250,18 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from seqtool.cli.arguments import has_stored_data
+    from seqtool.cli.arguments import read_names, stored_groups
     from seqtool.cli.setting_errors import check, check_name
     from seqtool.settings import plain
 
-    values = plain(config)  # refuses what cannot be resolved, before any work starts
+    read_names(config)
+    values = plain(config)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         needed = " and ".join(f"{key}=…" for key in missing)
         raise InputError(f"{command} needs {needed} (see seqtool {command} --help).")
     check_name(config)
-    stored = has_stored_data(command, settings, values.get("run"))
+    stored = "data" in stored_groups(command, settings, values.get("run"))
     check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
     function = FUNCTIONS.get(command, command)
     module = importlib.import_module(f"seqtool.cli.{function}")

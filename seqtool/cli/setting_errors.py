@@ -55,11 +55,13 @@ def explained(
     None if the error is not about settings.
     """
     # Hydra has no error of its own for a group that is null, a number, or a list of these.
-    of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError)
+    of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
     if not isinstance(error, of_settings):
         return None
     if isinstance(error, InputError):
         return str(error)
+    if isinstance(error, RecursionError):
+        return "The YAML files include one another in a circle: see their `defaults`."
     if isinstance(error, YAMLError | UnicodeDecodeError):
         return f"A YAML file cannot be read: {' '.join(str(error).split())}."
     try:
@@ -148,7 +150,11 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
     strange = [
         name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
     ]
-    return [unknown(name, choices, kind=group) for name in strange]
+    files = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in strange}
+    return [
+        f"the name of {files[name]} must end in .yaml" if files[name].exists() else unknown(name, choices, kind=group)
+        for name in strange
+    ]
 
 
 def _unknown(key: str, known: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:

@@ -16,6 +16,7 @@ from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders
 from seqtool.cli.setting_errors import check_name, references
 from seqtool.errors import InputError, printable
+from seqtool.runtime.files import expanded
 from seqtool.settings import escape, plain
 from seqtool.training.runs import RUNS
 
@@ -109,7 +110,7 @@ class Sweep:
         for name, path in ((name, settings.get(name)) for name in OUTPUTS):
             if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
                 continue
-            place = Path(path).resolve()
+            place = Path(expanded(path)).resolve()
             if place in self._written:
                 raise InputError(
                     f"{name}={path} is what an earlier job of this sweep wrote: name a file for each job, such as "

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
+from seqtool.cli.new_run import advised
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
 from seqtool.errors import InputError, out_of_memory
@@ -66,6 +67,7 @@ class Job:
         if job.run.seed < 0:
             raise InputError(f"seed must be at least 0, not {job.run.seed}.")
         job.train.check()
+        check_optimisation(config.optim, config.schedule)
         return job
 
 
@@ -73,7 +75,7 @@ def train(config: DictConfig) -> bool:
     """Train a new run, or resume one. False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
-    with distributed.group(), resuming.place_of(config) as where:
+    with distributed.group(), resuming.place_of(config) as where, advised(where):
         run, found = where.run, where.found
         if run is None or found is None:
             return _train(Job.of(config), where)
@@ -147,7 +149,6 @@ def _train(job: Job, where: resuming.Place) -> bool:
 
 def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
     """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
-    check_optimisation(job.config.optim, job.config.schedule)
     job.task.check(job.config, pretrained=_is_new(job, found))
     new = partial(job.task.prepare, needs=("train", "valid"))
     prepare = new if found is None else partial(job.task.prepare_again, found=found)
@@ -176,7 +177,7 @@ def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
         origin = found or first_weights.other_run(model, config)
         what = f"{where.run} was started with" if found else f"init_from={origin.path} was trained with"
         first_weights.load(model, origin, cache, what)
-        job.task.check_weights(model, config, cache, origin.path, going_on=found is not None)
+        job.task.check_weights(model, config, cache, origin.path)
     distributed.seed(job.run.seed)
     return model
 

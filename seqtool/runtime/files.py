@@ -263,6 +263,11 @@ def without_suffix(name: str) -> str:
     return SUFFIX.sub("", name)
 
 
+def expanded(path: str) -> str:
+    """The path with ~ or ~user at its beginning as that home directory; the name of an unknown user stays."""
+    return os.path.expanduser(path)  # noqa: PTH111 pathlib's raises for an unknown user
+
+
 def one_line(text: str) -> str:
     """Any file name as one line of UTF-8 without tabs."""
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())

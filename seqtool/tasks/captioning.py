@@ -71,19 +71,16 @@ class Captioning(Task):
             groups.append({"params": backbone, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
         return groups
 
-    def check_weights(
-        self, model: ImageCaptioner[Any], config: DictConfig, cache: Cache, path: Path, *, going_on: bool
-    ) -> None:
+    def check_weights(self, model: ImageCaptioner[Any], config: DictConfig, cache: Cache, path: Path) -> None:
         """A frozen backbone must be the one whose annotation vectors are stored; otherwise the model would be trained
         with one and describe images with the other.
         """
         if cache.store.fits(model.backbone):
             return
         weights = config.model.encoder.weights
-        added = "++" if going_on else ""  # a resumed run is named without its model, which has the setting
         raise InputError(
             f"{path} has another backbone than model.encoder.weights={'null' if weights is None else weights} gives, "
-            f"and it is frozen: set {added}model.encoder.weights={path / checkpoint.WEIGHTS}."
+            f"and it is frozen: set model.encoder.weights={path / checkpoint.WEIGHTS}."
         )
 
     def check_tokenizer(self, tokenize: str) -> None:

@@ -132,11 +132,9 @@ class Task(ABC):
         return [{"params": list(model.parameters()), "from_step": 0}]
 
     def check_weights(  # noqa: B027 most tasks have nothing to check
-        self, model: Any, config: DictConfig, cache: "Cache", path: Path, *, going_on: bool
+        self, model: Any, config: DictConfig, cache: "Cache", path: Path
     ) -> None:
-        """Raise InputError if the model's weights, from the checkpoint at `path`, do not match the cache;
-        `going_on`: a run resumes, which began with that cache.
-        """
+        """Raise InputError if the model's weights, from the checkpoint at `path`, do not match the cache."""
 
     def examples(self, cache: "Cache", settings: "TrainSettings") -> Any:
         """The training examples, with a split's `labels`, `collate` and `epoch`."""

@@ -38,7 +38,8 @@ from torch import Tensor, nn
 from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.classes import located
-from seqtool.runtime.files import read_record
+from seqtool.runtime.files import expanded, read_record
+from seqtool.training import runs
 from seqtool.training.checkpoint_record import AVERAGE, CHECKPOINT, FORMAT, check_record
 from seqtool.training.tensors import Unfilled, fill, opened, replace, weights, write
 
@@ -189,7 +190,7 @@ def read(path: Path) -> Checkpoint:
 
 def find(path: str | Path, *, trust: Sequence[str] = ()) -> Checkpoint:
     """The checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (its best), `RUN/last`."""
-    return dataclasses.replace(_find(Path(path)), trust=trust)
+    return dataclasses.replace(_find(Path(expanded(os.fspath(path)))), trust=trust)
 
 
 def run_name(path: Path) -> str:
@@ -203,9 +204,7 @@ def _find(path: Path) -> Checkpoint:
         return read(path)
     run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
     if not run.exists():
-        runs = sorted(one.parent.name for one in path.parent.glob("*/checkpoints")) if path.parent.is_dir() else []
-        nearby = f" {path.parent} holds {', '.join(runs[:12])}." if runs else ""
-        raise InputError(f"There is no run or checkpoint at {path}.{nearby}")
+        raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
     last = newest(run)
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
     paths = [*list_averages(run), best]  # an average is made when the run ends, and kept only if it scores better
@@ -218,7 +217,10 @@ def newest(run: Path) -> Checkpoint:
     """The newest checkpoint of a run that is not damaged; a warning says which were."""
     paths = list_checkpoints(run)
     if not paths:
-        raise InputError(f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one.")
+        raise InputError(
+            f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one."
+            f"{runs.nearby(run / 'checkpoints')}"
+        )
     return _first_readable(reversed(paths))
 
 

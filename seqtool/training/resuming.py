@@ -25,7 +25,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, located, modules, own_modules, renamed
 from seqtool.runtime.defaults import defaults
-from seqtool.settings import escape, names, plain
+from seqtool.settings import escape, leaves, names, plain, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.progress import Progress
 from seqtool.training.saving import AVERAGED
@@ -44,6 +44,16 @@ FIXED = (
 )
 
 UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
+
+
+class ChangedRunError(InputError):
+    """Settings or data that a run began with have changed: their full names, and the configuration now. The sentence
+    lacks its end, what the user may do instead.
+    """
+
+    def __init__(self, reason: str, names: Sequence[str], config: DictConfig) -> None:
+        super().__init__(reason)
+        self.names, self.config = names, config
 
 
 @dataclass
@@ -108,6 +118,7 @@ def _existing(config: DictConfig, resume: str) -> Path | None:
     if not (run / "config.yaml").exists():
         raise InputError(
             f"There is no run at {run} to go on with: start it without train.resume, or go to where it is."
+            f"{runs.nearby(run)}"
         )
     return run
 
@@ -174,17 +185,20 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
             free.append(key)  # the files must be the same: see check_data
     for key in free:
         OmegaConf.update(stored, key, OmegaConf.select(changed, key))
-    for key in FIXED:
-        before, now = OmegaConf.select(stored, key), OmegaConf.select(changed, key)
-        if names := ", ".join(f"{name} ({old}, now {new})" for name, old, new in _differences(key, before, now)):
-            raise InputError(
-                f"Run {run} was started with other settings of {names}: a run goes on as it began. "
-                "Leave them out, or start a new run, perhaps with init_from=."
-            )
+    differences = [one for key in FIXED for one in _differences(key, *(OmegaConf.select(c, key) for c in both))]
+    _check_known([name for name, *_ in differences], stored)
+    if differences:
+        shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
+        raise ChangedRunError(
+            f"Run {run} was started with other settings of {shown}: a run goes on as it began. "
+            f"Leave {'it' if len(differences) == 1 else 'them'} out",
+            [name for name, *_ in differences],
+            changed,
+        )
     for key in ("optim", "schedule", "train", "validation"):
         for name, old, new in _differences(key, stored[key], changed[key]):
             if name not in UNTOLD:
-                log.info("From here on %s is %s, which was %s.", name, new, old)
+                log.info("From here on %s is %s, which was %s.", name, _shown(new), _shown(old))
     return changed
 
 
@@ -207,13 +221,32 @@ def _defaults_of(stored: DictConfig, config: DictConfig) -> dict[str, Any]:
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each setting that differs, under its full name, with both values; an older version may have had more."""
+    """Each setting that differs, under its full name, with both values; an older version may have had more. Of a group
+    of another class, only the class.
+    """
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
         if before != now:
             yield key, before, now
         return
+    if before.get("_target_") != now.get("_target_"):
+        old, new = (str(one.get("_target_")).rpartition(".")[2] for one in (before, now))
+        yield key, old, new
+        return
     for name in map(str, now):
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
+
+
+def _check_known(names: Sequence[str], stored: DictConfig) -> None:
+    """Raise InputError for names of settings that the run does not have."""
+    known = [name for name, _ in leaves(plain(stored))]
+    missing = [name for name in names if OmegaConf.select(stored, name, default=...) is ...]
+    if missing:
+        others = {name: [one for one in known if one.startswith(f"{name.partition('.')[0]}.")] for name in missing}
+        raise InputError(sentence([unknown(name, others[name]) for name in missing]))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
@@ -258,7 +291,9 @@ def check_data(found: checkpoint.Checkpoint, data: Mapping[str, Any], config: Di
         changed = [name for name in changed if name != "images"]  # the images have only moved
     if changed:
         given = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
-        raise InputError(
+        raise ChangedRunError(
             f"The data changed since {found.path} was saved ({', '.join(given)}): a run goes on with the data it began "
-            f"with. Put them back, or start a new run, perhaps with init_from={found.path}."
+            "with. Put them back",
+            [f"data.{name}" for name in changed],
+            config,
         )

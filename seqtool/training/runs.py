@@ -4,11 +4,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from seqtool.errors import InputError
 
 RUNS = Path("runs")
+SHOWN = 12  # names of runs in a message
 
 
 def create(name: str | None, *, suggestion: str, root: Path) -> Path:
@@ -48,6 +50,20 @@ def locked(run: Path) -> Iterator[None]:
         except BlockingIOError:
             raise InputError(f"Another process is training {run}: wait for it or stop it.") from None
         yield
+
+
+def nearby(missing: Path) -> str:
+    """A sentence about the runs or checkpoints beside a path where there is none, or in runs/, the most similar names
+    first; nothing if there are none.
+    """
+    for folder in (missing.parent, RUNS):
+        names = {one.parent.name for kind in ("*/checkpoints", "*/manifest.json") for one in folder.glob(kind)}
+        likeness = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
+        nearest = sorted(likeness, key=lambda name: -likeness[name])
+        if nearest:
+            more = f" and {len(nearest) - SHOWN} more" if len(nearest) > SHOWN else ""
+            return f" {folder} holds {', '.join(nearest[:SHOWN])}{more}."
+    return ""
 
 
 def path(name: str, *, root: Path) -> Path:

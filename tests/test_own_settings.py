@@ -1,0 +1,182 @@
+"""Settings in YAML files of one's own, and names of files on the command line and in such files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig
+
+import seqtool
+from seqtool.cli import evaluate, translate
+from seqtool.cli import main as cli
+from seqtool.cli import train as training
+from seqtool.errors import InputError
+from seqtool.runtime.files import config_directory
+from seqtool.settings import plain
+
+HEADER = "# @package _global_\n"
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The settings that commands were called with; nothing is trained."""
+    seen: list[dict[str, Any]] = []
+
+    def note(config: DictConfig) -> None:
+        seen.append(plain(config))
+
+    for module, name in ((training, "train"), (translate, "translate"), (evaluate, "evaluate")):
+        monkeypatch.setattr(module, name, note)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return seen
+
+
+def write(name: str, text: str, encoding: str = "utf-8") -> None:
+    file = Path("mine") / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode(encoding))
+
+
+TRAIN = ("train", "--config-dir=mine", "experiment=own")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("text", [f"{HEADER}train: {{steps: 3}}\n", f"\n{HEADER}\ntrain:\r\n  steps: 3\r\n"])
+def test_a_preset_of_ones_own(text: str, encoding: str, called: list[dict[str, Any]]) -> None:
+    """With or without a byte order mark, whatever its line ends; another file that is broken does not matter."""
+    write("experiment/own.yaml", text, encoding)
+    write("experiment/broken.yaml", "a: {\n")
+    assert run(*TRAIN, "seed=3") == 0
+    assert called[0]["train"]["steps"] == 3 and called[0]["seed"] == 3
+    assert run(*TRAIN, "epochs=3") == 2  # looks through all files for a setting of this name
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "said"),
+    [
+        ("train: {steps: 3}\n", "utf-8", " would set nothing: begin it with the line `# @package _global_`."),
+        ("# package _global_\nseed: 3\n", "utf-8-sig", " would set nothing: begin it with the line"),
+        (f"# mine\n{HEADER}seed: 3\n", "utf-8", " would set nothing: begin it with the line"),
+        (f"{HEADER}# Köln\nseed: 3\n", "latin-1", " is not UTF-8, but perhaps Latin-1 or Windows-1252: save it as "),
+        (f"{HEADER}seed: 3 # “\n", "cp1252", " is not UTF-8, but perhaps Latin-1 or Windows-1252: save it as UTF-8."),
+        (f"{HEADER}seed: 3\n", "utf-16", " is not UTF-8, but perhaps UTF-16: save it as UTF-8."),
+        (f"{HEADER}seed: 3\n", "utf-16-le", " is not UTF-8, but perhaps UTF-16: save it as UTF-8."),
+        (f"{HEADER}train:\n\tsteps: 3\n", "utf-8", "line 3, column 1: indent with spaces."),
+        (f"{HEADER}train:\n  steps: 3\n  steps: 4\n", "utf-8", "found duplicate key steps in "),
+        (f"{HEADER}train: {{steps: '3}}\n", "utf-8", " is not YAML: while scanning a quoted scalar "),
+        (f"{HEADER}- seed\n", "utf-8", " does not hold settings, key: value."),
+        (f"{HEADER}train: [3]\n", "utf-8", ": 'train' is a group of settings, written train: {name: value}."),
+        (f"{HEADER}validation:\n  beam 3\n", "utf-8", ": 'validation' is a group of settings, written validation: {"),
+        (f"{HEADER}data: toy\n", "utf-8", ", or choose one by `defaults: [override /data: NAME]`."),
+        (f"{HEADER}train.steps: 3\n", "utf-8", " has 'train.steps': in a file it is written train: {steps: …}."),
+        (f"{HEADER}train.steps=3\n", "utf-8", " has 'train.steps=3': in a file it is written train: {steps: 3}."),
+        (f"{HEADER}defaults: [override /modle: luong]\n", "utf-8", ": unknown group 'modle'; did you mean 'model'?"),
+        (f"{HEADER}defaults: [override /model: loung]\n", "utf-8", ": unknown model 'loung'; did you mean 'luong'?"),
+    ],
+)
+def test_a_file_that_cannot_be_meant(
+    text: str, encoding: str, said: str, called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("experiment/own.yaml", text, encoding)
+    assert run(*TRAIN) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert str(Path("mine/experiment/own.yaml").absolute()) in sentence and said in sentence
+    assert not called
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("own.yml", HEADER, "seqtool: The name of {mine}/experiment/own.yml must end in .yaml."),
+        ("own.yaml", "defaults: [own]\n" + HEADER, "seqtool: {mine}/experiment/own.yaml would set nothing: begin it"),
+        ("own.yaml", HEADER + "defaults: [own]\n", "seqtool: The YAML files include one another in a circle: see "),
+    ],
+)
+def test_files_that_are_not_found(
+    name: str, text: str, said: str, called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(f"experiment/{name}", text)
+    assert run(*TRAIN) == 2
+    assert capsys.readouterr().err.startswith(said.format(mine=Path("mine").absolute()))
+
+
+NAMES = f"""{HEADER}
+defaults: [override /data: parallel]
+data: {{train: "~/a.en, ~/a.de", valid: [~/b.en, b.de], test: "c.en,c.de", cache: ~/cache}}
+embeddings: {{source: ~/vectors.txt}}
+validation: {{scores: "mine.A, mine.B"}}
+run: "~"
+"""
+
+
+def test_names_in_a_file_are_read_as_on_the_command_line(called: list[dict[str, Any]]) -> None:
+    write("experiment/own.yaml", NAMES)
+    assert run(*TRAIN) == 0
+    settings = ["data.train=~/a.en, ~/a.de", "data.valid=[~/b.en, b.de]", "data.test=c.en,c.de", "data.cache=~/cache"]
+    settings += ["embeddings.source=~/vectors.txt", "validation.scores=mine.A, mine.B", "run=~"]
+    assert run("train", "data=parallel", *settings) == 0
+    home = Path.cwd() / "home"
+    for config in called:
+        data = config["data"]
+        assert data["train"] == [f"{home}/a.en", f"{home}/a.de"] and data["valid"] == [f"{home}/b.en", "b.de"]
+        assert data["test"] == ["c.en", "c.de"] and data["cache"] == f"{home}/cache"
+        assert config["embeddings"]["source"] == f"{home}/vectors.txt"
+        assert config["validation"]["scores"] == ["mine.A", "mine.B"]
+        assert config["run"] == "~"  # a name, not a path
+
+
+def test_names_of_files_that_are_there_are_taken_as_they_are(called: list[dict[str, Any]]) -> None:
+    for name in ("a, b", " c", "home/d, e", "~nobody-has-this-name"):
+        Path(name).touch()
+    assert run("eval", "hypotheses=~nobody-has-this-name", "references=a, b") == 0
+    assert run("eval", "hypotheses=~root/x", "references=b, c,d") == 0
+    assert run("eval", "hypotheses=~/x", "references=~/d, e") == 0
+    assert [config["references"] for config in called] == ["a, b", ["b", " c", "d"], f"{Path.cwd()}/home/d, e"]
+    assert called[0]["hypotheses"] == "~nobody-has-this-name" and called[1]["hypotheses"] == "/root/x"
+
+
+@pytest.mark.parametrize("setting", ["output", "alignments", "input", "plot", "report", "baseline", "gold"])
+def test_a_home_directory_in_every_path(setting: str, called: list[dict[str, Any]]) -> None:
+    command = "translate" if setting in ("alignments", "input") else "eval"
+    assert run(command, "checkpoint=~/a, ~/b", f"{setting}=~/x y.txt") == 0
+    assert called[0][setting] == f"{Path.cwd()}/home/x y.txt"
+    assert called[0]["checkpoint"] == [f"{Path.cwd()}/home/a", f"{Path.cwd()}/home/b"]
+
+
+def test_a_home_directory_of_settings_files_and_runs(
+    called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine").symlink_to("home")
+    write("experiment/own.yaml", f"{HEADER}seed: 5\n")
+    assert run("train", "--config-dir=~", "experiment=own") == 0 and called[0]["seed"] == 5
+    home = Path.cwd() / "home"
+    for arguments in (["inspect", "~/none"], ["inspect", "~/none", "plot=~/x"], ["report", "~/none"]):
+        assert run(*arguments) == 2
+        assert f" at {home}/none." in capsys.readouterr().err
+    with pytest.raises(InputError, match=f"at {home}/none"):
+        seqtool.load("~/none")
+    assert not Path("~").exists()
+
+
+def test_the_nearest_runs_come_first(called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(20):
+        Path(f"runs/an-{number:02d}/checkpoints").mkdir(parents=True)
+    Path("runs/Transformer-big/checkpoints").mkdir(parents=True)
+    for path in ("runs/transformer_big", "transformerbig"):
+        assert run("inspect", path) == 2
+        sentence = capsys.readouterr().err
+        assert f"There is no run or checkpoint at {path}. runs holds Transformer-big, an-" in sentence
+        assert sentence.endswith(" and 9 more.\n")
+
+
+def test_nearest_runs_when_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/first/checkpoints").mkdir(parents=True)
+    assert run("train", "run=frist", "train.resume=true") == 2
+    assert capsys.readouterr().err.endswith("or go to where it is. runs holds first.\n")
