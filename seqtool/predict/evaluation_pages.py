@@ -118,9 +118,8 @@ def sentences(
     explained = "; ".join(f"{flag}: {meaning}" for flag, meaning in EXPLAINED.items())
     notes = [f"Flags. {explained}."] if any(flags) else []
     if len(systems) > 1:
-        notes.append(
-            f"Beside {next(iter(systems))}: words that it lacks are marked, words that only it has struck out."
-        )
+        first = next(iter(systems))
+        notes.append(f"Beside “{first}”: words that it lacks are marked, words that only it has are struck out.")
     return {
         "kind": "sentences",
         "title": title,
