@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
-FULL = (ENOSPC, EDQUOT)
+FULL = (ENOSPC, EDQUOT, EFBIG)
 
 # What torch's allocators say when memory runs out, and the status by which NVIDIA's libraries say so: one that has no
 # memory for its own handle is NOT_INITIALIZED.
@@ -49,7 +49,9 @@ def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add the name of the file to a full disk's error, which has none if a write fails."""
+    """Add the name of the file to the error of a full disk or of a file that is too large, which has none if a write
+    fails.
+    """
     try:
         yield
     except OSError as error:
@@ -59,11 +61,15 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def full_disk(error: OSError) -> str | None:
-    """The sentence about a full disk or a quota that is used up; None for any other error."""
+    """What is wrong and what to do, without a full stop, if a disk or a quota is full or a file too large; None for any
+    other error.
+    """
     if error.errno not in FULL:
         return None
     path = error.filename2 or error.filename or "a file"  # for a copy, the second is the one written
-    return f"The disk is full: {path} cannot be written."
+    if error.errno == EFBIG:
+        return f"{path} cannot be written: a file may not be so large here; raise the limit (ulimit -f unlimited)"
+    return f"The disk is full: {path} cannot be written; make room"
 
 
 # Control characters, which a terminal obeys, including line ends and marks that change the direction of text; and

@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -19,6 +19,56 @@ Config = DictConfig | Mapping[str, Any]
 
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
+
+# What other toolkits (fairseq, OpenNMT, JoeyNMT, Hugging Face) and tutorials call a setting, without its group.
+OTHER_NAMES = {
+    "beam": "beam_size beam_width num_beams",
+    "validation.beam": "beam beam_size beam_width num_beams",
+    "max_length": "max_len max_len_b max_new_tokens max_output_length max_decode_length",
+    "validation.max_length": "max_length max_len max_output_length",
+    "min_length": "min_len min_len_b min_new_tokens min_output_length",
+    "length_alpha": "alpha beam_alpha lenpen len_pen",
+    "n_best": "nbest num_return_sequences",
+    "n": "nbest n_best num_return_sequences num_samples",
+    "sample": "do_sample sampling",
+    "checkpoint": "ckpt model model_path path",
+    "input": "src source sources",
+    "sources": "src source",
+    "hypotheses": "hyp sys system hypothesis predictions",
+    "references": "ref refs reference tgt target",
+    "run": "name run_name output output_dir save_dir save_model model_dir",
+    "device": "gpu gpus cuda",
+    "precision": "fp16 bf16 amp mixed_precision",
+    "optim": "optimizer optimiser",
+    "optim.lr": "lr learning_rate",
+    "schedule": "scheduler scheduling lr_scheduler lr_scheduler_type",
+    "schedule.warmup": "warmup warmup_steps warmup_updates learning_rate_warmup",
+    "train.epochs": "epochs epoch max_epoch max_epochs num_epochs num_train_epochs",
+    "train.steps": "steps max_steps max_update max_updates num_steps train_steps updates",
+    "train.batch_size": "batch_size train_batch_size per_device_train_batch_size",
+    "train.bptt": "bptt seq_len seq_length sequence_length block_size",
+    "train.accumulate": "accum_count batch_multiplier gradient_accumulation_steps update_freq",
+    "train.clip_norm": "clip clip_norm clip_grad clip_grad_norm grad_clip gradient_clip_val max_grad_norm",
+    "train.label_smoothing": "label_smoothing label_smoothing_factor smoothing",
+    "train.validate_every": "eval_every eval_steps valid_steps validation_freq",
+    "train.log_every": "log_interval logging_freq logging_steps report_every",
+    "train.patience": "patience early_stopping early_stopping_patience",
+    "init_from": "train_from load_model finetune_from_model pretrained",
+    "data.train": "train_data train_file train_path trainpref",
+    "data.valid": "dev val valid_data val_data validpref validation_file",
+    "data.directory": "data_dir image_dir images_dir image_root",
+    "data.vocabulary.size": "vocab_size vocabulary_size",
+    "data.vocabulary.minimum_count": "min_freq min_count word_min_freq",
+    "model.hidden": "hidden_size hidden_dim hid_dim rnn_size d_model",
+    "model.decoder_hidden": "hidden hidden_size hidden_dim hid_dim rnn_size",
+    "model.width": "d_model hidden_size n_embd",
+    "model.layers": "num_layers n_layers n_layer",
+    "model.encoder_layers": "enc_layers num_encoder_layers num_layers",
+    "model.heads": "n_head n_heads nhead num_heads num_attention_heads",
+    "model.feed_forward": "d_ff dim_feedforward ff_size ffn_dim transformer_ff",
+    "model.embedding": "emb_dim emb_size embed_size embedding_dim embedding_size word_vec_size",
+    "model.dropout": "dropout p_dropout dropout_rate",
+}
 
 
 def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
@@ -101,7 +151,8 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
 def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:
     """The clause that says that `name` is not among the `known` names, and which of them is nearest.
 
-    Dotted names are compared by their last part first, so a right name in the wrong place is recognised.
+    Dotted names are compared by their last part first, so a right name in the wrong place is recognised. A setting may
+    also have the name that it has elsewhere.
     """
     parent, _, last = name.rpartition(".")
 
@@ -113,9 +164,17 @@ def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:
     choices = sorted(known)
     best = max(choices, key=lambda other: likeness(other)[1], default=None)
     clause = f"unknown {kind} '{name}'"
+    if kind == "setting" and (here := other_name(name, choices)) is not None:
+        return f"{clause}; did you mean '{here}'?"
     if best is not None and likeness(best)[0] >= 0.6:
         return f"{clause}; did you mean '{best}'?"
     return f"{clause}; choose from {', '.join(choices)}" if 0 < len(choices) <= 12 else clause
+
+
+def other_name(name: str, known: Collection[str]) -> str | None:
+    """Which of the `known` settings has this name elsewhere, in whatever group."""
+    last = name.rpartition(".")[2]
+    return next((other for other, names in OTHER_NAMES.items() if other in known and last in names.split()), None)
 
 
 def sentence(clauses: Sequence[str]) -> str:

@@ -227,7 +227,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
-            hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
+            with naming("multirun.yaml"):  # of Hydra's own files; errors of a job are carried past this
+                hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
         except _Carried as carried:
             raise carried.error from None
         except Exception as error:
@@ -291,6 +292,6 @@ def _sentence(error: InputError | OSError) -> str:
     if error.filename is None:
         return f"{error.strerror}."
     if (full := full_disk(error)) is not None:
-        return f"{full[:-1]}; make room and try again."
+        return f"{full} and try again."
     others = "" if error.filename2 is None else f" or '{error.filename2}'"
     return f"'{error.filename}'{others} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

@@ -18,7 +18,7 @@ from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
 from seqtool.cli.help import SUMMARIES
 from seqtool.errors import InputError
-from seqtool.settings import plain, sentence, unknown
+from seqtool.settings import other_name, plain, sentence, unknown
 
 
 def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
@@ -52,12 +52,12 @@ def explained(
 ) -> str | None:
     """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
 
-    None if the error is not about settings.
+    None if the error is about neither settings nor a launcher.
     """
     # Hydra has no error of its own for a group that is null, a number, or a list of these.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
     if not isinstance(error, of_settings):
-        return None
+        return _failed_launch(error) if any(one.startswith("hydra/launcher=") for one in settings) else None
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, RecursionError):
@@ -73,6 +73,9 @@ def explained(
     if isinstance(error, OverrideParseException):
         return f"Cannot read '{error.override}': quote the value for Hydra too, as in \"key='(value)'\"."
     reason = str(error).strip().splitlines()[0].rstrip(".")
+    if (match := re.search(r"Could not find 'hydra/(launcher|sweeper)/(([^\W_]+)\w*)'", reason)) is not None:
+        package = f"hydra-{match[3]}-{match[1]}"
+        return f"hydra/{match[1]}={match[2]} is not installed: pip install {package}, if that is what you mean."
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
         kind = "a list" if match[2].startswith("{") else "a group of settings"  # nothing else is merged
         return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
@@ -116,6 +119,13 @@ def references(config: DictConfig) -> list[str]:
     """The settings that the name of the run refers to."""
     written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
     return [key for slashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written) if len(slashes) % 2 == 0]
+
+
+def _failed_launch(error: Exception) -> str:
+    """Why a launcher could not start the jobs, or what one of them ended with, in its own process: the last line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    reason = re.sub(r"^[\w.]+: ", "", lines[-1])
+    return f"A job failed: {reason}" if len(lines) > 1 else f"The launcher cannot start the jobs: {reason}"
 
 
 def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
@@ -166,7 +176,10 @@ def _unknown(key: str, known: set[str], choices: dict[str, str | None], configs:
         ]
         if having:
             return f"setting '{key}' of {command} is only there with {group}={_series(having, 'or')}"
-    return unknown(key, known) if _takers(key, configs) in ([], [command]) else _elsewhere(key, configs, command)
+    if _takers(key, configs) in ([], [command]):
+        return unknown(key, known)
+    here = other_name(key, known)
+    return _elsewhere(key, configs, command) + (f"; did you mean '{here}'?" if here else "")
 
 
 def _elsewhere(key: str, configs: Folders, command: str) -> str:

@@ -94,7 +94,7 @@ def place_of(config: DictConfig) -> Iterator[Place]:
             if not isinstance(error, OSError):
                 print(f"Stopped at once. {_advice(place.run)}", file=sys.stderr)
             elif (full := full_disk(error)) is not None:
-                raise InputError(f"{full[:-1]}; make room. {_advice(place.run)}") from error
+                raise InputError(f"{full}. {_advice(place.run)}") from error
             raise
 
 

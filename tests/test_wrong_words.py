@@ -1,0 +1,143 @@
+"""Names that settings have in other toolkits, launchers that are not there, and directories of runs."""
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+
+from seqtool.cli import config_files
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+from seqtool.settings import OTHER_NAMES
+
+
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("translate checkpoint=x beam_size=3", "beam"),
+        ("caption checkpoint=x images=y num_beams=3", "beam"),
+        ("translate checkpoint=x max_len=3", "max_length"),
+        ("generate checkpoint=x max_new_tokens=3", "max_length"),
+        ("translate checkpoint=x lenpen=0.6", "length_alpha"),
+        ("translate checkpoint=x src=a.en", "input"),
+        ("score checkpoint=x src=a.en", "sources"),
+        ("eval hyp=a references=b", "hypotheses"),
+        ("train lr=0.1", "optim.lr"),
+        ("train model=show_attend_tell lr=0.1", "optim.lr"),
+        ("train train.learning_rate=0.1", "optim.lr"),
+        ("train epochs=3", "train.epochs"),
+        ("train max_epochs=3", "train.epochs"),
+        ("train batch_size=3", "train.batch_size"),
+        ("train model=luong hidden_size=3", "model.hidden"),
+        ("train model=transformer d_model=3", "model.width"),
+        ("train model=luong num_layers=3", "model.layers"),
+        ("train clip=3", "train.clip_norm"),
+        ("train max_grad_norm=3", "train.clip_norm"),
+        ("train dropout=0.1", "model.dropout"),
+        ("train beam_size=3", "validation.beam"),
+        ("train beam=3", "validation.beam"),
+        ("train optimizer=adam", "optim"),
+        ("train warmup_steps=3", "schedule.warmup"),
+        ("train save_dir=x", "run"),
+        ("prepare vocab_size=3", "data.vocabulary.size"),
+    ],
+)
+def test_what_a_setting_is_called_here(
+    command: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "schedule" in meant:
+        command = command.replace("train", "train schedule=cosine")
+    assert run(*command.split()) == 2
+    assert capsys.readouterr().err.endswith(f"; did you mean '{meant}'?\n")
+
+
+def test_every_other_name_leads_somewhere() -> None:
+    """The table names settings that there are, and no setting's own name in its place."""
+    places = [config_directory()]
+    commands = ("train", "translate", "caption", "generate", "score", "eval", "prepare")
+    known = set[str]().union(*(config_files.of_command(command, places) for command in commands))
+    assert OTHER_NAMES.keys() <= known
+    assert not [name for name, others in OTHER_NAMES.items() if name in others.split()]
+
+
+class Failing(Launcher):
+    """A launcher without the scheduler that it needs, or whose jobs fail."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+    def setup(self, **parts: Any) -> None: ...
+
+    def launch(self, *arguments: Any, **named: Any) -> Any:
+        raise RuntimeError(self.message)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("There is no srun.", "The launcher cannot start the jobs: There is no srun."),
+        ("A trace:\nin job\nseqtool.errors.InputError: Not so.\n", "A job failed: Not so."),
+    ],
+)
+def test_a_launcher_that_fails(
+    message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Failing, "__module__", "hydra_plugins.failing")
+    module = types.ModuleType("hydra_plugins.failing")
+    module.Failing = Failing  # type: ignore[attr-defined]
+    package = types.ModuleType("hydra_plugins")
+    package.failing = module  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hydra_plugins", package)
+    monkeypatch.setitem(sys.modules, "hydra_plugins.failing", module)
+    Plugins.instance().register(Failing)
+    node = {"_target_": "hydra_plugins.failing.Failing", "message": message}
+    ConfigStore.instance().store(group="hydra/launcher", name="failing", node=node)
+    assert run("train", "-m", "hydra/launcher=failing", "seed=1,2") == 2
+    assert capsys.readouterr().err == f"seqtool: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "package"),
+    [
+        ("hydra/launcher=submitit_slurm", "hydra-submitit-launcher"),
+        ("hydra/launcher=joblib", "hydra-joblib-launcher"),
+        ("hydra/sweeper=optuna", "hydra-optuna-sweeper"),
+    ],
+)
+def test_a_plugin_that_is_not_installed(
+    setting: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("train", "-m", setting, "seed=1,2") == 2
+    said = f"seqtool: {setting} is not installed: pip install {package}, if that is what you mean.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_directory_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is all the runs in it, for a figure and for a report."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("runs/a", "runs/b", "other/c", "runs/no-run"):
+        Path(place).mkdir(parents=True)
+        if "no-run" not in place:
+            records = [{"step": step, "loss": 3.0 / step, "valid_loss": 3.0} for step in (1, 2)]
+            Path(place, "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert run("inspect", "runs", "other/c", "plot=figures") == 0
+    assert Path("figures/learning_curves.png").is_file()
+    assert run("report", "runs", "output=all.html") == 0
+    assert "<title>a, b</title>" in Path("all.html").read_text("utf-8")
+    assert run("inspect", "runs", "runs/a", "plot=figures") == 2
+    assert "runs/a and runs/a are runs with the same name" in capsys.readouterr().err
