@@ -298,9 +298,8 @@ def test_long_lines_are_cut_with_a_warning(place: Path, tmp_path: Path, capsys: 
 def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixture[str]) -> None:
     """The first ▁ is one, and NFKC makes 18 letters of the last line."""
     vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
-    translator: Any = SimpleNamespace(
-        settings=SimpleNamespace(max_length=8), limit="max_length=8", source_vocabulary=vocabulary
-    )
+    settings = SimpleNamespace(max_source_length=None)
+    translator: Any = SimpleNamespace(settings=settings, source_length=8, longest=None, source_vocabulary=vocabulary)
     Translator.warn_of_long(translator, ["abcdef", "abcdefg", "\ufdfa"], first=3)
     said = re.findall(r"Line (\d) has (\d+) tokens: only the first 7 are", capsys.readouterr().err)
     assert said[0] == ("4", "8") and [line for line, _ in said] == ["4", "5"]

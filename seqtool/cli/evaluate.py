@@ -159,7 +159,8 @@ def _of_checkpoint(
         given["trust"] = found.trust
     predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
     used = set(_decoding(task)) - {"n_best", "batch_size"}
-    decoding = {name: value for name, value in asdict(predictor.settings).items() if name in used}
+    settings = asdict(predictor.settings)
+    decoding = {name: value for name, value in settings.items() if name in used and value is not None}
     made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
     return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))
 

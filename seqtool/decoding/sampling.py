@@ -47,7 +47,8 @@ def sample(
     and returns which rows end with this step.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
-    smallest set that holds `top_p` of the probability (Holtzman et al. 2020). Log-probabilities are the model's own.
+    smallest set that holds `top_p` of the probability (Holtzman et al. 2020); at temperature 0 the most probable token
+    is taken. Log-probabilities are the model's own.
     """
     n, samples, device = *uniforms.shape[:2], device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
@@ -86,7 +87,7 @@ class Draws:
 
     def __init__(self, uniforms: Float[Tensor, "N T"], temperature: float, top_k: int, top_p: float) -> None:
         self.uniforms, self.temperature, self.top_k, self.top_p = uniforms, temperature, top_k, top_p
-        alone = uniforms.device.type == "cpu" and len(uniforms) == 1 and not top_k and top_p == 1
+        alone = uniforms.device.type == "cpu" and len(uniforms) == 1 and not top_k and top_p == 1 and temperature > 0
         self.row: list[float] | None = uniforms[0].tolist() if alone else None
 
     def drawn(self, logits: Float[Tensor, "N V"], place: int, **may: bool) -> tuple[Tensor, Tensor]:
@@ -94,6 +95,9 @@ class Draws:
         if self.row is not None and logits.shape[1] <= FEW:
             return _drawn_from_few(logits, self.row[place], self.temperature, **may)
         log_p = log_probabilities(logits, **may)
+        if self.temperature == 0:
+            greedy = log_p.max(-1)
+            return greedy.indices, greedy.values
         p = _truncated(log_p if self.temperature == 1 else log_p / self.temperature, self.top_k, self.top_p)
         token = categorical(p, self.uniforms[:, place])
         return token, log_p.gather(1, token[:, None]).squeeze(1)

@@ -14,12 +14,14 @@ from seqtool.runtime.defaults import defaults
 HYPOTHESES = 320  # decoded at once by default
 
 FOR_SAMPLING = ("temperature", "top_k", "top_p")
+COLDEST = 1e-4  # but for 0: dividing by less might overflow
 LEAST = {
     **{"beam": 1, "n_best": 1, "n": 1, "max_length": 1, "min_length": 1, "batch_size": 1},
-    **{"temperature": 1e-4, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0},
+    **{"max_source_length": 2, "temperature": 0, "top_k": 0, "length_alpha": 0, "coverage_penalty": 0, "seed": 0},
 }
 MOST = {  # far beyond any useful value
     **{"beam": 1000, "n_best": 1000, "n": 1000, "max_length": 10_000, "batch_size": 1_000_000},
+    **{"max_source_length": 10_000},
     **{"temperature": 1e4, "top_k": 10**9, "length_alpha": 100, "coverage_penalty": 1e6},
 }
 
@@ -39,6 +41,7 @@ class DecodeSettings:
     top_p: float
     seed: int
     max_length: int
+    max_source_length: int | None
     min_length: int
     batch_size: int | None
     precision: str
@@ -81,16 +84,22 @@ def out_of_range(settings: Mapping[str, Any]) -> list[str]:
         for name, most in MOST.items()
         if name in given and given[name] > most
     ]
+    if 0 < given["temperature"] < COLDEST:
+        problems.append(f"temperature must be 0 (greedy) or at least {COLDEST:g}, not {given['temperature']:g}")
     if not 0 < given["top_p"] <= 1:
         problems.append(f"top_p must be above 0 and at most 1, not {given['top_p']}")
     return problems
 
 
-def check_used(settings: DecodeSettings, *, attends: bool) -> None:
-    """Raise InputError for settings without effect: sampling's without sampling, or coverage without attention."""
+def check_used(settings: DecodeSettings, *, attends: bool, reads: str) -> None:
+    """Raise InputError for settings without effect: sampling's without sampling, coverage without attention, or a
+    length of sources for a model that `reads` images.
+    """
     given = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
     if given and not settings.sample:
         named = ", ".join(f"{name}=" for name in given)
         raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
+    if settings.max_source_length is not None and reads != "text":
+        raise InputError("max_source_length=… is for translations: a picture has no tokens.")
     if settings.coverage_penalty and not attends:
         raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")

@@ -252,7 +252,7 @@ def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequenc
         return 0
     settings, known = translator.settings, translator.target_vocabulary
     begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
-    ids = [one[: settings.max_length] for one in translator.source_vocabulary.encode_batch(sentences)]
+    ids = [one[: translator.source_length] for one in translator.source_vocabulary.encode_batch(sentences)]
     sources = encoded_sentences(ids)
     rows = enumerate(zip(ids, begun, strict=True))
     total = sum((len(one) + 1) * most_tokens(sources, row, settings, more) for row, (one, more) in rows)

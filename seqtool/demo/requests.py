@@ -18,7 +18,10 @@ SEARCHED = 10_000  # sentences times beam, of a request
 WRITTEN = 20_000  # texts that are written, times the tokens that are shown at each place
 DRAWN = 50_000  # tokens of continuations
 SECONDS = 60.0  # of work on a request
-MOST: dict[str, float] = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "likeliest": 50}
+MOST: dict[str, float] = {
+    **{"beam": 50, "n_best": 50, "n": 20, "likeliest": 50},
+    **{"max_length": 500, "min_length": 500, "max_source_length": 500},
+}
 
 
 class Request:
@@ -109,7 +112,7 @@ class Request:
             raise InputError(f"'stop' may have at most {STOPS} texts of {STOP} characters.")
         settings = typed(type(model.settings), {**own, **given})
         for name, most in MOST.items():
-            if getattr(settings, name, 0) > most:
+            if (getattr(settings, name, 0) or 0) > most:
                 raise InputError(f"{name} must be at most {most:,} here, not {getattr(settings, name):,}.")
         return replace(model, settings=settings)
 

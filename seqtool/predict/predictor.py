@@ -197,7 +197,7 @@ class Predictor(ABC):
         self.limit = shortest or f"max_length={self.settings.max_length}"  # what bounds a text, for messages
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
-            check_used(self.settings, attends=self.attends)
+            check_used(self.settings, attends=self.attends, reads=self.reads)
 
     def __repr__(self) -> str:
         models = " + ".join(type(model).__name__.removeprefix("Quick") for model in self.models)

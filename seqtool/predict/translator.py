@@ -101,6 +101,12 @@ class Translator(Predictor):
     command = "translate"
     sides = ("source", "target")
 
+    @property
+    def source_length(self) -> int:
+        """The most tokens of a source that are read, EOS included."""
+        most: int = self.settings.max_source_length or self.settings.max_length
+        return most if self.longest is None else min(most, self.longest)
+
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """The best translation of each sentence; an empty sentence stays empty."""
         return [hypotheses[0].text for hypotheses in self.hypotheses(sentences)]
@@ -127,7 +133,7 @@ class Translator(Predictor):
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
         sentences = check_texts(sentences, what="translate takes", kind="sentence")
-        ids = [tokens[: self.settings.max_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
+        ids = [tokens[: self.source_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
         full = [i for i, tokens in enumerate(ids) if tokens]
         before, self._done = self._done, self._done + len(sentences)
         known = self._known(prefixes, len(sentences))
@@ -179,14 +185,20 @@ class Translator(Predictor):
         return known
 
     def warn_of_long(self, lines: Sequence[str], *, first: int = 1) -> None:
-        """Say on standard error which lines are cut at `max_length`; `first` is the number of the first."""
-        limit, vocabulary = self.settings.max_length, self.source_vocabulary
+        """Say on standard error of which lines only the beginning is read; `first` is the number of the first."""
+        limit, vocabulary, advice = self.source_length, self.source_vocabulary, ""
+        if limit == self.longest:
+            bound = f"the model's {limit:,} learnt positions"
+        elif self.settings.max_source_length is not None:
+            bound = f"max_source_length={limit}"
+        else:
+            bound, advice = f"max_length={limit}", " Set max_source_length to read more."
         for number, line in enumerate(lines, first):
             if len(vocabulary.normalize(line)) + 1 < limit:  # a token has at least one character, but for the first ▁
                 continue
             tokens = len(vocabulary.encode(line))
             if tokens >= limit:
-                cut = f"only the first {limit - 1:,} are translated ({self.limit})."
+                cut = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
                 tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
 
     def reading(self, source: str, translation: Translation) -> dict[str, Any]:

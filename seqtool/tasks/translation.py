@@ -63,7 +63,8 @@ class Translation(Task):
 
         split = cache.split("valid")
         references = split.texts("target")[: settings.sentences]
-        ids = [split.source(i).tolist()[: settings.max_length - 1] for i in range(len(references))]
+        most = settings.max_source_length or settings.max_length
+        ids = [split.source(i).tolist()[: most - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
         names, alternatives = (*self.scores, *settings.scores), [[line] for line in references]
         found = scorers(names, alternatives, tokenize=settings.tokenize, lowercase=False)

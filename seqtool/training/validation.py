@@ -16,7 +16,7 @@ from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import MOST, DecodeSettings
+from seqtool.decoding.settings import LEAST, MOST, DecodeSettings
 from seqtool.errors import InputError, out_of_memory
 from seqtool.metrics.repetition import repeats
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
@@ -49,6 +49,7 @@ class ValidationSettings:
     max_length: int
     scores: Any = None
     tokenize: str | None = None
+    max_source_length: int | None = None
 
     def __post_init__(self) -> None:
         self.scores: list[str] = names(self.scores)
@@ -57,12 +58,15 @@ class ValidationSettings:
         """Raise InputError for a value out of range, or a score that does not exist."""
         for name in self.scores:
             metric(name, setting="validation.scores")
-        for name in ("beam", "sentences", "max_length"):
+        for name in ("beam", "sentences", "max_length", "max_source_length"):
             value: Any = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"validation.{name} must be at least 1, not {value}.")
-            if name in MOST and value > MOST[name]:
-                raise InputError(f"validation.{name} must be at most {MOST[name]:,}, not {value:,}.")
+            least, most = LEAST.get(name, 1), MOST.get(name)
+            if value is None:
+                continue
+            if value < least:
+                raise InputError(f"validation.{name} must be at least {least}, not {value}.")
+            if most is not None and value > most:
+                raise InputError(f"validation.{name} must be at most {most:,}, not {value:,}.")
 
     def decoding(self, precision: str) -> DecodeSettings:
         """How to decode: by configs/decoding.yaml, except where these settings differ."""

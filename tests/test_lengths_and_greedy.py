@@ -1,0 +1,129 @@
+"""What is read of a source apart from what is written, and drawing at temperature 0."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seqtool
+from seqtool.cli import main as cli
+from seqtool.errors import InputError
+from seqtool.runtime.files import config_directory
+
+LINES = ["a b c d", "b " * 40 + "a", " ".join("abcd" * 15)]
+MACHINE = ["device=cpu", "threads=1"]
+SMALL = ["data.processes=1", "train.minutes=null", "train.steps=2", *MACHINE]
+
+
+def run(*arguments: str) -> int:
+    return cli.run(list(arguments), config_directory())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with translators of words, one of which reads at most 50, and two language models."""
+    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+        Path("lines").write_text("".join(f"{line}\n" for line in LINES))
+        Path("pairs").write_text("".join(f"{line}\t{line[::-1]}\n" for line in LINES))
+        Path("train").write_text("a b c d\td c b a\n" * 20)
+        Path("text").write_text("".join(f"{i} the {chr(0x4E00 + i)}\n" for i in range(200)))
+        data = ["data=parallel", "data.train=train", "data.valid=pairs", "data.vocabulary.kind=word"]
+        sizes = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        read = ["validation.max_length=4", "validation.max_source_length=60", "train.show=3", "run=pairs"]
+        assert run("train", *data, *SMALL, *sizes, *read) == 0
+        positions = ["model.positions=learnt", "model.longest=50", "model.feed_forward=8", "run=positions"]
+        layers = ["model=transformer", "model.width=8", "model.heads=1", "model.encoder_layers=1"]
+        data[2] = "data.valid=train"
+        assert run("train", *data, *SMALL, *layers, "model.decoder_layers=1", *positions) == 0
+        for kind in ("char", "word"):
+            text = ["data=text", "data.train=text", f"data.vocabulary.kind={kind}", "model=language_model"]
+            more = ["model.embedding=8", "model.hidden=8", "train.batch_size=2", f"run={kind}"]
+            assert run("train", *text, *SMALL, *more) == 0
+        yield Path.cwd()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "read", "said"),
+    [
+        ("pairs", ["max_length=200"], 200, ""),
+        ("pairs", ["max_length=5"], 5, "only the first 4 are translated (max_length=5). Set max_source_length to"),
+        ("pairs", ["max_length=5", "max_source_length=60"], 60, "the first 59 are translated (max_source_length=60)."),
+        ("pairs", ["max_length=5", "max_source_length=100"], 100, ""),
+        ("pairs", ["max_length=90", "max_source_length=6"], 6, "the first 5 are translated (max_source_length=6)."),
+        ("positions", ["max_length=5", "max_source_length=100"], 50, "(the model's 50 learnt positions)."),
+        ("positions", ["max_length=100", "max_source_length=9"], 9, "(max_source_length=9)."),
+        ("positions", ["max_length=100"], 50, "(the model's 50 learnt positions)."),
+    ],
+)
+def test_what_is_read_and_what_is_written(
+    place: Path, name: str, settings: list[str], read: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By translate, by eval and in a notebook alike; which setting cut a source is said."""
+    tokens = [min(len(line.split()), read - 1) for line in LINES]
+    line = [f"checkpoint=runs/{name}", *settings, "beam=2", *MACHINE]
+    capsys.readouterr()
+    assert run("translate", *line, "input=lines", "format=jsonl", "weights=true") == 0
+    captured = capsys.readouterr()
+    best = [json.loads(row)["translations"][0] for row in captured.out.splitlines()]
+    assert [len(one["source_tokens"]) - 1 for one in best] == tokens
+    written = dict(setting.split("=") for setting in settings)
+    assert all(len(one["tokens"]) <= int(written["max_length"]) for one in best)
+    assert said in captured.err if said else "are translated" not in captured.err
+    texts = [one["text"] for one in best]
+    if name == "pairs":
+        assert run("eval", *line, "sources=lines", "references=lines", "output=out", "bootstrap=2", "ter=false") == 0
+        assert said in capsys.readouterr().err
+        assert Path("out").read_text().splitlines() == texts
+    model: Any = seqtool.load(f"runs/{name}", device="cpu", beam=2, **{key: int(one) for key, one in written.items()})
+    assert model.translate(LINES) == texts
+
+
+def test_validation_reads_what_it_is_asked_to(place: Path) -> None:
+    samples = [json.loads(line) for line in Path("runs/pairs/samples.jsonl").read_text().splitlines()][-1]["samples"]
+    model: Any = seqtool.load("runs/pairs", device="cpu", beam=1, max_length=4, max_source_length=60)
+    assert [one["hypothesis"] for one in samples] == model.translate(LINES)
+    assert model.hypotheses(LINES, attention=True)[2][0].attention.shape[1] == 59
+
+
+@pytest.mark.parametrize("value", ["1", "99999"])
+def test_lengths_that_cannot_be(place: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        ["translate", "checkpoint=runs/pairs", "input=lines", f"max_source_length={value}"],
+        ["train", "data=parallel", "data.train=train", "data.valid=train", f"validation.max_source_length={value}"],
+    ):
+        assert run(*line) == 2
+        assert "max_source_length" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["char", "word"])
+@pytest.mark.parametrize(("n", "more"), [(1, []), (3, ["top_k=5"]), (1, ["top_p=0.9"])])
+def test_generation_at_temperature_0_is_greedy(
+    place: Path, name: str, n: int, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes the likeliest symbol, whatever the seed, of small vocabularies and large ones."""
+    line = ["generate", f"checkpoint=runs/{name}", "prompt=the ", f"n={n}", "max_length=12", "format=jsonl", *MACHINE]
+    capsys.readouterr()
+    assert run(*line, "top_k=1") == 0
+    greedy = json.loads(capsys.readouterr().out)["texts"]
+    for seed in (1, 2):
+        assert run(*line, "temperature=0", f"seed={seed}", *more) == 0
+        texts = json.loads(capsys.readouterr().out)["texts"]
+        assert [one["tokens"] for one in texts] == [greedy[0]["tokens"]] * n
+        assert texts[0]["log_probability"] == pytest.approx(greedy[0]["log_probability"], abs=1e-4)
+
+
+def test_drawn_translations_at_temperature_0_are_greedy(place: Path) -> None:
+    greedy: Any = seqtool.load("runs/pairs", device="cpu", sample=True, top_k=1, max_length=9)
+    drawn: Any = seqtool.load("runs/pairs", device="cpu", sample=True, temperature=0, n_best=2, seed=5, max_length=9)
+    texts = greedy.translate(LINES)
+    assert [[one.text for one in n_best] for n_best in drawn.hypotheses(LINES)] == [[text, text] for text in texts]
+
+
+@pytest.mark.parametrize("value", [-1, 1e-9])
+def test_temperatures_that_cannot_be(place: Path, value: float) -> None:
+    for name in ("pairs", "char"):
+        with pytest.raises(InputError, match="temperature must be"):
+            seqtool.load(f"runs/{name}", device="cpu", temperature=value)
