@@ -85,7 +85,7 @@ def _gpus(count: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     reasons = [] if visible is None else [f"CUDA_VISIBLE_DEVICES='{visible}' hides all others"]
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:  # such as that there is no driver, or one that is too old
         reasons.append(f"torch says: {str(error).split('. ')[0].rstrip('.')}")
     return f"0 GPUs ({'; '.join(reasons)})" if reasons else "0 GPUs"
