@@ -36,34 +36,28 @@ class Machine:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each."""
+    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each. A GPU becomes
+    the one that torch uses by default.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    local = distributed.local_rank()
     if name.startswith("cuda:") and distributed.local_size() > 1:
         raise InputError(
             f"device={name} would put all {distributed.local_size()} processes of this machine on one GPU: say "
             "device=cuda and each takes its own, those of CUDA_VISIBLE_DEVICES in turn; or lower --nproc-per-node to 1."
         )
-    if name == "cuda" and local is not None:
-        if local >= torch.cuda.device_count():
-            raise InputError(
-                f"More processes were started than the {torch.cuda.device_count()} GPUs that torch sees here: "
-                "lower --nproc-per-node, or say device=cpu."
-            )
-        name = f"cuda:{local}"
+    if name == "cuda" and distributed.local_rank() is not None:
+        name = f"cuda:{_own_gpu()}"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"Unknown device '{name}'; choose auto, cpu, cuda or cuda:0, cuda:1, ….") from error
+        raise InputError(f"Unknown device '{name}'; choose auto, cpu, mps, cuda or cuda:0, cuda:1, ….") from error
     if device.type not in ("cpu", "cuda", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"device={name} is not one that seqtool runs on here; use device=auto or device=cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device={name} is not here: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; "
-            "use device=auto or device=cpu."
-        )
-    if device.type == "cuda" and local is not None:
+        seen = f"torch {torch.__version__} sees {_gpus(torch.cuda.device_count())}"
+        raise InputError(f"device={name} is not here: {seen}; use device=auto or device=cpu.")
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
 
@@ -74,6 +68,36 @@ def check_threads(threads: int | None) -> None:
         raise InputError(f"threads must be at least 1, not {threads}.")
     if threads is not None and threads > MOST_THREADS:
         raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
+
+
+def _own_gpu() -> int:
+    """The number of this process's GPU among those that it sees: all of the machine's or, where the launcher shows each
+    process its own, one.
+    """
+    rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
+    if count == 1 and distributed.has_own_gpu():
+        return 0
+    if count < 2 or rank >= count:
+        raise InputError(
+            f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or say "
+            "device=cpu."
+        )
+    return rank
+
+
+def _gpus(count: int) -> str:
+    """So many GPUs, with the reasons for none."""
+    if count:
+        return f"{count} GPU{'s' if count > 1 else ''}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "0 GPUs (it was built without CUDA: pytorch.org/get-started has one with it)"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    reasons = [] if visible is None else [f"CUDA_VISIBLE_DEVICES='{visible}' hides all others"]
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:  # such as that there is no driver, or one that is too old
+        reasons.append(f"torch says: {str(error).split('. ')[0].rstrip('.')}")
+    return f"0 GPUs ({'; '.join(reasons)})" if reasons else "0 GPUs"
 
 
 def set_threads(threads: int | None) -> None:

@@ -125,6 +125,11 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if _size > 1 else 1
 
 
+def has_own_gpu() -> bool:
+    """Whether the first GPU that this process sees is not another process's, too."""
+    return failures.first_to_say(lambda: f"gpu/{torch.cuda.get_device_properties(0).uuid}", str(_rank))
+
+
 def described(device: torch.device) -> str:
     """A description of where the work is done."""
     return f"{device}" if _size == 1 else f"{_size} processes, the first on {device}"

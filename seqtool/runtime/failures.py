@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -64,6 +65,11 @@ def tell(error: Exception) -> None:
     with suppress(RuntimeError):  # the store went with its process
         _store.set_timeout(ASKING)
         _store.compare_set(_key("cause"), "", json.dumps([said, text]))
+
+
+def first_to_say(key: Callable[[], str], value: str) -> bool:
+    """Whether no other process has recorded another value under this key, which from now on has this one."""
+    return _store is None or bool(_store.compare_set(_key(key()), "", value).decode() == value)
 
 
 def explained(error: Exception, patience: timedelta | None) -> InputError:

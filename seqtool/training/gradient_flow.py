@@ -149,7 +149,7 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     """By time step, the mean over the rows whose gradient is not exactly 0, as it is after a row's last token."""
     norms = []
     for gradient in gradients:
-        of_rows = torch.zeros(1) if gradient is None else gradient.double().norm(dim=-1)  # squares underflow in float
+        of_rows = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)  # squares underflow
         reached = of_rows[of_rows > 0]
         norms.append(_rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
@@ -169,7 +169,7 @@ def _singular_values(one: Watched, length: int) -> list[float | None]:
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():
         return []
-    return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.double())]
+    return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]
 
 
 def _rounded(value: float) -> float | None:

@@ -49,7 +49,9 @@ class Optimisation:
         return float(self.optimiser.param_groups[0]["lr"])
 
     def prepare(self, step: int, epoch: float, plateaus: int) -> None:
-        """Set this step's learning rates, and train each group of parameters only from its `from_step` on."""
+        """Set the learning rates of a step, and train each group of parameters only from its `from_step` on; skipped
+        steps do not count.
+        """
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * self.schedule(step, epoch, plateaus)
             for parameter in group["params"]:

@@ -103,7 +103,7 @@ class Trainer:
         epoch = progress.epoch + batches.share(progress.position)
         progress.step += 1
         progress.position += len(group)
-        optimisation.prepare(progress.step, epoch, progress.plateaus)
+        optimisation.prepare(progress.step - progress.skipped, epoch, progress.plateaus)
         ended = batches.has_ended(progress.position)
         following = [] if ended else batches.batches(progress.position, self.settings.accumulate)
         done = self.updates.update(group, self._too_large, following)
