@@ -93,7 +93,7 @@ def test_without_resamples(capsys: pytest.CaptureFixture[str]) -> None:
         assert not {"low", "high", "p_value", "intervals"} & set(text.split('"')), text
         assert "bs:" not in text and Path("page.html").stat().st_size
     assert run("eval", *texts, "bootstrap=1") == 2
-    assert "bootstrap must be 0, for no intervals, or at least 2, not 1." in capsys.readouterr().err
+    assert "bootstrap must be at least 2, not 1. 0 leaves intervals out." in capsys.readouterr().err
 
 
 LINES = [f"well, prince {n}" for n in range(200)]

@@ -71,7 +71,7 @@ class Evaluation(ABC):
         known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
             f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,
-            f"bootstrap must be 0, for no intervals, or at least 2, not {self.bootstrap}.": self.bootstrap == 0
+            f"bootstrap must be at least 2, not {self.bootstrap}. 0 leaves intervals out.": self.bootstrap == 0
             or self.bootstrap >= 2,
             f"bootstrap must be at most {most:,}, not {self.bootstrap:,}.": self.bootstrap <= most,
             **self.rules(checkpoint=checkpoint),
