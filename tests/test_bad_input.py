@@ -274,8 +274,13 @@ JSON: dict[str, tuple[str, str, str, str]] = {
         f"{SCORE} document_frequencies=df.json",
         r"^df\.json holds no document frequencies",
     ),
-    "not UTF-8": ("coco.json", "\xff", SCORE, r"^coco\.json is not UTF-8 \(byte 0\): expected JSON\.$"),
-    "empty": ("coco.json", "", SCORE, r"^coco\.json line 1 is not JSON \(Expecting value\): expected a list of"),
+    "not UTF-8": (
+        "coco.json",
+        "\xff",
+        SCORE,
+        r"^coco\.json line 1 is not valid UTF-8 \(byte 1 of the line\): convert the file to UTF-8\.$",
+    ),
+    "empty": ("coco.json", "", SCORE, r"^coco\.json is empty\.$"),
     "a way out of the folder": (
         "own.jsonl",
         '{"file": "../red.png", "caption": "a"}',

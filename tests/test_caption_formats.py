@@ -197,6 +197,14 @@ STRAY = {
         'image_id,caption\n1,"A dog\n2,A cat\n3,A sign "\n',
         "line 2 opens a quote (\") that has not closed in line 3, which names 2",
     ),
+    "names without a suffix": (
+        'file,caption\nab,"A dog\ncd,A cat\nef,A sign "\n',
+        "line 2 opens a quote (\") that has not closed in line 3, which names cd",
+    ),
+    "other kinds of images": (
+        'file,caption\na.png,"A dog\n1001.jpg,A cat\n1002.jpg,A sign "\n',
+        "line 2 opens a quote (\") that has not closed in line 3, which names 1001.jpg",
+    ),
     "with more columns": (
         'file,caption,note\n1000.jpg,"A dog,\n1001.jpg,A cat,\n1002.jpg,A sign that says ",x\n',
         "line 2 opens a quote (\") that has not closed in line 3, which names 1001.jpg",
@@ -247,6 +255,7 @@ def test_quoted_captions_may_have_lines_commas_and_quotes(capsys: Capture) -> No
 
 UNKNOWN: dict[str, Any] = {
     "an object of other things": ({"model": "x", "outputs": {"a": {"score": 1}}}, "the keys 'model', 'outputs'"),
+    "questions": ({"info": "x", "questions": [{"question": "x"}]}, "the keys 'info', 'questions'"),
     "images without annotations": ({"images": coco()["images"], "info": {}}, "has no 'annotations'"),
     "records of other things": (
         [{"file": "1000.jpg", "label": 3}],

@@ -27,11 +27,15 @@ class Captions(dict[str, Sequence[str]]):
         return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
 
 
-def read_hypotheses(path: Path) -> dict[str, str]:
-    """Image → caption, from any file of captions; of the output of `caption` the best. Two captions for an image raise
-    InputError.
+def read_hypotheses(path: Path) -> Captions:
+    """Image → its only caption, from any file of captions; of the output of `caption` the best. Two captions for an
+    image raise InputError.
     """
-    return {image: alternatives[0] for image, alternatives in _single(path).items()}
+    entries = read_captions(path)
+    for image, found in entries.items():
+        if len(found) > 1:
+            raise InputError(f"{path} has {len(found)} captions for image {image}: expected one an image.")
+    return Captions({image: [found[0].caption] for image, found in entries.items() if found}, entries.others)
 
 
 def read_references(path: Path) -> Captions:
@@ -43,9 +47,9 @@ def read_references(path: Path) -> Captions:
 
 def by_reference(file: str, references: Captions) -> dict[str, str]:
     """The captions of a file of hypotheses, under the references' names of their images (`named`)."""
-    captions = _single(Path(file))
-    hypotheses = {image: alternatives[0] for image, alternatives in captions.items()}
-    return named(file, hypotheses, references, captions.others)
+    hypotheses = read_hypotheses(Path(file))
+    captions = {image: alternatives[0] for image, alternatives in hypotheses.items()}
+    return named(file, captions, references, hypotheses.others)
 
 
 def records(file: str, references: Captions) -> dict[str, dict[str, Any]]:
@@ -127,16 +131,6 @@ def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> N
         raise InputError(f"{name} has no image: there is nothing to score.")
     if without := [image for image, captions in references.items() if not captions]:
         raise InputError(f"{name} has no caption for {_some(without)}: every image needs at least one.")
-
-
-def _single(path: Path) -> Captions:
-    """The captions of a file that has one for each image."""
-    entries = read_captions(path)
-    for image, found in entries.items():
-        if len(found) > 1:
-            raise InputError(f"{path} has {len(found)} captions for image {image}: expected one an image.")
-    captions = {image: [found[0].caption] for image, found in entries.items() if found}
-    return Captions(captions, entries.others)
 
 
 def _some(images: Sequence[str]) -> str:

@@ -25,10 +25,9 @@ CAPTIONS = (
 LISTS = ("annotations", "images", "data", "predictions", "results")  # what an object may keep records under
 
 SHAPES = (
-    'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, an object {"images": […], '
-    "\"annotations\": […]} as COCO's, one of Karpathy's splits, or one of image id to caption or list of captions"
+    'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, such a list in an object, '
+    '{"images": […], "annotations": […]} as of COCO, or an object of image to caption or captions'
 )
-
 
 log = logging.getLogger("seqtool")
 
@@ -60,7 +59,7 @@ def _values(text: str, path: Path) -> tuple[Any, Mapping[int, str]]:
     try:
         return parse_json(text, _unique), {}
     except (ValueError, KeyError) as error:
-        if not isinstance(error, json.JSONDecodeError) or not first.endswith("}"):
+        if isinstance(error, KeyError) or not first.endswith("}"):
             return _parsed(text, path), {}
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     places = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
@@ -187,8 +186,11 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """An object of image to caption or captions."""
     for image, captions in value.items():
-        if not isinstance(captions, str | list):
-            raise InputError(f"{path} holds no captions: it is an object with {_keys(value)}. Expected {SHAPES}.")
+        texts = captions if isinstance(captions, list) else [captions]
+        if not all(isinstance(text, str) or (isinstance(text, dict) and {*text} & {*CAPTIONS}) for text in texts):
+            raise InputError(
+                f"{path} holds no captions under '{image}': it is an object with {_keys(value)}. Expected {SHAPES}."
+            )
         place = f"{path}: image {image}"
         yield Record(image, [Entry(image, caption, place) for caption in _texts(captions, place)[0]])
 

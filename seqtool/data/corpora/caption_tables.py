@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from seqtool.data.corpora.caption_records import CAPTIONS, FILE, NUMBER, Entry, Record, plain_name
+from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
 from seqtool.runtime.outputs import NOT_ENDED
 
@@ -160,7 +161,7 @@ def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path
                 )
 
 
-def _alike(name: str, other: str) -> bool:
-    """Whether both could be names of images in one file: of the same suffix, or the same but for their numbers."""
-    suffixes = {Path(one).suffix.casefold() for one in (name, other)}
-    return (len(suffixes) == 1 and suffixes != {""}) or re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", other)
+def _alike(name: str, image: str) -> bool:
+    """Whether the text could be the name of another image, in a file that has this name of one."""
+    suffix, own = (Path(text).suffix.casefold() for text in (name, image))
+    return suffix in SUFFIXES or (suffix == own and len(name.split()) == 1)

@@ -42,7 +42,7 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
     if missing:
         images = ImageNames(images_in(directory))
         for name in missing:
-            alike = images.find(name)
+            alike = [] if ".." in Path(name).parts else images.find(name)
             if len(alike) > 1:
                 raise InputError(f"{file} names {name}, which could be {directory}/{alike[0]} or {alike[1]}.")
             paths[name] = alike[0] if alike else name

@@ -39,6 +39,7 @@ class Photos(CaptionFiles):
                 "they must be at least 0 and leave something to train on."
             )
         self._read: dict[Path, Entries] = {}
+        self._paths: dict[Path, dict[str, str]] = {}
 
     def files(self) -> dict[str, Path]:
         return self._files
@@ -51,8 +52,8 @@ class Photos(CaptionFiles):
         file = self._files.get(split, self._files["train"])
         entries = self._entries(file)
         chosen = self._divided(entries)[split] if self._shares and file == self._files["train"] else entries
-        paths = in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
-        return captioned(self._directory, {name: entries[name] for name in entries if name in chosen}, paths)
+        images = {name: entries[name] for name in entries if name in chosen}
+        return captioned(self._directory, images, self._paths[file])
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
@@ -66,6 +67,8 @@ class Photos(CaptionFiles):
                 log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
             for image in bare:
                 del entries[image]
+            names = (of_image[0].image for of_image in entries.values())
+            self._paths[file] = in_folder(self._directory, names, file=file)
         return self._read[file]
 
     def _divided(self, entries: Entries) -> dict[str, set[str]]:
