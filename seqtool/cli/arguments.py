@@ -128,8 +128,9 @@ def read_names(config: DictConfig) -> None:
     for key, value in leaves(plain(config)):
         if key in TEXTS or not isinstance(value, str | list):
             continue
-        several = isinstance(value, str) and key in LISTS | DOTTED and "," in value and not _exists(value)
-        names = _parts(value) if several else value
+        names = value
+        if isinstance(value, str) and key in LISTS | DOTTED and "," in value and not _exists(value):
+            names = _parts(value)
         if isinstance(names, str):
             names = expanded(names)
         else:

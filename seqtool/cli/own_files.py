@@ -16,7 +16,7 @@ from seqtool.settings import unknown
 HEADER = "# @package _global_"
 
 _header = ConfigSource._get_header_dict  # Hydra does not find it behind a byte order mark
-ConfigSource._get_header_dict = staticmethod(lambda text: _header(text.removeprefix("\ufeff")))  # type: ignore[method-assign]
+ConfigSource._get_header_dict = staticmethod(lambda text: _header(text.removeprefix("\ufeff")))  # type: ignore[assignment]
 
 
 def check(settings: Sequence[str], configs: Folders, command: str) -> None:
