@@ -17,6 +17,7 @@ from seqtool.errors import InputError
 T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
 
+SHOWN = 12  # choices in a message
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
@@ -168,7 +169,10 @@ def unknown(name: str, known: Iterable[str], *, kind: str = "setting") -> str:
         return f"{clause}; did you mean '{here}'?"
     if best is not None and likeness(best)[0] >= 0.6:
         return f"{clause}; did you mean '{best}'?"
-    return f"{clause}; choose from {', '.join(choices)}" if 0 < len(choices) <= 12 else clause
+    if len(choices) > SHOWN and kind != "setting":
+        nearest = sorted(choices, key=lambda other: -likeness(other)[1])[:SHOWN]
+        return f"{clause}; choose from {', '.join(nearest)} and {len(choices) - SHOWN} more"
+    return f"{clause}; choose from {', '.join(choices)}" if 0 < len(choices) <= SHOWN else clause
 
 
 def other_name(name: str, known: Collection[str]) -> str | None:

@@ -150,6 +150,8 @@ def _train(job: Job, where: resuming.Place) -> bool:
 def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
     """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
     job.task.check(job.config, pretrained=_is_new(job, found))
+    if found is None:
+        first_weights.check_files(job.config)
     new = partial(job.task.prepare, needs=("train", "valid"))
     prepare = new if found is None else partial(job.task.prepare_again, found=found)
     cache = distributed.first_here(partial(prepare, job.config))

@@ -15,10 +15,19 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime.classes import modules
+from seqtool.runtime.files import check_file, expanded
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")
 READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
+
+
+def check_files(config: DictConfig) -> None:
+    """Raise InputError if the run or the word vectors to begin with are not there: before any data are prepared."""
+    if config.init_from is not None and not Path(expanded(config.init_from)).exists():
+        checkpoint.find(config.init_from)  # runs/NAME/best is no path, and any other is refused
+    for file in filter(None, config.embeddings.values()):
+        check_file(Path(file))
 
 
 def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
