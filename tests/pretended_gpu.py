@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
 OLDEST, NEWEST = (2, 6), (2, 14)  # the versions of torch whose insides are known here
@@ -101,13 +100,15 @@ class Gpu:
             if made is not NotImplemented:
                 return made
         name = function._schema.name.split("::")[-1]
-        operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        operands: list[Tensor] = []
+        _each(lambda x: operands.append(x) if isinstance(x, Tensor) else None, [*args, *kwargs.values()])
         ours = {id(x.inner): x for x in operands if isinstance(x, Cuda)}
         asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
         if not ours and (asked is None or asked.type == "cpu"):
             return function(*args, **kwargs)
         _check(function, name, operands)
-        inner_args, inner_kwargs = tree_map_only(Cuda, lambda x: x.inner, (args, kwargs))
+        inner_args = _each(_inner, args)
+        inner_kwargs = {key: _each(_inner, value) for key, value in kwargs.items()}
         if asked is not None:
             inner_kwargs |= {"device": CPU}
         if "pin_memory" in inner_kwargs:
@@ -119,10 +120,9 @@ class Gpu:
             return made
         if operands and made is operands[0]:
             return made  # copied to the CPU
-        leaves, spec = tree_flatten(made)
-        on_cpu = {1} if name == "_pack_padded_sequence" else set()  # the batch's sizes
-        moved = [_moved(x, ours) if i not in on_cpu else x for i, x in enumerate(leaves)]
-        return tree_unflatten(moved, spec)
+        if name == "_pack_padded_sequence":
+            return _moved(made[0], ours), made[1]  # the batch's sizes stay on the CPU
+        return _each(lambda x: _moved(x, ours), made)
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -130,6 +130,15 @@ class Gpu:
             torch.set_rng_state(self.state)
             yield
             self.state = torch.get_rng_state()
+
+
+def _each(function: Callable[[Any], Any], x: Any) -> Any:
+    """The function's results for a value, or for each value of lists and tuples."""
+    return type(x)([_each(function, one) for one in x]) if isinstance(x, list | tuple) else function(x)
+
+
+def _inner(x: Any) -> Any:
+    return x.inner if isinstance(x, Cuda) else x
 
 
 def _moved(x: Any, ours: dict[int, Cuda]) -> Any:
