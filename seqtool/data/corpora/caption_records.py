@@ -1,5 +1,6 @@
 """Records of images and their captions in JSON, in a list, in lines, or as data sets are published."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -160,6 +161,8 @@ def _record(record: Any, place: str) -> Record:
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
+    from pycocotools.coco import COCO  # takes a moment, and only COCO's form needs it
+
     annotations = _field(value, "annotations", list, str(path))
     files: dict[str, str] = {}
     for number, image in enumerate(_field(value, "images", list, str(path))):
@@ -168,19 +171,22 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
         file = _checked(image.get("file_name", identifier), str, f"{place}: 'file_name'")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{place} has the id {identifier} again.")
-    captions: dict[str, list[Entry]] = {image: [] for image in files}
-    rejected = 0
+    kept: list[dict[str, Any]] = []
     for number, annotation in enumerate(annotations):
         place = f"{path} annotations[{number}]"
         identifier = _number(_checked(annotation, dict, place).get("image_id"), f"{place}: 'image_id'")
         caption = _field(annotation, "caption", str, place)
-        if annotation.get("is_rejected") or annotation.get("is_precanned"):
-            rejected += 1
-        else:
-            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, place))
-    if rejected:
+        if not (annotation.get("is_rejected") or annotation.get("is_precanned")):
+            entry = Entry(files.get(identifier, identifier), caption, place)
+            kept.append({"id": number, "image_id": identifier, "entry": entry})
+    if rejected := len(annotations) - len(kept):
         log.warning("%s has %s rejected or precanned captions, which are left out.", path, f"{rejected:,}")
-    yield from (Record(image, entries, files.get(image)) for image, entries in captions.items())
+    coco = COCO()  # type: ignore[no-untyped-call]
+    coco.dataset = {"images": [{"id": image} for image in files], "annotations": kept}
+    with contextlib.redirect_stdout(None):  # pycocotools prints what it does
+        coco.createIndex()  # type: ignore[no-untyped-call]
+    for image in dict.fromkeys([*coco.imgs, *coco.imgToAnns]):
+        yield Record(image, [one["entry"] for one in coco.imgToAnns.get(image, [])], files.get(image))
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
