@@ -210,7 +210,10 @@ def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
             {"images": [karpathy("trian", "a", "x")]},
             "{} images[0] is in split 'trian', which is none of train, restval, val, test.",
         ),
-        ({"images": [karpathy("train", "a")]}, "{} images[0] has no caption of a."),
+        (
+            {"images": [karpathy("train", "a")]},
+            "{} images[0] has no caption of a: it has the keys 'split', 'filename', 'sentences'.",
+        ),
         ({"images": [karpathy("train", "a", " ")]}, "{} images[0] has an empty caption of a."),
         ({"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]}, "{} images[1] is image a again."),
         (
@@ -464,7 +467,7 @@ def test_photos_with_files_missing(tmp_path: Path) -> None:
         ('{"file": 1, "caption": "x"}', "{}: 'file' must be text, not 1."),
         ('{"file": "a"}', "{} has no caption of a: it has the keys 'file'."),
         ('{"file": "a", "caption": "x", "captions": ["y"]}', "{} must have either 'caption' or 'captions'."),
-        ('{"file": "a", "captions": []}', "{} has no caption of a."),
+        ('{"file": "a", "captions": []}', "{} has no caption of a: it has the keys 'file', 'captions'."),
         ('{"file": "a", "captions": ["x", null]}', "{}: a caption must be text, not null."),
         ('{"file": "a", "caption": " "}', "{} has an empty caption of a."),
         ('{"file": "../a", "caption": "x"}', "{} names the image '../a': it must be the name of a file in DIRECTORY."),

@@ -20,7 +20,7 @@ FILE = (
 )
 NUMBER = ("cocoid", "image_id", "img_id", "imgid", "id")
 CAPTIONS = (
-    *("captions", "caption", "reference_strs", "sentences", "caption_str", "comment", "description", "text"),
+    *("caption", "captions", "reference_strs", "sentences", "caption_str", "comment", "description", "text"),
     *("sentence", "raw", "hypothesis", "prediction"),
 )
 LISTS = ("annotations", "images", "data", "predictions", "results")  # what an object may keep records under
@@ -131,31 +131,33 @@ def _records(value: Any, path: Path, places: Mapping[int, str], name: str = "ent
 
 
 def _record(record: Any, place: str) -> Record:
-    """An object that names an image and has its captions."""
+    """An object that names an image and has its captions. A data set's number of the image goes before a file's name,
+    except for `file`, the key of anyone's own captions.
+    """
     fields = _checked(record, dict, place)
     file_key, number_key, key = (
         next((key for key in keys if key in fields), None) for keys in (FILE, NUMBER, CAPTIONS)
     )
-    if file_key is None and number_key is None:
-        raise InputError(f'{place} names no image, as in "file" or "image_id": it has {_keys(fields)}.')
     number = None if number_key is None else _number(fields[number_key], f"{place}: '{number_key}'")
-    file = number or ""
-    if file_key is not None:
+    if file_key is not None and (number is None or isinstance(fields[file_key], str)):
         file = plain_name(_checked(fields[file_key], str, f"{place}: '{file_key}'"))
         folder = fields.get("filepath") if file_key == "filename" else None  # Karpathy's
         file = file if not folder or str(folder).endswith(file) else f"{folder}/{file}"
-    if key is None:
-        raise InputError(f"{place} has no caption of {file}: it has {_keys(fields)}.")
-    if "caption" in fields and "captions" in fields:
+    elif number is not None:
+        file = number
+    else:
+        raise InputError(f'{place} names no image, as in "file" or "image_id": it has {_keys(fields)}.')
+    if file_key == "file" and "caption" in fields and "captions" in fields:
         raise InputError(f"{place} must have either 'caption' or 'captions'.")
-    captions, best = _texts(fields[key], place)
+    captions, best = ([], {}) if key is None else _texts(fields[key], place)
     if not captions:
-        raise InputError(f"{place} has no caption of {file}.")
-    split = fields.get("split") if isinstance(fields.get("split"), str) else None
-    own = file_key is not None and not best
+        raise InputError(f"{place} has no caption of {file}: it has {_keys(fields)}.")
+    split = str(fields["split"]) if key == "sentences" and "split" in fields else None  # Karpathy's
+    is_numbered = number is not None and number_key in ("cocoid", "image_id") and file_key != "file"
+    own = not is_numbered and not best
     entries = [Entry(file, " ".join(text.split()) if own else text, place, split, own) for text in captions]
-    if number_key == "cocoid":
-        return Record(number or file, entries, file)
+    if number is not None and is_numbered:
+        return Record(number, entries, file, best)
     return Record(file, entries, number if number_key != "id" else None, best)
 
 

@@ -61,7 +61,7 @@ class Photos(CaptionFiles):
     def _entries(self, file: Path) -> Entries:
         """The captions of a file, by image, without the images that have none."""
         if file not in self._read:
-            entries = self._read[file] = read_captions(file)
+            entries = read_captions(file)
             check_captions(entry for of_image in entries.values() for entry in of_image)
             if bare := [image for image, captions in entries.items() if not captions]:
                 log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
@@ -69,6 +69,7 @@ class Photos(CaptionFiles):
                 del entries[image]
             names = (of_image[0].image for of_image in entries.values())
             self._paths[file] = in_folder(self._directory, names, file=file)
+            self._read[file] = entries
         return self._read[file]
 
     def _divided(self, entries: Entries) -> dict[str, set[str]]:
