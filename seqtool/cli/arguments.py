@@ -144,8 +144,8 @@ def _exists(name: str) -> bool:
 
 
 def _parts(names: str) -> list[str]:
-    """The names of `a, b`, without the white space around each unless a file is called so."""
-    return [name if _exists(name) else name.strip() for name in names.split(",")]
+    """The names of `a, b`, without the spaces around each unless a file is called so."""
+    return [name if _exists(name) else name.strip(" ") for name in names.split(",")]
 
 
 def quote(name: str, references: Collection[str] = ()) -> str:

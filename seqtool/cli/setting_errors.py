@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seqtool.cli import arguments, config_files
+from seqtool.cli import arguments, config_files, own_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
 from seqtool.cli.help import SUMMARIES
@@ -25,6 +25,7 @@ def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Grou
     """A command's resulting settings, as from `_compose`, with the given ones; for a sweep, those of its first job.
     Raises InputError for settings that Hydra cannot compose.
     """
+    own_files.check(given, configs, command)
     settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
     try:
         return _compose(command, [_first(setting) for setting in settings], configs)
