@@ -2,18 +2,15 @@
 
 import logging
 import random
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import sentencepiece
-from numpy.typing import NDArray
 
 from seqtool.data.cache import FORMAT, WORDS, Cache
 from seqtool.data.columns import ColumnsWriter
@@ -21,6 +18,7 @@ from seqtool.data.configuration import C, CacheSettings, cache_settings, make_co
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once, place, versions
+from seqtool.data.steps import Steps
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Texts, encode, token_type
 from seqtool.data.text.scripts import characters, writing
@@ -33,60 +31,10 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.unfinished import SHARD, Unfinished
 from seqtool.settings import Config
 
-if TYPE_CHECKING:
-    from seqtool.data.images.image_store import ImageStore
-
 SEED = 0  # for the sample that SentencePiece learns from
 LOOKED_AT, LONGEST_LOOKED_AT = 1_000, 10_000  # training examples, to see how they are written, and characters of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
-
-
-class Steps(ABC):
-    """The steps of preparing that differ between kinds of data, for one corpus.
-
-    name: the cache's. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: the
-    names of its examples, and of its training examples, in messages. verbatim: whether white space stays as
-    it is.
-    """
-
-    unit: str
-    training: str  # "training pairs"
-    verbatim = False
-    store: "ImageStore | None" = None
-
-    def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
-        self.corpus = corpus
-        self.settings = settings
-        self.name = name
-        self.inputs = inputs
-
-    @abstractmethod
-    def texts(self, split: str) -> Iterator[Texts]:
-        """The texts to encode: for each example of the split, the text of each side."""
-
-    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
-        """The same texts. The cache's other files of the split are written before or while these are yielded."""
-        return texts
-
-    def summary(self, directory: Path) -> dict[str, Any]:
-        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
-        return {}
-
-    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """A split's entry in the summary, from the counts of its examples and tokens."""
-        return dict(counts)
-
-    def image_of(self, split: str) -> NDArray[np.int64] | None:
-        """The image of the split that each example describes."""
-        return None
-
-    def dropped(self, split: str) -> Counter[str]:
-        """How many examples of the split are missing from its texts, by reason."""
-        return Counter()
-
-    def made(self, cache: Path) -> None:  # noqa: B027 there may be nothing to say
-        """Log what a user should know about the new cache."""
 
 
 def prepare(
@@ -107,17 +55,7 @@ def prepare(
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=trusted)
-    vocabulary: Any = asdict(settings.vocabulary)
-    if settings.vocabulary.reuse is not None:  # a wrong one is refused before anything is read or made
-        reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-        if any(one.verbatim != (corpus.holds == "text") for one in reused.values()):
-            wanted = "keeps" if corpus.holds == "text" else "does not keep"
-            raise InputError(
-                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
-                f"{wanted} white space as it is."
-            )
-        known = [one.fingerprint for one in reused.values()]
-        vocabulary = known if len(known) > 1 else known[0]
+    vocabulary = _vocabulary_wanted(settings, corpus)  # a wrong one is refused before anything is read or made
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch() if trusted else corpus.check()
@@ -150,6 +88,23 @@ def prepare(
     else:
         _warn_of_words(steps, cache.summary.get("without_spaces", []))
     return cache
+
+
+def _vocabulary_wanted(settings: CacheSettings, corpus: Corpus) -> Any:
+    """What the cache depends on of its vocabularies: the settings for new ones, or the hashes of those to reuse. Raises
+    InputError for vocabularies of other data.
+    """
+    if settings.vocabulary.reuse is None:
+        return asdict(settings.vocabulary)
+    reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
+    if any(one.verbatim != (corpus.holds == "text") for one in reused.values()):
+        wanted = "keeps" if corpus.holds == "text" else "does not keep"
+        raise InputError(
+            f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
+            f"{wanted} white space as it is."
+        )
+    fingerprints = [one.fingerprint for one in reused.values()]
+    return fingerprints if len(fingerprints) > 1 else fingerprints[0]
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
