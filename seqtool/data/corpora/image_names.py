@@ -1,5 +1,6 @@
 """The same image under names that differ: in normal form, in case, in the slashes or the folders of its path."""
 
+import logging
 import os
 import unicodedata
 from collections.abc import Iterable
@@ -7,6 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
+
+log = logging.getLogger("seqtool")
 
 
 class ImageNames:
@@ -34,23 +37,36 @@ class ImageNames:
 
 
 def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str, str]:
-    """For each image that `file` names, its path in the directory; the name itself if it is not there. Raises
-    InputError for a name that several images have and for two names of one image.
+    """For each image that `file` names, its path in the directory; the name itself if it is not there, or if that image
+    has a name of its own in the file. Folders that the path lacks must end in the directory, or be those of all names.
+
+    Raises InputError for a name that several images have and for two names, neither its own, of one image.
     """
     paths = {name: name for name in names}
     missing = [name for name in paths if name.startswith("/") or not os.path.exists(directory / name)]  # noqa: PTH110
     if missing:
-        images = ImageNames(images_in(directory))
+        images, there = ImageNames(images_in(directory)), paths.keys() - {*missing}
+        own = {*_parts(directory.name), *_parts(directory.resolve().name)}
+        ends = [end(map(_parts, paths)) for end in (min, max)]  # what they begin with, all begin with
+        name_of: dict[str, str] = {}
         for name in missing:
             alike = [] if ".." in Path(name).parts else images.find(name)
+            lacking = _parts(name)[: -len(_parts(alike[0]))] if alike else ()
+            is_common = all(parts[: len(lacking)] == lacking for parts in ends)
+            if not alike or not (is_common or lacking[-1] in own):
+                continue
             if len(alike) > 1:
                 raise InputError(f"{file} names {name}, which could be {directory}/{alike[0]} or {alike[1]}.")
-            paths[name] = alike[0] if alike else name
-        names_of: dict[str, str] = {}
-        for name, path in paths.items():
-            other = names_of.setdefault(path, name)
-            if other != name:
-                raise InputError(f"{file} names {other} and {name}, but {directory} has only {path}.")
+            if alike[0] not in there:
+                paths[name] = alike[0]
+                if (other := name_of.setdefault(alike[0], name)) != name:
+                    raise InputError(f"{file} names {other} and {name}, but {directory} has only {alike[0]}.")
+        if name_of:
+            path, name = next(iter(name_of.items()))
+            log.warning(
+                "%s of the %s images of %s have other names in %s: %s calls one %s, %s has %s.",
+                *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
+            )
     return paths
 
 
