@@ -201,6 +201,10 @@ STRAY = {
         'file,caption\nab,"A dog\ncd,A cat\nef,A sign "\n',
         "line 2 opens a quote (\") that has not closed in line 3, which names cd",
     ),
+    "paths with spaces": (
+        'file,caption\ndir one/a b,"A dog\ndir one/c d,A cat\ndir one/e f,A sign "\n',
+        "line 2 opens a quote (\") that has not closed in line 3, which names dir one/c d",
+    ),
     "other kinds of images": (
         'file,caption\na.png,"A dog\n1001.jpg,A cat\n1002.jpg,A sign "\n',
         "line 2 opens a quote (\") that has not closed in line 3, which names 1001.jpg",
@@ -228,6 +232,10 @@ STRAY = {
         lines(*({"file": name, "caption": " "} for name in IMAGES[:2])),
         "line 1, 2 have empty captions (1000.jpg, 1001.jpg)",
     ),
+    "a header of which half is known": (
+        "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call that of the images file"
+    ),
+    "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call that"),
     "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': a file of captions has a header"),
     "a strange header": ("dog;cat\n", "line 1 is 'dog;cat': a file of captions has a header"),
 }  # fmt: skip
@@ -251,6 +259,18 @@ def test_quoted_captions_may_have_lines_commas_and_quotes(capsys: Capture) -> No
     found = {Path(image["file"]).name: image["captions"] for image in prepared(capsys)}
     expected = ['A dog, and "two" cats, red', "A cat, black", 'A "red" dog', '"No" sign']
     assert found == {name: [caption] for name, caption in zip(IMAGES, expected, strict=True)}
+
+
+def test_a_quoted_caption_of_a_numbered_image_may_have_lines(capsys: Capture) -> None:
+    written("own.csv", 'image_id,caption\n12,"A dog runs.\nWow, nice"\n13,A cat\n')
+    assert score(written("h.csv", "image_id,caption\n12,a dog\n13,a cat\n"), "own.csv", "format=jsonl") == 0
+    assert [row["references"] for row in segments(capsys).values()] == [["A dog runs. Wow, nice"], ["A cat"]]
+
+
+def test_what_caption_writes_may_have_bars_and_numbers(capsys: Capture) -> None:
+    file = written("h.txt", "1000.jpg\ta sign that says | 3 dogs\n1001.jpg\ta dog\n")
+    assert score(file, written(*PUBLISHED["Kaggle"]), "format=jsonl") == 0
+    assert segments(capsys)["1000.jpg"]["hypothesis"] == "a sign that says | 3 dogs"
 
 
 UNKNOWN: dict[str, Any] = {
@@ -347,7 +367,37 @@ def test_translations_in_any_file_are_no_captions(capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)["system"]["bleu"]["value"] == pytest.approx(100)
     for file in ("h.json", written("h.txt", "image,caption\n1000.jpg,a dog\n")):
         assert run("eval", f"hypotheses={file}", "references=r.txt") == 2
-        assert f"hypotheses={file} is a file of captions: say task=captioning." in capsys.readouterr().err
+        assert (
+            f"hypotheses={file} is a file of captions: say task=captioning, or task=translation"
+            in capsys.readouterr().err
+        )
+
+
+BEGINNINGS = (
+    '[["Laughter"]] and so on',
+    "{",
+    "Image, Text",
+    "[[File:a.jpg]]",
+    '["',
+    '["a", "b"]',
+    '{"name": "x"}',
+    "[]",
+)
+
+
+@pytest.mark.parametrize("first", BEGINNINGS)
+def test_sentences_that_begin_as_captions_might_are_scored(first: str, capsys: Capture) -> None:
+    file = written("h.txt", f"{first}\nHello, a dog runs there\n")
+    assert run("eval", f"hypotheses={file}", f"references={file}", "format=json", "bootstrap=0") == 0
+    assert "bleu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["COCO", "Kaggle", "Karpathy", "lines without a suffix", "Flickr30k", "quoted names"])
+def test_captions_are_told_from_sentences(form: str, capsys: Capture) -> None:
+    file = written(*PUBLISHED[form])
+    assert run("eval", f"hypotheses={file}", f"references={file}") == 2
+    assert "is a file of captions: say task=captioning" in capsys.readouterr().err
+    assert run("eval", "task=translation", f"hypotheses={file}", f"references={file}", "bootstrap=0") == 0
 
 
 COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Köln été.jpg") for form in ("NFC", "NFD"))
@@ -390,8 +440,8 @@ def test_names_that_could_be_several_images_or_none(capsys: Capture) -> None:
     assert prepare(written("own.csv", "file,caption\nIMG_7.jpg,a dog\nIMG_8.jpg,a cat\n")) == 2
     said = capsys.readouterr().err
     assert "IMG_" in said and "photos has other images, such as 1000.jpg." in said
-    assert prepare(written("own.csv", "file,caption\n1000.JPG,a dog\n1000.jpg,a cat\n")) == 2
-    assert "own.csv names 1000.JPG and 1000.jpg, but photos has only 1000.jpg." in capsys.readouterr().err
+    assert prepare(written("own.csv", "file,caption\n1000.JPG,a dog\n1000.Jpg,a cat\n")) == 2
+    assert "own.csv names 1000.JPG and 1000.Jpg, but photos has only 1000.jpg." in capsys.readouterr().err
     written("own.csv", "file,caption\na/x.jpg,a dog\nb/x.jpg,a cat\n1000.jpg,a dog\n")
     written("h.json", json.dumps({"x.jpg": "a dog", "1000.jpg": "a dog"}))
     assert score("h.json", "own.csv") == 2
@@ -400,6 +450,27 @@ def test_names_that_could_be_several_images_or_none(capsys: Capture) -> None:
     assert score("h.json", "own.csv") == 2
     said = "h.json has image IMG_7.jpg; own.csv has 3 images, such as a/x.jpg."
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "names", [("1000.JPG", *IMAGES), ("sub/1000.jpg", *IMAGES), ("val/1000.jpg", "train/1001.jpg")]
+)
+def test_an_image_is_not_taken_for_one_of_another_folder_or_name(names: tuple[str, ...], capsys: Capture) -> None:
+    """The image that is missing is reported, and the others are used."""
+    Path("photos").rename("train")
+    written("own.csv", "file,caption\n" + "".join(f"{name},a dog runs\n" for name in names))
+    written("valid.csv", f"file,caption\n{IMAGES[3]},a dog runs\n")
+    assert prepare("own.csv", "data.directory=train", "data.valid=valid.csv") == 0
+    used = {Path(name).name for name in names[1:]} | {IMAGES[3]}
+    assert {image["file"] for image in prepared(capsys)} == {f"train/{name}" for name in used}
+    assert names[0] in next(Path("cache").glob("photos-*/refused.txt")).read_text()
+
+
+def test_how_each_side_names_an_image_is_said(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    written("own.csv", "file,caption\n" + "".join(f"val/{name},a dog runs\n" for name in IMAGES))
+    assert prepare("own.csv") == 0
+    said = "own.csv calls one val/1000.jpg, photos has 1000.jpg."
+    assert [message for message in caplog.messages if message.startswith("4 of the 4 images") and said in message]
 
 
 def test_a_validation_share_is_taken_beside_a_test_file(capsys: Capture) -> None:

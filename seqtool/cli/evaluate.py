@@ -116,7 +116,10 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
         for setting in ("hypotheses", "references"):
             for file in names(config[setting]):
                 if holds_captions(Path(file)):
-                    raise InputError(f"{setting}={file} is a file of captions: say task=captioning.")
+                    raise InputError(
+                        f"{setting}={file} is a file of captions: say task=captioning, or task=translation "
+                        "if these are sentences to score."
+                    )
     return evaluation
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
 from seqtool.predict.flags import flags_of
-from seqtool.predict.scored_captions import Captions, records
+from seqtool.predict.scored_captions import records
 from seqtool.view.packing import Details, fractions
 
 PICTURES = 200  # in a report
@@ -38,7 +39,7 @@ class CaptionDetails:
         self.packed: Details | None = None
 
     @classmethod
-    def of_file(cls, file: str, references: Captions) -> "CaptionDetails":
+    def of_file(cls, file: str, references: Captions[str]) -> "CaptionDetails":
         """The captions of a file, and the pictures if their files are still there; words and attention are what
         `caption format=jsonl` wrote of them.
         """

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
@@ -115,7 +116,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         if self.split not in corpus.splits():
             raise InputError(f"Unknown split '{self.split}'; this corpus has {', '.join(corpus.splits())}.")
         images = {str(image.file): image for image in corpus.images(self.split)}
-        references = scored_captions.Captions(
+        references = Captions(
             {image.identifier: image.captions for image in images.values()},
             {name: image.identifier for name, image in images.items()},
         )
@@ -178,7 +179,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         counted.save(file)
         return SavedFrequencies(counted, str(file))
 
-    def _baseline(self, references: scored_captions.Captions) -> dict[str, str] | None:
+    def _baseline(self, references: Captions[str]) -> dict[str, str] | None:
         """Another system's captions."""
         return None if self.baseline is None else scored_captions.by_reference(self.baseline, references)
 
@@ -233,7 +234,7 @@ class CaptionEvaluation(HypothesesEvaluation):
             return {}, []
         return java_scores({image: captions[image] for image in references}, references, tokenize=tokenize)
 
-    def _shown(self, system: "CaptionDetails", references: scored_captions.Captions) -> "list[CaptionDetails]":
+    def _shown(self, system: "CaptionDetails", references: Captions[str]) -> "list[CaptionDetails]":
         """What is shown of the system and of its baseline."""
         return [system, *([] if self.baseline is None else [type(system).of_file(self.baseline, references)])]
 

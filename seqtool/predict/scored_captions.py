@@ -1,10 +1,10 @@
 """Files of captions to score and of their references, and how the images of the two are matched."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from seqtool.data.corpora.caption_files import check_captions, read_captions
+from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions
 from seqtool.data.corpora.caption_files import records as read_records
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.image_names import ImageNames
@@ -13,21 +13,7 @@ from seqtool.errors import InputError
 C = TypeVar("C")
 
 
-class Captions(dict[str, Sequence[str]]):
-    """The captions of each image; ids are text: the number 42 and the text "42" are the same image. others: further
-    names of the images, such as those of their files.
-    """
-
-    def __init__(self, captions: Mapping[str, Sequence[str]], others: Mapping[str, str]) -> None:
-        super().__init__(captions)
-        self.others = others
-
-    def only(self, images: Container[str]) -> "Captions":
-        """Those of these images."""
-        return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
-
-
-def read_hypotheses(path: Path) -> Captions:
+def read_hypotheses(path: Path) -> Captions[str]:
     """Image → its only caption, from any file of captions; of the output of `caption` the best. Two captions for an
     image raise InputError.
     """
@@ -38,21 +24,21 @@ def read_hypotheses(path: Path) -> Captions:
     return Captions({image: [found[0].caption] for image, found in entries.items() if found}, entries.others)
 
 
-def read_references(path: Path) -> Captions:
+def read_references(path: Path) -> Captions[str]:
     """Image → captions, from any file of captions."""
     entries = read_captions(path)
     check_captions(entry for of_image in entries.values() for entry in of_image if entry.own)
     return Captions({image: [entry.caption for entry in found] for image, found in entries.items()}, entries.others)
 
 
-def by_reference(file: str, references: Captions) -> dict[str, str]:
+def by_reference(file: str, references: Captions[str]) -> dict[str, str]:
     """The captions of a file of hypotheses, under the references' names of their images (`named`)."""
     hypotheses = read_hypotheses(Path(file))
     captions = {image: alternatives[0] for image, alternatives in hypotheses.items()}
     return named(file, captions, references, hypotheses.others)
 
 
-def records(file: str, references: Captions) -> dict[str, dict[str, Any]]:
+def records(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
     """All that a file says of each image's best caption, under the references' names of their images: its `text`, what
     else `caption format=jsonl` wrote, and as `file` the name in the file.
     """
@@ -66,7 +52,7 @@ def records(file: str, references: Captions) -> dict[str, dict[str, Any]]:
     return named(file, found, references, others)
 
 
-def named(file: str, captions: Mapping[str, C], references: Captions, others: Mapping[str, str]) -> dict[str, C]:
+def named(file: str, captions: Mapping[str, C], references: Captions[str], others: Mapping[str, str]) -> dict[str, C]:
     """What a file says of images, under the references' names of these images; `others`: the file's further names.
 
     An image may have the same name in both, or one that is the end of the other's path (`photos/a.jpg` is `a.jpg`) in
@@ -111,15 +97,15 @@ def check_images(
     if unknown and len(missing) == len(references):
         raise InputError(
             f"{hypotheses_name} and {references_name} have no image in common: {hypotheses_name} has "
-            f"{_some(unknown).rstrip(',')}; {references_name} has {_some(missing).rstrip(',')}."
+            f"{_count(unknown).rstrip(',')}; {references_name} has {_count(missing).rstrip(',')}."
         )
     if missing:
         raise InputError(
-            f"{hypotheses_name} has no caption for {_some(missing)} of {references_name}: every image must have one."
+            f"{hypotheses_name} has no caption for {_count(missing)} of {references_name}: every image must have one."
         )
     if unknown:
         raise InputError(
-            f"{hypotheses_name} has captions for {_some(unknown)} that {references_name} does not have: "
+            f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
             "remove them, or give the references of the same images. An image that it has is called "
             f"{next(iter(references))} there."
         )
@@ -130,10 +116,10 @@ def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> N
     if not references:
         raise InputError(f"{name} has no image: there is nothing to score.")
     if without := [image for image, captions in references.items() if not captions]:
-        raise InputError(f"{name} has no caption for {_some(without)}: every image needs at least one.")
+        raise InputError(f"{name} has no caption for {_count(without)}: every image needs at least one.")
 
 
-def _some(images: Sequence[str]) -> str:
+def _count(images: Sequence[str]) -> str:
     return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
 
 

@@ -1,11 +1,13 @@
 """Files of captions, told apart by their content: every error message names the file and the line or entry in it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
-from seqtool.data.corpora.caption_records import Entry, Record, json_records
-from seqtool.data.corpora.caption_tables import UnknownFormError, is_header, text_records
+from seqtool.data.corpora.caption_records import FILE, NUMBER, Entry, Record, json_records
+from seqtool.data.corpora.caption_tables import UnknownFormError, is_header, is_image, text_records
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.errors import InputError
 from seqtool.runtime.files import BOM, read_lines, read_whole
@@ -15,13 +17,21 @@ TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half a pair, which cannot be written
 LISTED = 10  # places that a message names
 
+T = TypeVar("T")
 
-class Entries(dict[str, list[Entry]]):
-    """The captions of each image, in the order of the file; `others`: other names of images, such as their files'."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.others: dict[str, str] = {}
+class Captions(dict[str, Sequence[T]]):
+    """The captions of each image, in the order of the file, as entries or text. Names of images are text: the number 42
+    and the text "42" are the same image. others: further names of the images, such as those of their files.
+    """
+
+    def __init__(self, captions: Mapping[str, Sequence[T]], others: Mapping[str, str]) -> None:
+        super().__init__(captions)
+        self.others = others
+
+    def only(self, images: Container[str]) -> "Captions[T]":
+        """Those of these images."""
+        return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
 
 
 def records(path: Path) -> list[Record]:
@@ -37,23 +47,32 @@ def records(path: Path) -> list[Record]:
         return list(json_records(text, path))
 
 
-def read_captions(path: Path) -> Entries:
+def read_captions(path: Path) -> Captions[Entry]:
     """The captions in a file, by image. Several places may name the same image."""
-    entries = Entries()
+    entries: dict[str, list[Entry]] = {}
+    others: dict[str, str] = {}
     for image, captions, other, _ in records(path):
         entries.setdefault(image, []).extend(captions)
         if other is not None and other != image:
-            entries.others[other] = image
+            others[other] = image
     if not entries:
         raise InputError(f"{path} has no captions.")
-    return entries
+    return Captions(entries, others)
 
 
 def holds_captions(path: Path) -> bool:
-    """Whether the file begins as one of captions does, and not as one of sentences or translations."""
-    lines = read_lines(path, may_be_empty=True, with_ends=True)
-    first = next((line for line in lines if line.strip()), "")
-    return not first.startswith(TRANSLATIONS) and bool(JSON.match(first) or is_header(first))
+    """Whether the file begins with a caption of an image, in JSON or under a header, rather than with a sentence."""
+    lines = (line for line in read_lines(path, may_be_empty=True, with_ends=True) if line.strip())
+    first, second = next(lines, ""), next(lines, "")
+    if is_header(first):
+        return any(is_image(cell.strip('" \n\r')) for cell in re.split(r"[,;\t|]", second))
+    if JSON.match(first) and not first.startswith(TRANSLATIONS):
+        for text in (first, read_text(path)):
+            with suppress(InputError):
+                record = next(json_records(text, path), None)
+                names = any(f'"{key}"' in text for key in (*FILE, *NUMBER))
+                return record is not None and (names or is_image(record.image))
+    return False
 
 
 def read_list(path: Path) -> dict[str, str]:
@@ -116,9 +135,9 @@ def check_captions(entries: Iterable[Entry]) -> None:
         same, _, _ = empty[0].place.rpartition(" ")
         places = [empty[0].place, *(entry.place.removeprefix(f"{same} ") for entry in empty[1:])]
         images = list(dict.fromkeys(entry.image for entry in empty))
-        raise InputError(f"{_some(places)} have empty captions ({_some(images)}): write them, or leave them out.")
+        raise InputError(f"{_listed(places)} have empty captions ({_listed(images)}): write them, or leave them out.")
 
 
-def _some(texts: Sequence[str]) -> str:
+def _listed(texts: Sequence[str]) -> str:
     more = len(texts) - LISTED
     return ", ".join([*texts[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])

@@ -78,7 +78,7 @@ def _field(record: Any, key: str, kind: type[T], place: str) -> T:
     fields = _checked(record, dict, place)
     if key not in fields:
         raise InputError(f"{place} has no '{key}'.")
-    return _checked(fields[key], kind, f"{place}: '{key}'")
+    return _checked(fields[key], kind, place, key)
 
 
 def _parsed(text: str, path: Path, line: int | None = None) -> Any:
@@ -95,12 +95,13 @@ def _parsed(text: str, path: Path, line: int | None = None) -> Any:
         raise InputError(f"{place} cannot be read as JSON ({error}).") from error
 
 
-def _checked(value: Any, kind: type[T], what: str) -> T:
-    """The value, which must be of the kind; `what` names it in an error message."""
+def _checked(value: Any, kind: type[T], place: str, key: str | None = None) -> T:
+    """The value, which must be of the kind; its place, or the record's and the key, name it in an error message."""
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
     shown = json.dumps(value)
     shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    what = place if key is None else f"{place}: '{key}'"
     raise InputError(f"{what} must be {KINDS[kind]}, not {shown}.")
 
 
@@ -135,12 +136,10 @@ def _record(record: Any, place: str) -> Record:
     except for `file`, the key of anyone's own captions.
     """
     fields = _checked(record, dict, place)
-    file_key, number_key, key = (
-        next((key for key in keys if key in fields), None) for keys in (FILE, NUMBER, CAPTIONS)
-    )
-    number = None if number_key is None else _number(fields[number_key], f"{place}: '{number_key}'")
+    file_key, number_key, key = (next(filter(fields.__contains__, keys), None) for keys in (FILE, NUMBER, CAPTIONS))
+    number = None if number_key is None else _number(fields[number_key], place, number_key)
     if file_key is not None and (number is None or isinstance(fields[file_key], str)):
-        file = plain_name(_checked(fields[file_key], str, f"{place}: '{file_key}'"))
+        file = plain_name(_checked(fields[file_key], str, place, file_key))
         folder = fields.get("filepath") if file_key == "filename" else None  # Karpathy's
         file = file if not folder or str(folder).endswith(file) else f"{folder}/{file}"
     elif number is not None:
@@ -165,18 +164,19 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
     from pycocotools.coco import COCO  # takes a moment, and only COCO's form needs it
 
-    annotations = _field(value, "annotations", list, str(path))
+    file_name = str(path)
+    annotations = _field(value, "annotations", list, file_name)
     files: dict[str, str] = {}
-    for number, image in enumerate(_field(value, "images", list, str(path))):
-        place = f"{path} images[{number}]"
-        identifier = _number(_checked(image, dict, place).get("id"), f"{place}: 'id'")
-        file = _checked(image.get("file_name", identifier), str, f"{place}: 'file_name'")
+    for number, image in enumerate(_field(value, "images", list, file_name)):
+        place = f"{file_name} images[{number}]"
+        identifier = _number(_checked(image, dict, place).get("id"), place, "id")
+        file = _checked(image.get("file_name", identifier), str, place, "file_name")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{place} has the id {identifier} again.")
     kept: list[dict[str, Any]] = []
     for number, annotation in enumerate(annotations):
-        place = f"{path} annotations[{number}]"
-        identifier = _number(_checked(annotation, dict, place).get("image_id"), f"{place}: 'image_id'")
+        place = f"{file_name} annotations[{number}]"
+        identifier = _number(_checked(annotation, dict, place).get("image_id"), place, "image_id")
         caption = _field(annotation, "caption", str, place)
         if not (annotation.get("is_rejected") or annotation.get("is_precanned")):
             entry = Entry(files.get(identifier, identifier), caption, place)
@@ -211,13 +211,15 @@ def _texts(value: Any, place: str) -> tuple[list[str], Mapping[str, Any]]:
         return [_field(first, "text", str, place)], first
     if key := next((key for key in ("caption", "raw") if key in first), None):
         return [_field(one, key, str, place) for one in values], {}
-    return [_checked(caption, str, f"{place}: a caption") for caption in values], {}
+    if not all(isinstance(caption, str) for caption in values):
+        values = [_checked(caption, str, f"{place}: a caption") for caption in values]
+    return values, {}
 
 
-def _number(value: Any, what: str) -> str:
+def _number(value: Any, place: str, key: str) -> str:
     """An image's id: 42 and "42" are the same image."""
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InputError(f"{what} must be a whole number or text, not {json.dumps(value)}.")
+        raise InputError(f"{place}: '{key}' must be a whole number or text, not {json.dumps(value)}.")
     return str(value)
 
 

@@ -1,12 +1,12 @@
 """The published data sets of captioned images, read in their published form."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Entries, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_files import Captions, captioned, read_captions, read_list
 from seqtool.data.corpora.caption_records import Entry
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
@@ -70,7 +70,7 @@ class _Flickr(CaptionFiles):
         """The names of the split's images, each with the place that names it."""
 
     @cached_property
-    def _captions(self) -> Entries:
+    def _captions(self) -> Captions[Entry]:
         return read_captions(self.files()["captions"])
 
 
@@ -124,7 +124,7 @@ class Karpathy(CaptionFiles):
 
     @cached_property
     def _all(self) -> dict[str, list[Captioned]]:
-        splits: dict[str, dict[str, list[Entry]]] = {split: {} for split in SPLITS}
+        splits: dict[str, dict[str, Sequence[Entry]]] = {split: {} for split in SPLITS}
         for image, entries in read_captions(self._annotations).items():
             if not entries:
                 raise InputError(f"{self._annotations} has no caption of image {image}.")

@@ -13,7 +13,7 @@ SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 
 # Flickr8k.token.txt, and Flickr30k's results.csv, of which one published line lacks its second |.
 TOKENS = re.compile(r"(?P<image>[^\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
-RESULTS = re.compile(r"(?P<image>[^|]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
+RESULTS = re.compile(r"(?P<image>[^|\t]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
 RESULTS_HEADER = re.compile(r"[^|]*image[^|]*\|[^|]*number[^|]*\|[^|]*", re.IGNORECASE)
 
 # What `caption` writes.
@@ -43,6 +43,7 @@ def text_records(text: str, path: Path) -> Iterator[Record]:
     if RESULTS.fullmatch(first):
         return _numbered(lines, RESULTS, "a file name | a number | a caption", path)
     if "\t" in first:
+        _check_no_header(first, f"{path} line {number:,}")
         return _written(lines, path)
     shown = first if len(first) <= 60 else f"{first[:60]}…"
     raise UnknownFormError(
@@ -63,6 +64,21 @@ def _separator(header: str) -> str | None:
         if set(names) & {*FILE, *NUMBER} and set(names) & set(CAPTIONS):
             return separator
     return None
+
+
+def _check_no_header(line: str, place: str) -> None:
+    """Refuse columns under names of which only that of the images or that of the captions is known."""
+    cells = [cell.strip() for cell in line.split("\t")]
+    if not is_image(cells[0]) and not {*_names(cells)}.isdisjoint([*FILE, *NUMBER, *CAPTIONS]):
+        raise InputError(
+            f"{place} has the columns {', '.join(cells)}: call that of the images file, and that of the captions "
+            "caption; or leave this line out."
+        )
+
+
+def is_image(name: str) -> bool:
+    """Whether this can only be the name or the number of an image."""
+    return name.isdigit() or Path(name).suffix.casefold() in SUFFIXES
 
 
 def _names(cells: Iterable[str]) -> list[str]:
@@ -164,4 +180,11 @@ def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path
 def _alike(name: str, image: str) -> bool:
     """Whether the text could be the name of another image, in a file that has this name of one."""
     suffix, own = (Path(text).suffix.casefold() for text in (name, image))
-    return suffix in SUFFIXES or (suffix == own and len(name.split()) == 1)
+    if suffix in SUFFIXES or suffix == own != "":
+        return True
+    return suffix == own and _shape(name) == _shape(image)
+
+
+def _shape(name: str) -> str | int:
+    """What names without a suffix have in common in a file: they are numbers, or paths, or have as many words."""
+    return "number" if name.isdigit() else "path" if "/" in name or "\\" in name else len(name.split())

@@ -5,7 +5,8 @@ import logging
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Entries, captioned, check_captions, read_captions
+from seqtool.data.corpora.caption_files import Captions, captioned, check_captions, read_captions
+from seqtool.data.corpora.caption_records import Entry
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.corpora.image_names import in_folder
@@ -38,7 +39,7 @@ class Photos(CaptionFiles):
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
                 "they must be at least 0 and leave something to train on."
             )
-        self._read: dict[Path, Entries] = {}
+        self._read: dict[Path, Captions[Entry]] = {}
         self._paths: dict[Path, dict[str, str]] = {}
 
     def files(self) -> dict[str, Path]:
@@ -58,7 +59,7 @@ class Photos(CaptionFiles):
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
-    def _entries(self, file: Path) -> Entries:
+    def _entries(self, file: Path) -> Captions[Entry]:
         """The captions of a file, by image, without the images that have none."""
         if file not in self._read:
             entries = read_captions(file)
@@ -72,7 +73,7 @@ class Photos(CaptionFiles):
             self._read[file] = entries
         return self._read[file]
 
-    def _divided(self, entries: Entries) -> dict[str, set[str]]:
+    def _divided(self, entries: Captions[Entry]) -> dict[str, set[str]]:
         """With the names ordered by hash, the first are `valid` and the next `test`: at least one each. A file with
         images of all these splits has its own.
         """
