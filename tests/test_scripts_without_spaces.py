@@ -25,6 +25,15 @@ TEXTS = {  # what BLEU takes, and two sentences
     "Khmer": ("char", ["ខ្ញុំចូលចិត្តផ្លែប៉ោមក្រហម", "គាត់រស់នៅភ្នំពេញ ហើយធ្វើការនៅធនាគារ"]),
     "Burmese": ("char", ["သူသည် ရန်ကုန်မြို့တွင် နေထိုင်ပြီး ဘဏ်တွင် အလုပ်လုပ်သည်။", "ကျွန်တော်ပန်းသီးကြိုက်တယ်။"]),
     "Tibetan": ("char", ["ང་ཀུ་ཤུ་དམར་པོ་ལ་དགའ།", "ཁོ་ལྷ་ས་ལ་བསྡད་ཀྱི་ཡོད། ལས་ཀ་བྱེད།"]),
+    "Chinese with Latin words": (
+        "zh",
+        ["我昨天用 Python 写了一个程序, 用来处理 CSV 文件和图片.", "他买了 2 本书, 还有 3 支笔."],
+    ),
+    "Chinese phrases": ("zh", ["你好, 世界. 谢谢, 再见.", "我知道了 谢谢你们 明天再见"]),
+    "Japanese with Latin words": ("char", ["私は Python で CSV を読む.", "犬が Google の本社を走っている。"]),
+    "Thai phrases": ("char", ["สวัสดีครับ, ขอบคุณ. ลาก่อน", "ใช้ Python 3 กับ CSV ได้"]),
+    "Latin words in Chinese": ("char", ["使用Python的NumPy库来计算array的mean值", "用Google搜索附近的餐馆"]),
+    "Korean in one": ("char", ["나는빨간사과를좋아한다.", "그는서울에산다."]),
     "letters": ("char", ["abcdefghijkl", "mnopqrst"]),
 }
 SPACED = {
@@ -34,6 +43,8 @@ SPACED = {
     "Amharic": ["እኔ ቀይ ፖም እወዳለሁ።", "እሱ በአዲስ አበባ ይኖራል።"],
     "Korean": ["나는 빨간 사과를 좋아한다.", "그는 서울에 산다."],
     "Chinese cut into words": ["我 喜欢 红色 的 苹果 。", "他 住在 北京 。"],
+    "Chinese cut into words, with Latin ones": ["我 昨天 用 Python 写 了 一个 程序 。", "他 买 了 2 本 书 。"],
+    "Chinese cut into words and marks": ["你好 ， 世界 。", "谢谢 ， 再见 ！"],
     "Thai cut into words": ["ฉัน ชอบ แอปเปิ้ล สี แดง", "เขา อยู่ ใน กรุงเทพ"],
     "mixed": ["我喜欢苹果。", "He lives in Berlin and works in a bank there."],
 }
@@ -89,16 +100,21 @@ def test_all_references_choose(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", SPACED)
 def test_text_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """As before, and nothing is said, but that Korean has a better tokeniser."""
+    """As before; said is only that Korean has a better tokeniser, and that other text seems to be cut into words."""
     texts = SPACED[name]
     worse = [texts[0], texts[1][3:]]
     found = bleu(capsys, worse, texts)
     assert "tok:13a|" in found["signature"]
     assert found["value"] == sacrebleu.corpus_bleu(worse, [texts]).score
-    assert ["ko-mecab" in said for said in caplog.messages] == [True] * (name == "Korean")
+    assert ["ko-mecab" in said for said in caplog.messages if "cut into words" not in said] == [True] * (
+        name == "Korean"
+    )
+    counts = f"tokenize={'zh' if 'Chinese' in name else 'char'} counts characters"
+    assert ("cut into words by spaces; " in caplog.text and counts in caplog.text) == ("cut" in name)
 
 
-CAPTIONS = {name: TEXTS[name][1] for name in ("Chinese", "Japanese in kana", "Thai", "Burmese")}
+KINDS = ("Chinese", "Japanese in kana", "Thai", "Burmese")
+CAPTIONS = {name: TEXTS[name][1] for name in (*KINDS, "Latin words in Chinese", "Korean in one")}
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
@@ -117,9 +133,11 @@ def test_captions(name: str, here: Path, capsys: pytest.CaptureFixture[str], cap
     assert "|tok:ptb-" in evaluated(capsys, *files, "tokenize=ptb")["signature"]
 
 
-@pytest.mark.parametrize("name", ["Hindi", "Korean", "Chinese cut into words", "mixed", "single words"])
+@pytest.mark.parametrize(
+    "name", ["Hindi", "Korean", "Chinese cut into words", "mixed", "single words", "single words of Korean"]
+)
 def test_captions_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = SPACED.get(name, ["dog", "cat"])
+    texts = SPACED.get(name) or (["개", "고양이"] if "Korean" in name else ["dog", "cat"])
     Path("r.json").write_text(json.dumps(dict(enumerate(texts))))
     files = ("task=captioning", "hypotheses=r.json", "references=r.json")
     found = evaluated(capsys, *files)
@@ -243,7 +261,10 @@ def test_vocabularies_of_words(data: list[str], wanted: str, caplog: Any) -> Non
     assert run("prepare", *data, "data.vocabulary.kind=char", "data.processes=1") == 0 and not caplog.messages
 
 
-@pytest.mark.parametrize(("language", "unit"), [("Thai", "characters"), ("Chinese", "characters"), ("Korean", "words")])
+@pytest.mark.parametrize(
+    ("language", "unit"),
+    [("Thai", "characters"), ("Latin words in Chinese", "characters"), ("Korean", "words"), ("letters", "words")],
+)
 def test_source_lengths(language: str, unit: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = TEXTS[language][1] if language in TEXTS else SPACED[language]
     english = written("english", SPACED["English"])
@@ -282,6 +303,8 @@ def test_counts_of_characters(here: Path) -> None:
         ("ฉันชอบฉันชอบ", None, ["repeated"]),
         ("我们讨论讨论，高高兴兴", None, []),
         ("我喜欢苹果", "我喜欢苹果", ["copied"]),
+        ("用Python读CSV用Python读CSV", None, ["repeated"]),
+        ("hahaha", "hahaha", []),
         ("a b a b", "a b a b", ["repeated", "copied"]),
     ],
 )

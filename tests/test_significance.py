@@ -160,9 +160,9 @@ def test_carriage_returns_end_lines(content: bytes, caplog: Any) -> None:
 
 def test_carriage_returns_within_lines(caplog: Any) -> None:
     files.warn_of_return.cache_clear()
-    Path("lines").write_bytes(b"a\nb\rc\nd\n")
+    Path("lines").write_bytes(b"a\nb\rc\nd\re\n")
     for _ in range(2):
-        assert list(read_lines(Path("lines"))) == ["a", "b\rc", "d"]
+        assert list(read_lines(Path("lines"))) == ["a", "b\rc", "d\re"]
     assert caplog.messages == [
         r"lines line 2 has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends."
     ]

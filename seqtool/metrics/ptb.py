@@ -76,7 +76,10 @@ def _any(words: str) -> str:
 
 
 def _abbreviations() -> str:
-    return rf"(?!(?=[a-z])(?i:{_any(_CAPITAL)})\.|{_NOT_CAPITAL})(?i:{_any(_ABBREVIATIONS)})"
+    """Any of them, with its period; only where a word is short enough are they tried one by one."""
+    longest = max(map(len, _ABBREVIATIONS.split()))
+    but = rf"(?!(?=[a-z])(?i:{_any(_CAPITAL)})\.|{_NOT_CAPITAL})"
+    return rf"(?=\w{{2,{longest}}}\.){but}(?i:{_any(_ABBREVIATIONS)})\."
 
 
 # Group 1, if there is one, is the token; the rest is only looked at.
@@ -124,7 +127,7 @@ _PATTERNS = (
     r"{SLASHED}(?:\\?/{SLASHED}){1,2}",
     r"[A-Z]+(?:(?:(?i:&amp;)|[&+])[A-Z]+)+",
     # periods that stay
-    _abbreviations() + r"\.",
+    _abbreviations(),
     r"(?i:(pt[ey]\.){S}*(?:ltd|limited))",
     rf"((?i:{_any(_BEFORE_NUMBERS)})\.){{S}}*{{D}}",
     r"((?:{HYPHENED}|{JOINED}|{WORD}|{W}+|{NUMBER})\.)[,;:]",

@@ -8,21 +8,26 @@ LONGEST = 8  # words of a repeated sequence
 
 
 def repeats(text: str) -> bool:
-    """Whether a sequence of 2 to `LONGEST` words stands twice in a row, or one word three times; without spaces between
-    words 4 to `LONGEST` characters twice, or fewer four times, since Chinese and others double words.
+    """Whether a sequence of words stands in a row (`is_repeated`)."""
+    return is_repeated(*units(text))
+
+
+def units(text: str) -> tuple[list[str], bool]:
+    """The words of a text, or its characters where it has no spaces between words; and whether they are characters."""
+    has_no_spaces = writing([text]).has_no_spaces
+    return characters(text) if has_no_spaces else text.split(), has_no_spaces
+
+
+def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
+    """Whether a sequence of 2 to `LONGEST` words stands twice in a row, or one word three times; of characters 4 to
+    `LONGEST` twice, or fewer four times, since Chinese and others double words.
     """
-    if writing([text]).has_no_spaces:
-        return _in_a_row(characters(text), few=3, often=4)
-    return _in_a_row(text.split(), few=1, often=3)
-
-
-def _in_a_row(words: Sequence[str], *, few: int, often: int) -> bool:
-    """Whether a sequence stands twice in a row, or `often` times if it has no more than `few` words."""
+    few, often = (3, 4) if are_characters else (1, 3)
     for length in range(1, LONGEST + 1):
         times = often if length <= few else 2
-        alike = 0  # words in a row that are equal to those `length` before
-        for before, word in zip(words, words[length:], strict=False):
-            alike = alike + 1 if word == before else 0
+        alike = 0  # units in a row that are equal to those `length` before
+        for before, unit in zip(units, units[length:], strict=False):
+            alike = alike + 1 if unit == before else 0
             if alike >= (times - 1) * length:
                 return True
     return False

@@ -6,8 +6,6 @@ from seqtool.data.text.scripts import writing
 from seqtool.errors import InputError
 from seqtool.metrics.translation import make_bleu
 
-# Characters to a space that no language with spaces reaches; a text that does has hardly more than one word a line.
-HARDLY_ANY = 30
 BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's, for its test sets
 OF_CHARACTERS = ("zh", "char")
 CHARACTERS = "each character counts as a word"
@@ -15,14 +13,17 @@ CHARACTERS = "each character counts as a word"
 
 def for_translations(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
     """The tokeniser of BLEU for these references, of those that need no further package, and a sentence to say: empty
-    where there is nothing to say about 13a. `language`: of the references, if they are one of sacreBLEU's test sets.
+    where there is nothing to say about 13a. Any text with hardly any spaces, such as letters, counts characters, since
+    a line of one word has no n-grams. `language`: of the references, if they are one of sacreBLEU's test sets.
     """
     text = writing(references)
     tokenize, why = "13a", ""
     if text.has_no_spaces and text.is_chinese:
         tokenize, why = "zh", "the references are Chinese; each of their characters counts as a word"
-    elif text.has_no_spaces or HARDLY_ANY * text.spaces < text.characters:
+    elif text.has_no_spaces or text.has_hardly_any_spaces:
         tokenize, why = "char", f"the references have almost no spaces; {CHARACTERS}"
+    elif text.is_mostly_unspaced:
+        why = f"the references {_cut('zh' if text.is_chinese else 'char')}"
     if language is not None:
         usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
         if usual == tokenize or _is_here(usual):
@@ -37,10 +38,17 @@ def for_translations(references: Iterable[str], *, language: str | None = None) 
 
 
 def for_captions(references: Iterable[str]) -> tuple[str, str]:
-    """The tokeniser for captions with these references, and a sentence to say: empty for `ptb`."""
-    if writing(references).has_no_spaces:
-        return "char", f"tokenize=char: the captions are in a script without spaces; {CHARACTERS}."
-    return "ptb", ""
+    """The tokeniser for captions with these references, and a sentence to say: empty where there is nothing to say
+    about `ptb`.
+    """
+    text = writing(references)
+    if text.has_no_spaces:
+        return "char", f"tokenize=char: the captions have almost no spaces; {CHARACTERS}."
+    return "ptb", f"tokenize=ptb: the captions {_cut('char')}." if text.is_mostly_unspaced else ""
+
+
+def _cut(tokenize: str) -> str:
+    return f"seem to be cut into words by spaces; tokenize={tokenize} counts characters"
 
 
 def _is_here(tokenize: str) -> bool:

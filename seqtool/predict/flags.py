@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.scripts import characters, writing
-from seqtool.metrics.repetition import LONGEST, repeats
+from seqtool.metrics.repetition import LONGEST, is_repeated, units
 
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
@@ -34,12 +33,12 @@ def flags_of(
 ) -> list[str]:
     """The flags of a text. attention: target words × source words, and the source's words."""
     words = text.split()
-    units = characters(text) if writing([text]).has_no_spaces else words
+    counted, are_characters = units(text)
     found = {
         EMPTY: not words,
-        REPEATED: repeats(text),
+        REPEATED: is_repeated(counted, are_characters),
         CUT: not ended,
-        COPIED: source is not None and len(units) > 1 and words == source.split(),
+        COPIED: source is not None and len(counted) > 1 and words == source.split(),
         UNKNOWN: unknown,
         UNATTENDED: attention is not None and _misses(*attention),
     }

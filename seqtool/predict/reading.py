@@ -115,6 +115,7 @@ def _ask() -> str:
 
 def _decoded() -> Iterator[str]:
     """The lines of standard input, from a separate stream: Python cannot exit while a thread waits in `sys.stdin`."""
+    has_return = False
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
         for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
             if len(line) == LONGEST:
@@ -125,7 +126,8 @@ def _decoded() -> Iterator[str]:
                 text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as error:
                 raise _not_utf_8(number) from error
-            if "\r" in text.rstrip("\r"):
+            if not has_return and "\r" in text.rstrip("\r"):
+                has_return = True
                 warn_of_return("Standard input", number)
             yield text.removeprefix("\ufeff") if number == 1 else text
 

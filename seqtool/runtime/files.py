@@ -36,14 +36,16 @@ def config_directory() -> Path:
 
 
 def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = False) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, by default without line ends: \n or \r\n ends a line, and \r in a file that has no
-    \n before its end; `with_ends`, which changes nothing in a text, \r never does. A single \r is warned of elsewhere.
+    r"""The lines of a UTF-8 file, without line ends unless `with_ends`.
+
+    A line ends with \n or \r\n. If the only \n is at the end of the file, or there is none, \r ends lines too, but not
+    `with_ends`: then all of the text is kept as it is. Any other \r inside a line stays, and is warned of once.
 
     Raises InputError if the file is missing, not a file, empty (unless it `may_be_empty`), not UTF-8, or a damaged .gz,
     or if a line is longer than in any real text. `with_ends`, such a line comes in pieces that end before white space.
     """
     number = before = 0  # the line, and its bytes before this piece
-    size = LONGEST
+    size, has_return = LONGEST, False
     check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
@@ -65,7 +67,8 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                     body = text.removesuffix(b"\n").removesuffix(b"\r")
                     is_whole = b"\r" in body and number == 1 and not file.peek(1)
                     yield from (part.decode() for part in (body.split(b"\r") if is_whole else (body,)))
-                    if not is_whole and b"\r" in body.rstrip(b"\r"):
+                    if not (is_whole or has_return) and b"\r" in body.rstrip(b"\r"):
+                        has_return = True
                         warn_of_return(str(path), number)
                 before, size = (before + len(line), PIECE) if is_cut else (0, LONGEST)
         except UnicodeDecodeError as error:
@@ -85,7 +88,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
 
 @cache
 def warn_of_return(name: str, number: int) -> None:
-    r"""Say once that a line has \r inside."""
+    r"""Say that a line, the first of its kind, has \r inside; once, however often the text is read."""
     log.warning(
         r"%s line %s has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends.",
         name,
