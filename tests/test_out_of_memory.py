@@ -17,6 +17,7 @@ from seqtool.demo import answers
 from seqtool.demo.app import make_app
 from seqtool.demo.engine import Asked, Engine
 from seqtool.errors import InputError, OutOfMemoryError
+from seqtool.models.backbone import Backbone
 from seqtool.runtime.files import config_directory
 
 ERRORS = {
@@ -41,6 +42,7 @@ PAIRS = ["data.train=40", "data.valid=2", "data.test=2", "data.vocabulary.size=8
 PAIRS += ["model.hidden=8", "model.layers=1", *SHORT]
 SCENES = ["data=scenes", "data.train=8", "data.valid=2", "data.test=2", "data.vocabulary.minimum_count=1"]
 SCENES += ["model=show_tell", "model.hidden=8", *SHORT]
+FROZEN = ["model.encoder.fine_tune_from=null", "model.encoder.augment=false"]
 TEXT = ["data=text", "data.train=text.txt", "data.valid=text.txt", "model=language_model", "model.hidden=8"]
 
 
@@ -151,6 +153,18 @@ def test_training_says_what_to_lower(
     assert run("train", *COMMON, *PAIRS, f"run={name.replace(' ', '-')}-{error[:4]}".replace("'", "")) == 2
     last = sentence(capfd)
     assert last.startswith("seqtool: Out of memory") and said in last
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+@pytest.mark.parametrize(("part", "said"), [("to", "model's weights"), ("forward", "lower model.encoder.size")])
+def test_encoding_images_says_what_to_lower(
+    place: Path, command: str, part: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What the images of a frozen backbone are prepared with."""
+    monkeypatch.setattr(Backbone, part, failing(ERRORS["cuda"]))
+    assert run(command, *COMMON, *SCENES, *FROZEN, "data.cache=other") == 2
+    line = sentence(capfd)
+    assert line.startswith("seqtool: Out of memory on cpu") and said in line and "data.processes" not in line
 
 
 def test_a_resumed_run_is_not_called_damaged(

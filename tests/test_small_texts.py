@@ -94,3 +94,32 @@ def test_a_short_validation_text_is_scored_as_eval_scores_it(
         cli.run(["eval", "checkpoint=runs/r/last", "bootstrap=9", "format=json", "device=cpu"], config_directory()) == 0
     )
     assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(records("r")[-1]["valid_loss"], abs=1e-5)
+
+
+def logged(run: str) -> list[dict[str, float]]:
+    """All that does not depend on the clock."""
+    names = ("step", "epoch", "loss", "valid_loss", "bits")
+    return [{name: record[name] for name in names if name in record} for record in records(run)]
+
+
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """One whose data have moved too. A run of an earlier version has `train.batch_size` of them."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("before", "after"):
+        Path(folder).mkdir()
+        Path(folder, "train.txt").write_text("the cat sees a dog. " * 30)
+        Path(folder, "valid.txt").write_text("a dog sees the cat. " * 5)
+    before, after = (
+        [f"data.train={folder}/train.txt", f"data.valid={folder}/valid.txt"] for folder in ("before", "after")
+    )
+    settings = [*before, "train.batch_size=16", "train.bptt=60", "train.validate_every=1", "train.log_every=1"]
+    settings += [] if version == "this" else ["train.fewer_streams=false"]
+    assert train(*MODELS["lstm"], *settings, "train.steps=4", "run=whole") == 0
+    assert train(*MODELS["lstm"], *settings, "train.steps=2", "run=r") == 0
+    config = Path("runs/r/config.yaml")
+    if version == "earlier":
+        config.write_text(config.read_text().replace("  fewer_streams: false\n", ""))
+    assert train("run=r", "train.resume=true", *after, "train.steps=4") == 0
+    assert logged("r") == logged("whole")
+    assert f"fewer_streams: {str(version == 'this').lower()}\n" in config.read_text()

@@ -67,6 +67,17 @@ def test_a_warm_up_that_is_longer_than_the_run_is_refused(
     assert not Path("runs/r").exists()
 
 
+def test_a_warm_up_that_is_longer_than_the_limit_is_refused_at_once(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is prepared, whatever the number of epochs."""
+    for task, settings in TASKS.items():
+        limits = ["train.steps=20", "train.epochs=9", "schedule.warmup=1000"]
+        assert run("train", *settings, *COMMON, *WORDS, *limits) == 2, task
+        assert "longer than this run of 20 steps" in capsys.readouterr().err
+        assert not Path("cache").exists()
+
+
 @pytest.mark.parametrize("settings", ["train.steps=3 schedule.warmup=3", "train.steps=0 schedule.warmup=9"])
 def test_a_warm_up_that_fits_is_taken(place: Path, settings: str) -> None:
     assert run("train", *TASKS["translation"], *COMMON, *WORDS, "run=r", *settings.split()) == 0

@@ -152,6 +152,7 @@ def _data(job: Job, found: checkpoint.Checkpoint | None) -> tuple[Cache, dict[st
     job.task.check(job.config, pretrained=_is_new(job, found))
     if found is None:
         first_weights.check_files(job.config)
+        check_warmup(job.config.schedule, job.train.steps or 0)
     new = partial(job.task.prepare, needs=("train", "valid"))
     prepare = new if found is None else partial(job.task.prepare_again, found=found)
     cache = distributed.first_here(partial(prepare, job.config))

@@ -80,9 +80,11 @@ class LanguageModelling(Task):
 
 
 def _streams(cache: Cache, split: str, settings: "TrainSettings") -> Streams:
-    """A split as `train.batch_size` streams, or as fewer where those would be shorter than `train.bptt` tokens."""
+    """A split as `train.batch_size` streams, or with `train.fewer_streams` as fewer where those would be shorter than
+    `train.bptt` tokens.
+    """
     text, rows = cache.split(split).stream, settings.batch_size
-    fewer = max(1, len(text) // settings.bptt)
+    fewer = max(1, len(text) // settings.bptt) if settings.fewer_streams else rows
     if fewer < rows:
         log.info(
             "The split '%s' has %s tokens and is read in %s: with train.batch_size=%d streams, each would be shorter "

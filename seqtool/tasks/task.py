@@ -79,8 +79,9 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if self.reads != "text" and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        if self.reads != "nothing" and config.train.bptt != defaults("train")["train"]["bptt"]:
-            raise InputError(f"train.bptt is for language models, not for {self.name}: leave it out.")
+        for name in ("bptt", "fewer_streams"):
+            if self.reads != "nothing" and config.train[name] != defaults("train")["train"][name]:
+                raise InputError(f"train.{name} is for language models, not for {self.name}: leave it out.")
         check_settings(config.model, parts=PARTS)
 
     def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one

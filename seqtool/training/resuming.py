@@ -39,10 +39,9 @@ GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddin
 # Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
 FIXED = (
     *("model", "data", "seed", "precision", "init_from", "embeddings", "optim.name", "schedule.name"),
-    *("initialisation", "initialisation_gain", "forget_bias", "validation.tokenize"),
+    *("initialisation", "initialisation_gain", "forget_bias", "train.fewer_streams", "validation.tokenize"),
     *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
 )
-
 UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
 
 
@@ -158,7 +157,9 @@ def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
 def resumed(config: DictConfig, run: Path) -> DictConfig:
     """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
-    stored.validation.setdefault("tokenize", EARLIER_TOKENIZER.get(located(stored.data, trusted=True).holds))
+    holds = located(stored.data, trusted=True).holds
+    stored.validation.setdefault("tokenize", EARLIER_TOKENIZER.get(holds))
+    stored.train.setdefault("fewer_streams", holds != "text")  # as an earlier version
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings

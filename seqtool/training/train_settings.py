@@ -36,7 +36,8 @@ class TrainSettings:
     resume: bool | str
     gradient_flow: bool
     tensorboard: bool
-    show: int = 0  # runs of earlier versions have none
+    show: int = 0  # runs of earlier versions have neither this nor the next
+    fewer_streams: bool = False
 
     def check(self) -> None:
         """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""

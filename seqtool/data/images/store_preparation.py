@@ -18,7 +18,7 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import SUMMARY, make_once, place, versions
 from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
 from seqtool.data.images.parallel_loading import load
-from seqtool.errors import InputError
+from seqtool.errors import InputError, out_of_memory
 from seqtool.models.backbone import (
     Backbone,
     EncoderSettings,
@@ -26,12 +26,16 @@ from seqtool.models.backbone import (
     check_default_weights,
     make_backbone,
 )
+from seqtool.runtime.devices import MODEL_TOO_LARGE
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.unfinished import Unfinished, UnfinishedError, keep
 
 Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
 
 MOST = torch.finfo(torch.float16).max  # 65,504
+IMAGES_TOO_LARGE = (
+    "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
+)
 NOTED = 10.0  # seconds after which progress is noted
 log = logging.getLogger("seqtool")
 
@@ -85,7 +89,10 @@ def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
     """Write everything in the store of these images but its summary, which is returned."""
-    backbone = make_backbone(encoder, pretrained=True).to(device).eval() if encoder.fine_tune_from is None else None
+    backbone = make_backbone(encoder, pretrained=True).eval() if encoder.fine_tune_from is None else None
+    if backbone is not None:
+        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+            backbone.to(device)
     weights = None if backbone is None else weights_digest(backbone)
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
     kind: np.dtype[Any] = np.dtype("u1")
@@ -168,8 +175,9 @@ def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: Enco
     """The rows of these images."""
     if backbone is None:
         return pixels
-    with torch.inference_mode():
-        annotations = backbone(torch.from_numpy(pixels).to(backbone.mean.device))
+    device = backbone.mean.device
+    with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
+        annotations = backbone(torch.from_numpy(pixels).to(device))
         largest = float(annotations.abs().max())
         if not largest <= MOST:  # catches NaN too
             layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"
