@@ -12,6 +12,7 @@ import pytest
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.data.text.alignment import SPLITS
 from seqtool.runtime.files import config_directory
 
 LINES = [
@@ -152,3 +153,22 @@ def test_in_a_notebook(place: Path) -> None:
     assert best.source_words == LINES[0].split() and best.words == best.text.split()
     assert best.word_attention.shape == (len(best.words), len(best.source_words))
     assert {target for _, target in best.alignment} <= set(range(len(best.words)))
+
+
+MARKED = {
+    "你好，世界？": ["你好，世界", "？"],
+    "هل أنت؟": ["هل", "أنت", "؟"],
+    "मैं हूँ।": ["मैं", "हूँ", "।"],
+    "really！ «no»": ["really", "！", "«", "no", "»"],
+    "「犬」 です。": ["「", "犬", "」", "です", "。"],
+    "ሰላም። ደህና፣": ["ሰላም", "።", "ደህና", "፣"],
+    "Բարև։ τι;": ["Բարև", "։", "τι", ";"],
+    "ជំរាបសួរ។ မင်္ဂလာပါ။": ["ជំរាបសួរ", "។", "မင်္ဂလာပါ", "။"],
+    "the dogs’ ⁇.": ["the", "dogs’", "⁇", "."],
+}
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_marks_of_any_script(text: str) -> None:
+    """They are words of their own with words=marks, at the ends of words."""
+    assert SPLITS["marks"](text) == MARKED[text]
