@@ -410,6 +410,8 @@ NAMES = {  # in the folder, in the captions
     "a Windows path": ("b.jpg", "C:\\Users\\me\\Photos\\b.jpg"),
     "an absolute path": ("b.jpg", "/home/me/photos/b.jpg"),
     "a folder less": ("Images/b.jpg", "b.jpg"),
+    "no suffix": ("b.jpg", "b"),
+    "no suffix, a folder and another case": ("Images/IMG_1.PNG", "img_1"),
     "everything": (f"Images/{DECOMPOSED}", f"images\\{COMPOSED.upper()}"),
 }
 
@@ -428,6 +430,13 @@ def test_names_that_differ_are_matched(kind: str, capsys: Capture) -> None:
         written("r.json", json.dumps([{"image_id": theirs, "caption": "a dog"}, {"image_id": "x", "caption": "y"}]))
         assert score("h.json", "r.json", "format=jsonl") == 0
         assert list(segments(capsys)) == [theirs]
+
+
+def test_empty_captions_of_a_system_are_said(capsys: Capture) -> None:
+    written("h.csv", "image_id,caption\n12,a dog runs\n14,\n15,  \n")
+    written("r.json", json.dumps({name: ["a dog", "a cat"] for name in ("12.jpg", "14.jpg", "15.jpg")}))
+    assert score("h.csv", "r.json", "bootstrap=0") == 0
+    assert "Empty captions of h.csv are scored as such: 2, first that of 14.jpg." in capsys.readouterr().out
 
 
 def test_names_that_could_be_several_images_or_none(capsys: Capture) -> None:

@@ -98,6 +98,8 @@ class CaptionEvaluation(HypothesesEvaluation):
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
         scored_captions.check_images(captions, references, hypotheses_name=name, references_name=place)
+        if empty := [image for image in references if not captions[image].strip()]:
+            warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
         report = self._report(captions, baseline, references, self._scoring(references), warnings, name=name)
         if self.report is None:
             return report

@@ -59,7 +59,10 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
 
 def _keep(stream: TextIO, path: Path, finished: str) -> None:
     stream.flush()
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or stream.tell() == 0:
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return
+    if stream.tell() == 0:
+        print(f"Stopped before anything was finished: {path} is not written.", file=sys.stderr)
         return
     partial = path.with_name(f"{path.name}.partial")
     with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as kept:  # noqa: PTH123 a descriptor

@@ -19,19 +19,21 @@ class ImageNames:
         self._by_end: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
         for name in names:
             if parts := _parts(name):
-                self._by_end.setdefault(parts[-1], []).append((name, parts))
+                self._by_end.setdefault(_without_suffix(parts[-1]), []).append((name, parts))
 
     def find(self, name: str) -> list[str]:
         r"""What the image called `name` is called here: none, one, or several names that fit equally well.
 
-        One path must be the end of the other, in any normal form and case: `Photos\a.JPG` is `a.jpg`.
+        One path must be the end of the other, in any normal form and case: `Photos\a.JPG` is `a.jpg`, and so is `a`, as
+        one of the two may lack its suffix.
         """
         parts = _parts(name)
-        fits = {
-            other: (min(len(parts), len(path)), path == parts)
-            for other, path in self._by_end.get(parts[-1] if parts else "", [])
-            if all(mine == theirs for mine, theirs in zip(reversed(parts), reversed(path), strict=False))
-        }
+        *folders, file = parts or ("",)
+        bare, fits = _without_suffix(file), {}
+        for other, path in self._by_end.get(bare, []):
+            is_file = file == path[-1] or bare in (file, path[-1])
+            if is_file and all(a == b for a, b in zip(reversed(folders), reversed(path[:-1]), strict=False)):
+                fits[other] = file == path[-1], min(len(parts), len(path)), path == parts
         best = [other for other, fit in fits.items() if fit == max(fits.values())]
         return [other for other in best if name.endswith(other) or other.endswith(name)] or best
 
@@ -82,3 +84,8 @@ def images_in(directory: Path) -> list[str]:
 
 def _parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()).parts
+
+
+def _without_suffix(file: str) -> str:
+    stem, dot, suffix = file.rpartition(".")
+    return stem if stem and dot + suffix in SUFFIXES else file
