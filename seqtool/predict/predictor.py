@@ -271,12 +271,6 @@ class Predictor(ABC):
         self.check_given(sources is not None)
         raise NotImplementedError
 
-    def pair(self, source: str, text: str) -> dict[str, Any]:
-        """Of a given text, for JSON: the pieces that the model does not know, and its source, if it has one, with its
-        own.
-        """
-        return {"unknown": self.target_vocabulary.unknown(text)}
-
     def check_given(self, sources: bool) -> None:
         """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""
         kind, _, _ = HOLDS[self.reads].partition(":")
