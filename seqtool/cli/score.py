@@ -19,7 +19,7 @@ from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.translator import Translation
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
-from seqtool.runtime.devices import MachineSettings, keep_memory
+from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names, typed
 
@@ -63,6 +63,7 @@ def score(config: DictConfig) -> None:
         total = distributed.from_first(settings.count)
         keep_memory()
         model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+        make_default(model.device)
         model.check_given(settings.sources is not None)
         with ScoreWriter(settings, model).opened() as writer:
             writer.write_all(total)
