@@ -1,6 +1,8 @@
 """Which device a process computes on, why it does not, and what a device or a skipped step must not change."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ import pytest
 import torch
 from small_models import CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
 
+import seqtool
 import seqtool.cli.main as cli
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.errors import InputError
+from seqtool.predict.translator import Translator
 from seqtool.runtime import distributed, failures
 from seqtool.runtime.devices import choose_device
 from seqtool.runtime.files import config_directory
@@ -41,6 +45,26 @@ def test_a_named_gpu_becomes_torchs_own(chosen: list[torch.device]) -> None:
     assert chosen == [torch.device("cuda:1")]
     choose_device("cpu")
     assert len(chosen) == 1
+
+
+def test_loading_leaves_the_callers_gpu(shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the model's only while that computes; on a machine without GPUs, the model stays on the CPU."""
+    events: list[Any] = []
+
+    @contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        events.append(device)
+        yield
+        events.append("left")
+
+    monkeypatch.setattr(torch.cuda, "set_device", events.append)
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    translator: Any = seqtool.load(shown_runs / "runs" / "attend", device="cpu")
+    assert events == []
+    translator.device = torch.device("cuda:1")
+    monkeypatch.setattr(Translator, "_known", lambda *_: events.append("computing") or [[]])
+    translator.hypotheses([""])
+    assert events == [torch.device("cuda:1"), "computing", "left"]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 7])

@@ -1,5 +1,6 @@
 """What the demo's server takes and refuses: settings of every wrong type, hosts, tokens; and that it stops in time."""
 
+import asyncio
 import http.client
 import json
 import logging
@@ -14,7 +15,7 @@ import pytest
 from test_demo import form, png, serving
 
 import seqtool
-from seqtool.demo import answers
+from seqtool.demo import answers, guards
 from seqtool.demo.app import describe, make_app
 from seqtool.demo.engine import Engine
 
@@ -29,6 +30,20 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "generate": ("text", {"prompts": ["the"]}),
     "next": ("text", {"text": "the"}),
 }
+
+
+def test_a_refusal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "SECONDS", 0.05)
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def broken(*_: Any) -> None:
+        raise ValueError("a defect")
+
+    for host in (b"elsewhere", b"localhost"):
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)], "query_string": b""}
+        asyncio.run(guards.Guard(broken, host="127.0.0.1", port=80, token=None)(scope, never, never))
 
 
 @pytest.fixture(scope="module")

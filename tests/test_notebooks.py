@@ -3,6 +3,7 @@
 import gc
 import io
 import logging
+import math
 import os
 import re
 import signal
@@ -202,6 +203,12 @@ def state() -> dict[str, Any]:
         "numpy": (np.geterr(), np.get_printoptions()["precision"]),
         "directory": os.getcwd(),  # noqa: PTH109
     }
+
+
+@pytest.mark.parametrize("prefix", [None, 5, math.nan, b"El", ["▁El", 5], [None]])
+def test_what_is_no_prefix(models: dict[str, Any], prefix: Any) -> None:
+    with pytest.raises(InputError, match=r"^Prefix 2 is .*, not a text or a list of pieces"):
+        models["attend"].hypotheses(SENTENCES, prefixes=["El", prefix])
 
 
 @pytest.mark.parametrize("name", ["attend", "scenes", "text"])

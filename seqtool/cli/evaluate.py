@@ -149,7 +149,7 @@ def _of_checkpoint(
     config: DictConfig, task: str, evaluation: Evaluation, found: "Checkpoint"
 ) -> tuple[dict[str, Any], Report]:
     """The origin of the hypotheses (checkpoints and decoding settings), and the report on them."""
-    from seqtool.runtime.devices import keep_memory  # imports torch, which scoring files does not need
+    from seqtool.runtime.devices import keep_memory, make_default  # imports torch, which scoring files does not need
     from seqtool.runtime.distributed import is_first
 
     keep_memory()
@@ -161,6 +161,7 @@ def _of_checkpoint(
     if found.trust:
         given["trust"] = found.trust
     predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
+    make_default(predictor.device)
     used = set(_decoding(task)) - {"n_best", "batch_size"}
     settings = asdict(predictor.settings)
     decoding = {name: value for name, value in settings.items() if name in used and value is not None}

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from omegaconf import DictConfig, open_dict
 
-from seqtool.data.text.unknown import sentence
+from seqtool.data.text.unknown import sentence, unknown_pieces
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
@@ -78,7 +78,8 @@ class TextWriter:
                 path = Path(self.settings.output)
                 out = stack.enter_context(keeping(path, lambda: f"{self.count:,} texts"))
             for prompt in self.settings.prompts():
-                if unknown := self.generator.unknown(prompt):
+                (unknown,) = unknown_pieces([prompt], self.generator.target_vocabulary)
+                if unknown:
                     said = f"The prompt has {len(unknown):,} symbols that the model does not know."
                     print(f"{said} {sentence(Counter(unknown))}", file=sys.stderr)
                 self._write(prompt, out)

@@ -11,7 +11,7 @@ from seqtool.cli import config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders
 from seqtool.errors import InputError
-from seqtool.settings import unknown
+from seqtool.settings import sentence, unknown
 
 HEADER = "# @package _global_"
 
@@ -51,14 +51,10 @@ def _check_defaults(file: Path, defaults: Any, configs: Folders) -> None:
         for key, choice in entry.items() if isinstance(entry, Mapping) else []:
             group = re.sub(r"^(override|optional)? */?|@.*", "", key)
             if group not in groups and not group.startswith("hydra"):
-                raise InputError(f"{file}: {_ended(unknown(group, groups, kind='group'))}")
+                raise InputError(sentence([f"{file}: {unknown(group, groups, kind='group')}"]))
             choices = config_files.choices(configs, group)
             if isinstance(choice, str) and choice not in choices:
-                raise InputError(f"{file}: {_ended(unknown(choice, choices, kind=group))}")
-
-
-def _ended(clause: str) -> str:
-    return clause if clause.endswith("?") else f"{clause}."
+                raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=group)}"]))
 
 
 def _check_preset(file: Path, values: Mapping[str, Any], groups: Collection[str], choices: Collection[str]) -> None:

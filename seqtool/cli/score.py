@@ -6,21 +6,20 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig
 
 import seqtool
 from seqtool.cli.translate import AlignedSettings, AlignedWriter
-from seqtool.data.text.unknown import sentence, unknown_pieces
+from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, windows
-from seqtool.predict.translator import Translator
+from seqtool.predict.translator import Translation
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
-from seqtool.runtime.devices import MachineSettings, keep_memory
+from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import names, typed
 
@@ -64,6 +63,7 @@ def score(config: DictConfig) -> None:
         total = distributed.from_first(settings.count)
         keep_memory()
         model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+        make_default(model.device)
         model.check_given(settings.sources is not None)
         with ScoreWriter(settings, model).opened() as writer:
             writer.write_all(total)
@@ -81,13 +81,11 @@ class ScoreWriter(AlignedWriter):
     def write_all(self, total: int) -> None:
         with self.progress(total) as bar:
             for sources, texts in self._windows():
-                unknown = {"references": unknown_pieces(texts, self.predictor.target_vocabulary)}
-                if sources is not None and isinstance(self.predictor, Translator):
-                    unknown["sources"] = unknown_pieces(sources, self.predictor.source_vocabulary)
-                for side, pieces in unknown.items():
-                    self.unknown[side].update(chain.from_iterable(pieces))
                 found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
                 for source, one in zip(sources or [""] * len(texts), found, strict=True):
+                    self.unknown["references"].update(one.unknown)
+                    if isinstance(one, Translation):
+                        self.unknown["sources"].update(one.source.unknown)
                     self.write(source, [one])
                 bar.update(len(texts))
         if not self.tokens:
@@ -107,7 +105,7 @@ class ScoreWriter(AlignedWriter):
         self.nats, self.tokens = self.nats + found.log_probability, self.tokens + len(found.log_probabilities or ())
         if self.format == "text":
             return f"{found.log_probability:.4f}\n"
-        record = self.predictor.pair(source, found.text)
+        record = found.pair()
         record |= {name: value for name, value in self.record(found).items() if name not in ("score", "ended")}
         record |= found.given()
         return json.dumps(record, ensure_ascii=False) + "\n"

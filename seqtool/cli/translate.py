@@ -137,7 +137,7 @@ class TranslationWriter(AlignedWriter):
         self.unknown_in_prefixes: Counter[str] = Counter()
 
     def about(self, source: str, n_best: Sequence[Translation]) -> dict[str, Any]:
-        return self.translator.reading(source, n_best[0])
+        return n_best[0].reading()
 
     def shows_progress(self) -> bool:
         """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
@@ -164,9 +164,6 @@ class TranslationWriter(AlignedWriter):
 
     def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
         self.translator.warn_of_long(lines, first=self.count + 1)
-        unknown = unknown_pieces(lines, self.translator.source_vocabulary)
-        self.unknown.update(chain.from_iterable(unknown))
-        self.lines_with_unknown += sum(map(bool, unknown))
         begun = unknown_pieces(prefixes or [], self.translator.target_vocabulary)
         self.unknown_in_prefixes.update(chain.from_iterable(begun))
         settings, size, last = self.settings, distributed.size(), self.count + len(lines)
@@ -180,6 +177,9 @@ class TranslationWriter(AlignedWriter):
             progress=lambda done: bar.update(min(size * done, last - bar.n)),
         )
         for line, n_best in zip(lines, results, strict=True):
+            unknown = n_best[0].source.unknown
+            self.unknown.update(unknown)
+            self.lines_with_unknown += bool(unknown)
             self.write(line, n_best)
         for stream in filter(None, (self.out, self.links)):
             stream.flush()

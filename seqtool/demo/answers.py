@@ -75,7 +75,7 @@ def translate(request: Request) -> Asked:
             "translations": [
                 {
                     "source": source,
-                    **translator.reading(source, n_best[0]),
+                    **n_best[0].reading(),
                     "translations": [_record(one, weights=weights) for one in n_best],
                 }
                 for source, n_best in zip(sentences, found, strict=True)
@@ -131,10 +131,7 @@ def score(request: Request) -> Asked:
             if predictor.attends:
                 _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
         scored = predictor.given(sources, references, likeliest=likeliest)
-        pairs = zip(sources or [""] * len(references), scored, strict=True)
-        return {
-            "scores": [{**predictor.pair(source, one.text), **_given(one, weights=weights)} for source, one in pairs]
-        }
+        return {"scores": [{**one.pair(), **_given(one, weights=weights)} for one in scored]}
 
     return Asked(answer)
 
@@ -153,7 +150,7 @@ def why(request: Request) -> Asked:
         _check_tokens(translator.target_vocabulary, [own], 0)
         trace = _lattice(translator)
         (best, *_), (mine,) = translator.hypotheses([source], trace=trace)[0], translator.forced([source], [own])
-        if cut := translator.reading(source, best)["source_cut"]:
+        if cut := best.reading()["source_cut"]:
             raise InputError(f"The last {cut:,} tokens of the source are not translated: shorten it to compare.")
         known = translator.target_vocabulary
         penalty = length_penalty(translator.settings.length_penalty, translator.settings.length_alpha)

@@ -86,23 +86,26 @@ class Guard:
                     headers.append("set-cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await asyncio.wait_for(send(message), SECONDS)  # a client that does not read holds nobody up for longer
 
+        refused = None
         try:
-            self._check_host(http.headers)
-            self._check_origin(http.headers, http.method)
-            token_in_address = self._check_token(http)
-            uploads = scope["path"] == "/api/caption" and http.headers.get("content-type", "").startswith(FORM)
-            body = Body(receive, http.headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
-            await self._app(scope, body.receive, guarded)
-        except RefusedError as refused:
-            if not started:
+            try:
+                self._check_host(http.headers)
+                self._check_origin(http.headers, http.method)
+                token_in_address = self._check_token(http)
+                uploads = scope["path"] == "/api/caption" and http.headers.get("content-type", "").startswith(FORM)
+                body = Body(receive, http.headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
+                await self._app(scope, body.receive, guarded)
+            except RefusedError as error:
+                refused = error
+            except TimeoutError:
+                raise
+            except Exception:
+                log.exception("A request could not be answered.")
+                refused = RefusedError(500, "This request could not be answered; the server's log says why.")
+            if refused is not None and not started:
                 await refused.answer()(scope, receive, guarded)
         except TimeoutError:
             log.info("A client did not read its answer.")
-        except Exception:
-            log.exception("A request could not be answered.")
-            if not started:
-                failed = RefusedError(500, "This request could not be answered; the server's log says why.")
-                await failed.answer()(scope, receive, guarded)
         finally:
             self._held -= 0 if body is None else body.held
 

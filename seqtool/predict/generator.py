@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
-from seqtool.data.text.unknown import unknown_pieces
+from seqtool.data.text.unknown import unknown_of, unknown_pieces
 from seqtool.decoding.batching import computing, in_batches
 from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import Hypothesis
@@ -50,7 +50,11 @@ class GenerateSettings:
 
 @dataclass(frozen=True)
 class Continuation(Prediction):
-    """A sampled continuation of a prompt. ended: at a text of `stop`; log_probability: of all sampled tokens."""
+    """A sampled continuation of a prompt, or a given text. ended: at a text of `stop`; log_probability: of all tokens;
+    unknown: the pieces of a given text that the model does not know.
+    """
+
+    unknown: list[str] = field(default_factory=list, kw_only=True, repr=False)
 
     def record(self) -> dict[str, Any]:
         return {
@@ -59,6 +63,10 @@ class Continuation(Prediction):
             "ended": self.ended,
             "tokens": self.pieces,
         }
+
+    def pair(self) -> dict[str, Any]:
+        """Of a given text, for JSON, which has no source."""
+        return {"unknown": self.unknown}
 
 
 class Draft:
@@ -126,10 +134,6 @@ class Generator(Predictor):
         self._done += 1
         return generator.random((self.settings.n, self.settings.max_length))
 
-    def unknown(self, text: str) -> list[str]:
-        """The symbols of a text that the model does not know."""
-        return unknown_pieces([text], self.target_vocabulary)[0]
-
     def nats(self, tokens: Sequence[int], progress: Callable[[int], object]) -> NDArray[np.float64]:
         """−log p of every token of a text, read as one stream. `progress` is called with the number read since."""
         return self.predicted(tokens, progress, likeliest=0)[0]
@@ -162,7 +166,7 @@ class Generator(Predictor):
 
     def line(self, prompt: str, samples: Sequence[Continuation]) -> dict[str, Any]:
         """A prompt, the pieces of it that the model does not know, and its continuations, for JSON."""
-        unknown = self.target_vocabulary.unknown(prompt)
+        (unknown,) = unknown_pieces([prompt], self.target_vocabulary)
         return {"prompt": prompt, "unknown": unknown, "texts": [one.record() for one in samples]}
 
     def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
@@ -192,7 +196,8 @@ class Generator(Predictor):
         nats, expected = self.predicted(tokens, lambda _: None, likeliest=likeliest)
         pieces, log_p = [self.target_vocabulary.piece(token) for token in tokens], (-nats).tolist()
         total, known = math.fsum(log_p), {"log_probabilities": log_p, "predicted": expected if likeliest else None}
-        return Continuation(text, total, total, pieces, None, ended=False, **known)
+        unknown = unknown_of(text, tokens, self.target_vocabulary)
+        return Continuation(text, total, total, pieces, None, ended=False, unknown=unknown, **known)
 
     @with_own_threads
     def _continued(self, prompt: str, uniforms: Any, told: Callable[[str], None] | None = None) -> list[Continuation]:

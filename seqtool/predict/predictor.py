@@ -26,9 +26,11 @@ from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import (
     MODEL_TOO_LARGE,
     MachineSettings,
+    as_default,
     check_threads,
-    choose_device,
+    find_device,
     keep_memory,
+    make_default,
     threads_set,
 )
 from seqtool.runtime.precision import check_precision
@@ -148,11 +150,11 @@ R = TypeVar("R")
 
 
 def with_own_threads(compute: Callable[Concatenate[Own, P], R]) -> Callable[Concatenate[Own, P], R]:
-    """Let a predictor's method compute with the number of threads that it was loaded with."""
+    """Let a predictor's method compute with the number of threads, and on the GPU, that it was loaded with."""
 
     @wraps(compute)
     def computing(predictor: Own, /, *arguments: P.args, **others: P.kwargs) -> R:
-        with threads_set(predictor.threads):
+        with threads_set(predictor.threads), as_default(predictor.device):
             return compute(predictor, *arguments, **others)
 
     return computing
@@ -221,7 +223,9 @@ class Predictor(ABC):
         """The predictor that `checkpoint=` names, with the decoding settings of the command line."""
         keep_memory()
         settings = {name: config[name] for name in cls.decoding()}
-        return cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
+        predictor = cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
+        make_default(predictor.device)
+        return predictor
 
     @classmethod
     def load(
@@ -237,7 +241,7 @@ class Predictor(ABC):
         machine = typed(MachineSettings, {one.name: merged.pop(one.name) for one in fields(MachineSettings)})
         chosen = typed(cls.schema, merged)
         check_threads(machine.threads)
-        device = choose_device(machine.device)
+        device = find_device(machine.device)
         check_precision(device, chosen.precision)
         paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
         found = [checkpoint.find(path, trust=trust) for path in paths]
@@ -251,7 +255,7 @@ class Predictor(ABC):
             for difference, value in member.common.items():
                 if value != members[0].common[difference]:
                     raise InputError(f"{one.path} and {found[0].path} {difference}.")
-        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+        with as_default(device), out_of_memory(lambda: MODEL_TOO_LARGE, device):
             models = [laid_out(member.model, chosen.precision, device).to(device).eval() for member in members]
         return cls(
             models,
@@ -270,12 +274,6 @@ class Predictor(ABC):
         """
         self.check_given(sources is not None)
         raise NotImplementedError
-
-    def pair(self, source: str, text: str) -> dict[str, Any]:
-        """Of a given text, for JSON: the pieces that the model does not know, and its source, if it has one, with its
-        own.
-        """
-        return {"unknown": self.target_vocabulary.unknown(text)}
 
     def check_given(self, sources: bool) -> None:
         """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""

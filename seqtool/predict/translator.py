@@ -1,9 +1,11 @@
 """A trained translation model with its vocabularies: text in, text out. For `translate`, `eval` and notebooks."""
 
 import sys
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from itertools import chain
+from typing import Any
 
 from tqdm import tqdm
 
@@ -22,16 +24,9 @@ from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
+from seqtool.predict.given_texts import Given
 from seqtool.predict.lists import check_texts
 from seqtool.predict.predictor import END, Prediction, Predictor, with_own_threads
-
-
-class Spelt(NamedTuple):
-    """A text that was given: the pieces that the model reads, all its words, and the word of each piece."""
-
-    pieces: list[str]
-    words: list[str]
-    places: list[int]
 
 
 @dataclass(frozen=True)
@@ -39,14 +34,27 @@ class Translation(Prediction):
     """One hypothesis for one sentence. attention: target pieces × source pieces (EOS left out on both sides).
 
     words, source_words: of the text as it is written, and of the source as it was given, with what was cut off;
-    places, source_places: the word of each piece.
+    places: the word of each piece; target: None unless the text was given.
     """
 
-    source_pieces: list[str] = field(default_factory=list)
-    source_words: list[str] = field(default_factory=list)
-    source_places: list[int] = field(default_factory=list, repr=False)
-    words: list[str] = field(default_factory=list)
-    places: list[int] = field(default_factory=list, repr=False)
+    source: Given = field(kw_only=True, repr=False, compare=False)
+    target: Given | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    @property
+    def source_pieces(self) -> list[str]:
+        return self.source.pieces
+
+    @property
+    def source_words(self) -> list[str]:
+        return self.source.words
+
+    @cached_property
+    def words(self) -> list[str]:
+        return self.source.split(self.text) if self.target is None else self.target.words
+
+    @cached_property
+    def places(self) -> list[int]:
+        return piece_words(self.pieces, self.words) if self.target is None else self.target.places
 
     @property
     def word_attention(self) -> Matrix | None:
@@ -54,7 +62,7 @@ class Translation(Prediction):
         if self.attention is None:
             return None
         shape = len(self.words), len(self.source_words)
-        return word_attention(self.attention, self.source_places, self.places, shape)
+        return word_attention(self.attention, self.source.places, self.places, shape)
 
     def shown(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
         """The attention of words, the source's and the target's words, with <end> beside them if asked for; None if
@@ -65,7 +73,7 @@ class Translation(Prediction):
             return None
         if not end:
             return matrix, source, target
-        source_places, source = [*self.source_places, len(source)], [*source, END]
+        source_places, source = [*self.source.places, len(source)], [*source, END]
         places = self.places
         if self.ended:
             places, target = [*places, len(target)], [*target, END]
@@ -86,8 +94,20 @@ class Translation(Prediction):
         found = super().weights()
         return {"source_tokens": [*self.source_pieces, END], **found} if found else {}
 
+    def reading(self) -> dict[str, Any]:
+        """How the source was read, for JSON: how many tokens at its end were cut off, and which pieces of it the model
+        does not know.
+        """
+        return {"source_cut": len(self.source.ids) - self.source.read, "source_unknown": self.source.unknown}
 
-EMPTY = Translation("", 0.0, 0.0, [], None, True)  # the translation of an empty sentence
+    def pair(self) -> dict[str, Any]:
+        """Of a given text, for JSON: its source, and the pieces of both that the model does not know."""
+        return {"source": self.source.text, "source_unknown": self.source.unknown, "unknown": self.unknown}
+
+    @property
+    def unknown(self) -> list[str]:
+        """The pieces of a given text that the model does not know."""
+        return [] if self.target is None else self.target.unknown
 
 
 @dataclass(eq=False, repr=False)
@@ -133,14 +153,14 @@ class Translator(Predictor):
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
         sentences = check_texts(sentences, what="translate takes", kind="sentence")
-        ids = [tokens[: self.source_length - 1] for tokens in self.source_vocabulary.encode_batch(sentences)]
-        full = [i for i, tokens in enumerate(ids) if tokens]
+        given = self._given(sentences, self.source_vocabulary, self.source_length - 1)
+        full = [i for i, one in enumerate(given) if one.read]
         before, self._done = self._done, self._done + len(sentences)
         known = self._known(prefixes, len(sentences))
-        result = [[replace(EMPTY, source_words=self.split(sentence))] for sentence in sentences]
+        result = [[] if one.read else [Translation("", 0.0, 0.0, [], None, True, source=one)] for one in given]
         for length in sorted({len(known[i]) for i in full}):
             rows = [i for i in full if len(known[i]) == length]
-            sources = encoded_sentences([ids[i] for i in rows])
+            sources = encoded_sentences([given[i].ids[: given[i].read] for i in rows])
             decoded = decode(
                 self.model,
                 sources,
@@ -159,9 +179,8 @@ class Translator(Predictor):
                 begun_with = [known[i] for i in rows]
                 decoded = with_prefixes(self.model, sources, begun_with, decoded, self.settings, device=self.device)
             for i, n_best in zip(rows, decoded, strict=True):
-                source = self._spelt(sentences[i], self.source_vocabulary, len(ids[i]))
                 begun = self._begun(prefixes[i]) if prefixes is not None and UNK in known[i] else []
-                result[i] = [self._translation(one, source, replace_unknown, begun) for one in n_best]
+                result[i] = [self._translation(one, given[i], replace_unknown, begun) for one in n_best]
         return result
 
     def _begun(self, prefix: str | Sequence[str]) -> Sequence[str]:
@@ -173,6 +192,10 @@ class Translator(Predictor):
             return [[]] * count
         if isinstance(prefixes, str) or not isinstance(prefixes, Sized) or len(prefixes) != count:
             raise InputError(f"There must be a prefix for each of the {count:,} sentences; it may be empty.")
+        for number, prefix in enumerate(prefixes, 1):
+            pieces = prefix if isinstance(prefix, Iterable) else [prefix]
+            if not all(isinstance(piece, str) for piece in pieces):
+                raise InputError(f"Prefix {number:,} is {prefix!r:.40}, not a text or a list of pieces.")
         limit = self.settings.max_length
         known = [self.target_vocabulary.encode_beginning(prefix) for prefix in prefixes]
         for prefix, ids in zip(prefixes, known, strict=True):
@@ -201,17 +224,6 @@ class Translator(Predictor):
                 cut = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
                 tqdm.write(f"Line {number} has {tokens:,} tokens: {cut}", file=sys.stderr)
 
-    def reading(self, source: str, translation: Translation) -> dict[str, Any]:
-        """How a source was read, for JSON: how many tokens at its end were cut off, and which pieces of it the model
-        does not know.
-        """
-        cut = len(self.source_vocabulary.encode(source)) - len(translation.source_pieces)
-        return {"source_cut": cut, "source_unknown": self.source_vocabulary.unknown(source)}
-
-    def pair(self, source: str, text: str) -> dict[str, Any]:
-        read = {"source": source, "source_unknown": self.source_vocabulary.unknown(source)}
-        return {**read, **super().pair(source, text)}
-
     @with_own_threads
     def forced(self, sources: Sequence[str], targets: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
         """The given targets as if they had been decoded: their probabilities, attention if there is any and, if asked
@@ -223,27 +235,21 @@ class Translator(Predictor):
         targets = check_texts(targets, what="score takes", kind="target sentence")
         if len(sources) != len(targets):
             raise InputError(f"There are {len(sources):,} sources but {len(targets):,} targets: give one for each.")
-        pairs = [
-            (self.source_vocabulary.encode(source), self.target_vocabulary.encode(target))
-            for source, target in zip(sources, targets, strict=True)
+        read = self._given(sources, self.source_vocabulary)
+        wanted = self._given(targets, self.target_vocabulary)
+        for one in chain.from_iterable(zip(read, wanted, strict=True)):
+            self._check_length(one.text, one.read + 1)
+        encoded, ids = encoded_sentences([one.ids for one in read]), [one.ids for one in wanted]
+        found = force_all(self.model, encoded, ids, self.settings, device=self.device, likeliest=likeliest)
+        return [
+            self._translation(one, source, target=target)
+            for one, source, target in zip(found, read, wanted, strict=True)
         ]
 
-        for texts, ids in zip(zip(sources, targets, strict=True), pairs, strict=True):
-            for text, tokens in zip(texts, ids, strict=True):
-                self._check_length(text, len(tokens) + 1)
-        encoded, given = encoded_sentences([source for source, _ in pairs]), [target for _, target in pairs]
-        found = force_all(self.model, encoded, given, self.settings, device=self.device, likeliest=likeliest)
-        translations = []
-        for one, source, target in zip(found, sources, targets, strict=True):
-            written = self._spelt(target, self.target_vocabulary)
-            translation = self._translation(one, self._spelt(source, self.source_vocabulary))
-            translations.append(replace(translation, words=written.words, places=written.places))
-        return translations
-
-    def _spelt(self, text: str, vocabulary: Vocabulary, length: int | None = None) -> Spelt:
-        """A text that was given, of which the model reads `length` pieces (None: all)."""
-        pieces, words = vocabulary.pieces(text)[:length], self.split(text)
-        return Spelt(pieces, words, piece_words(pieces, list(map(vocabulary.normalize, words))))
+    def _given(self, texts: Sequence[str], vocabulary: Vocabulary, longest: int | None = None) -> list[Given]:
+        """Texts, of which the model reads at most `longest` tokens (None: all)."""
+        encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
+        return [Given(text, ids, vocabulary, self.split, len(ids[:longest])) for text, ids in encoded]
 
     def can_force(self, source: str, target: str) -> bool:
         """Whether the model can read the pair: one with learnt positions has only so many."""
@@ -271,17 +277,19 @@ class Translator(Predictor):
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
     def _translation(
-        self, hypothesis: Hypothesis, source: Spelt, replace_unknown: bool = False, begun: Sequence[str] = ()
+        self,
+        hypothesis: Hypothesis,
+        source: Given,
+        replace_unknown: bool = False,
+        begun: Sequence[str] = (),
+        target: Given | None = None,
     ) -> Translation:
         """`begun`: the pieces of its prefix as they are written, of which the model may not know all."""
-        read = {"source_pieces": source.pieces, "source_words": source.words, "source_places": source.places}
-        found = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.pieces), **read)
+        found = Translation.of(hypothesis, self.target_vocabulary, positions=source.read, source=source, target=target)
         pieces = list(found.pieces)
         for i in (i for i, token in enumerate(hypothesis.tokens) if token == UNK):
             if i < len(begun):
                 pieces[i] = begun[i]
             elif replace_unknown and found.attention is not None:
                 pieces[i] = source.pieces[int(found.attention[i].argmax())]
-        text = found.text if pieces == found.pieces else joined(pieces)
-        words = self.split(text)
-        return replace(found, text=text, pieces=pieces, words=words, places=piece_words(pieces, words))
+        return found if pieces == found.pieces else replace(found, text=joined(pieces), pieces=pieces)

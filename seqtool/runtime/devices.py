@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +36,20 @@ class Machine:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each. A GPU becomes
-    the one that torch uses by default.
-    """
+    """As `find_device`; a GPU becomes the one that torch uses by default."""
+    device = find_device(name)
+    make_default(device)
+    return device
+
+
+def make_default(device: torch.device) -> None:
+    """Make a GPU the one that torch, and NCCL, use by default."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+
+
+def find_device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda:") and distributed.local_size() > 1:
@@ -57,8 +68,6 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         seen = f"torch {torch.__version__} sees {_gpus(torch.cuda.device_count())}"
         raise InputError(f"device={name} is not here: {seen}; use device=auto or device=cpu.")
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
     return device
 
 
@@ -108,6 +117,12 @@ def set_threads(threads: int | None) -> None:
     elif not _own_threads:
         _own_threads.append(torch.get_num_threads())
     torch.set_num_threads(threads)
+
+
+def as_default(device: torch.device) -> AbstractContextManager[object]:
+    """Compute with a GPU as torch's default, and then go back to the one before."""
+    numbered = device.type == "cuda" and device.index is not None
+    return torch.cuda.device(device) if numbered else nullcontext()
 
 
 @contextmanager

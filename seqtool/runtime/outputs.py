@@ -13,6 +13,8 @@ from typing import TextIO
 from seqtool.errors import InputError, OutOfMemoryError
 from seqtool.runtime.files import replacing
 
+# Torch's errors are RuntimeErrors.
+INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError
 NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
 
 
@@ -46,13 +48,7 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
     with replacing(path) as stream:
         try:
             yield stream
-        except (
-            KeyboardInterrupt,
-            SystemExit,
-            RuntimeError,
-            MemoryError,
-            OutOfMemoryError,
-        ):  # torch's are RuntimeErrors
+        except INTERRUPTIONS:
             _keep(stream, path, finished())
             raise
 

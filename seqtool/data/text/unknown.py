@@ -15,11 +15,15 @@ NAMED = 5
 
 def unknown_pieces(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[str]]:
     """The pieces of each text that the vocabulary does not know, as they are written."""
-    found = []
-    for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
-        pieces = vocabulary.pieces(text) if UNK in ids else []
-        found.append([piece for piece, index in zip(pieces, ids, strict=False) if index == UNK])
-    return found
+    encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
+    return [unknown_of(text, ids, vocabulary) for text, ids in encoded]
+
+
+def unknown_of(text: str, ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
+    """The same for one text with its ids."""
+    if UNK not in ids:
+        return []
+    return [piece for piece, index in zip(vocabulary.pieces(text), ids, strict=True) if index == UNK]
 
 
 def commonest(counts: Mapping[str, int]) -> str:

@@ -80,10 +80,6 @@ class Vocabulary(ABC):
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
-    def unknown(self, text: str) -> list[str]:
-        """The pieces of the text that the vocabulary does not have, as they are written."""
-        return [piece for piece, index in zip(self.pieces(text), self.encode(text), strict=True) if index == UNK]
-
     def encode_beginning(self, beginning: str | Sequence[str]) -> list[int]:
         """The ids of a text, or those of pieces: of their text other pieces might be made."""
         return self.encode(beginning) if isinstance(beginning, str) else [self.index(piece) for piece in beginning]
