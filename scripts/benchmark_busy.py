@@ -4,11 +4,12 @@
     python scripts/benchmark_busy.py --output results/busy.json
 
 Every figure is target tokens per second of `experiment=quickstart`, from the run's own metrics.jsonl, without the first
-and the last fifth of the training, in which the other one of two may be starting or have ended. A pair of a spin count
-is a training with libgomp's own (what torch alone does), one with the count, and two with the count side by side, right
-after each other. A count will do if training alone is at most 3 % slower than with libgomp's own, and each of two side
-by side has at least 0.8 of half the rate of one alone; medians of the pairs decide. The best of those that will do, or
-of all if none does, is SPIN_COUNT in seqtool/runtime/spinning.py. Nothing else should run meanwhile: 70 minutes.
+and the last fifth of the training, in which the other one of two may be starting or have ended. A round is a training
+with libgomp's own count (what torch alone does) and then for each count one training with it, and two side by side;
+every other round goes backwards, so that a drift of the machine favours none. Each is compared with libgomp's own of
+its round. A count will do if training alone is at most 3 % slower than with libgomp's own, and each of two side by side
+has at least 0.8 of half the rate of one alone; medians of the rounds decide. The best of those that will do, or of all
+if none does, is SPIN_COUNT in seqtool/runtime/spinning.py. Nothing else should run meanwhile: half an hour.
 """
 
 import argparse
@@ -44,8 +45,8 @@ PACKAGE = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.paren
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a training, without starting")
+    parser.add_argument("--pairs", type=int, default=10, help="rounds")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of a training, without starting")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="spin counts, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
@@ -60,13 +61,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         rate = partial(slowest, Path(place), arguments.threads)
         subprocess.run([sys.executable, "-m", "seqtool", "prepare", "data=toy"], cwd=place, env=PACKAGE, check=True)
-        found: dict[str, list[float]] = {}  # tokens/s by what was measured, pair by pair
-        for _ in range(arguments.pairs):
-            for count in (None, *counts):
-                turns = {"own": (None, 1), "alone": (count, 1), "beside": (count, 2)}
-                for name, (spin, trainings) in turns.items():
-                    measured = rate(spin, trainings, arguments.seconds)
-                    found.setdefault(f"{name} {count or OWN}", []).append(measured)
+        turns: list[tuple[str, int | None, int]] = [("own", None, 1)]  # what is measured, the count, how many trainings
+        for count in (None, *counts):
+            turns += [(f"alone {count or OWN}", count, 1), (f"beside {count or OWN}", count, 2)]
+        found: dict[str, list[float]] = {}  # tokens/s by what was measured, round by round
+        for number in range(arguments.pairs):
+            for name, count, trainings in reversed(turns) if number % 2 else turns:
+                found.setdefault(name, []).append(rate(count, trainings, arguments.seconds))
             record["rows"] = {str(count or OWN): of_count(found, count or OWN) for count in (None, *counts)}
             benchmarking.write(record, arguments.output)
     print(table(record["rows"]))
@@ -105,7 +106,7 @@ def of_run(metrics: Path) -> float:
 
 
 def of_count(found: dict[str, list[float]], count: int | str) -> dict[str, Any]:
-    own, alone, beside = (found[f"{name} {count}"] for name in ("own", "alone", "beside"))
+    own, alone, beside = found["own"], found[f"alone {count}"], found[f"beside {count}"]
     compared = {ROWS[0]: ratio(own, alone), ROWS[1]: ratio([rate / 2 for rate in alone], beside)}
     will_do = all(compared[name]["ratio"] >= least for name, least in zip(ROWS, LEAST, strict=True))
     return {**compared, "will do": will_do, "default, alone, each of two": [own, alone, beside]}

@@ -115,13 +115,10 @@ def test_gold_links_of_the_same_words(place: Path, capsys: pytest.CaptureFixture
         lines = ["0-0"] * len(LINES)
         lines[number] = f"{last}-0"
         Path("beyond").write_text("\n".join(lines) + "\n")
-        for settings in (["alignments=gold", "gold=beyond"], ["alignments=beyond", "gold=gold"]):
-            assert run("eval", *files, *settings) == 2
-            said = capsys.readouterr().err
-            assert (
-                f"beyond line {number + 1} has the link {last}-0, but its sentences have {last} and {last} words"
-                in said
-            )
+        settings = (["alignments=gold", "gold=beyond"], ["alignments=beyond", "gold=gold"])[number % 2]
+        assert run("eval", *files, *settings) == 2
+        said = f"beyond line {number + 1} has the link {last}-0, but its sentences have {last} and {last} words"
+        assert said in capsys.readouterr().err
     Path("beyond").write_text("9-8\n" + "0-0\n" * (len(LINES) - 1))
     assert run("eval", *files, "alignments=beyond", "gold=beyond", "words=marks") == 0
     capsys.readouterr()
