@@ -86,7 +86,8 @@ class Translation(Prediction):
         return None if matrix is None else hard_alignment(matrix)
 
     def record(self) -> dict[str, Any]:
-        links = None if self.alignment is None else format_pharaoh(self.alignment)
+        alignment = self.alignment
+        links = None if alignment is None else format_pharaoh(alignment)
         own = {"ended": self.ended, "tokens": self.pieces, "source_words": self.source_words, "words": self.words}
         return {**super().record(), **own, "alignment": links}
 
