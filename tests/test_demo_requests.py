@@ -8,10 +8,12 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_models import alone
 from test_demo import form, png, serving
 
 import seqtool
@@ -43,7 +45,8 @@ def test_a_refusal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for host in (b"elsewhere", b"localhost"):
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)], "query_string": b""}
-        asyncio.run(guards.Guard(broken, host="127.0.0.1", port=80, token=None)(scope, never, never))
+        guard = guards.Guard(broken, host="127.0.0.1", port=80, token=None)
+        alone(partial(guard, scope, never, never))
 
 
 @pytest.fixture(scope="module")

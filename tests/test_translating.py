@@ -637,9 +637,9 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
     Path("out.jsonl").write_text('{"source": "a", "translations": []}\n' * 2)
     assert run("eval", "hypotheses=out.jsonl", "references=in.txt") == 2
     assert "out.jsonl line 1 is not what translate format=jsonl writes." in capsys.readouterr().err
-    Path("captions.csv").write_text("file,caption\n")
+    Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
-    assert "references=captions.csv is a file of captions: say task=captioning." in capsys.readouterr().err
+    assert "references=captions.csv is a file of captions: say task=captioning, or" in capsys.readouterr().err
     assert run("translate", "checkpoint=runs/attend", "input=in.txt", "plot=in.txt") == 2
     assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
 
