@@ -169,3 +169,26 @@ MARKED = {
 def test_marks_of_any_script(text: str) -> None:
     """They are words of their own with words=marks, at the ends of words."""
     assert SPLITS["marks"](text) == MARKED[text]
+
+
+CHARACTERS = {
+    "我用 Python3 写程序。": ["我", "用", "Python3", "写", "程", "序", "。"],
+    "น้ำ ดี!": ["น้", "ำ", "ดี", "!"],
+    "日本語ﾃｷｽﾄ, 2.5": ["日", "本", "語", "ﾃ", "ｷ", "ｽ", "ﾄ", ",", "2", ".", "5"],
+    "don't stop": ["don", "'", "t", "stop"],
+}
+
+
+def test_characters_of_scripts_without_spaces(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are words with words=characters; where whole sentences are words, a sentence says so, once."""
+    for text, parts in CHARACTERS.items():
+        assert [unicodedata.normalize("NFC", part) for part in SPLITS["characters"](text)] == parts
+    Path("chinese").write_text("你好世界再见\n再见世界你好\n", encoding="utf-8")
+    scored = "score checkpoint=runs/char sources=chinese references=chinese"
+    assert [len(record["words"]) for record in records(f"{scored} words=characters", capsys)] == [6, 6]
+    assert len(Path("links").read_text().split()) == 12
+    for command in (scored, "translate checkpoint=runs/char input=chinese beam=1"):
+        for words, said in (("spaces", 1), ("characters", 0)):
+            capsys.readouterr()
+            assert run(*command.split(), f"words={words}", "alignments=links", *MACHINE) == 0
+            assert capsys.readouterr().err.count("is one word of links and pictures") == said

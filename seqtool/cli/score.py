@@ -81,6 +81,7 @@ class ScoreWriter(AlignedWriter):
     def write_all(self, total: int) -> None:
         with self.progress(total) as bar:
             for sources, texts in self._windows():
+                self.warn_of_sentences(sources or [], texts)
                 found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
                 for source, one in zip(sources or [""] * len(texts), found, strict=True):
                     self.unknown["references"].update(one.unknown)

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TextIO
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import SPLITS, format_pharaoh
+from seqtool.data.text.scripts import writing
 from seqtool.data.text.unknown import sentence, unknown_pieces
 from seqtool.errors import InputError
 from seqtool.predict.predictor import Predictor
@@ -107,12 +108,19 @@ class AlignedWriter(Writer[Translation]):
         self.alignments = settings.alignments
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[settings.words]
+        self.words = settings.words
         self.links: TextIO | None = None
 
     def open(self, stack: ExitStack) -> None:
         super().open(stack)
         if self.alignments is not None:
             self.links = self.file(self.alignments, stack)
+
+    def warn_of_sentences(self, *columns: Iterable[str]) -> None:
+        """Say once if links and pictures show whole sentences as words, since the texts have no spaces."""
+        if self.words == "spaces" and (self.links or self.plot) and any(writing(one).has_no_spaces for one in columns):
+            self.words = ""
+            print("A sentence without spaces is one word of links and pictures: see words=characters.", file=sys.stderr)
 
     def write(self, source: str, n_best: Sequence[Translation]) -> None:
         super().write(source, n_best)
@@ -176,6 +184,7 @@ class TranslationWriter(AlignedWriter):
             whole=settings.format == "jsonl",
             progress=lambda done: bar.update(min(size * done, last - bar.n)),
         )
+        self.warn_of_sentences(lines, [n_best[0].text for n_best in results])
         for line, n_best in zip(lines, results, strict=True):
             unknown = n_best[0].source.unknown
             self.unknown.update(unknown)

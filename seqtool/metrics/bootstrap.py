@@ -21,7 +21,7 @@ NOISE = 1e-9  # of the larger of two numbers: a smaller difference is one of rou
 
 def few(count: int, segments: str) -> str:
     """What to say about fewer than `FEW` segments."""
-    return f"Intervals and p-values say little: the number of {segments} is {count}, and some dozens are needed."
+    return f"Intervals and p-values say little: the number of {segments} is {count}, and at least {FEW} are needed."
 
 
 def known(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -209,6 +209,8 @@ class TranslationEvaluation(HypothesesEvaluation):
         references = list(zip(*test.references, strict=True))
         wanted = [one for one in NAMES if self.ter or one != "ter"]
         tokenize = self.tokenize or self._chosen(test)
+        if self.ter and tokenize in tokenisers.OF_CHARACTERS:
+            log.info("TER knows only words between spaces: leave it out with ter=false.")
         found = scorers((*wanted, *self.scores), references, tokenize=tokenize, lowercase=self.lowercase)
         writer = self.hypotheses or "What the model wrote"
         translation.warn_of_tokenised(hypotheses, name=writer, tokenize=tokenize)
@@ -239,8 +241,6 @@ class TranslationEvaluation(HypothesesEvaluation):
         tokenize, said = tokenisers.for_translations(chain.from_iterable(test.references), language=language)
         if said:
             log.info(said)
-        if self.ter and tokenize in tokenisers.OF_CHARACTERS:
-            log.info("TER knows only words between spaces: leave it out with ter=false.")
         return tokenize
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:

@@ -221,5 +221,5 @@ def _cut(path: Path, step: int) -> None:
 
 def _line(scores: Scores) -> str:
     *others, loss = told(scores)
-    perplexity = math.exp(min(scores["loss"], 100)) if math.isfinite(scores["loss"]) else scores["loss"]
+    perplexity = math.inf if scores["loss"] >= 100 else math.exp(scores["loss"])
     return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from seqtool.training.optimisation import fitting_warmup
 from seqtool.view.run_plots import read_metrics
 
+UNLEARNT = 20.0  # nats/token, the logarithm of more words than any vocabulary has
 LAST = 0.2  # the share of a run's steps in which its loss may no longer fall
 UNKNOWN_WORDS = "unknown words"
 
@@ -68,9 +69,11 @@ def warm_up(run: Records) -> float | None:
 
 
 def fall(run: Records) -> float | None:
-    """How far the validation loss fell in the last steps, to its lowest value."""
+    """How far the validation loss fell in the last steps, to its lowest value, if the model has learnt at all."""
     before = [loss for loss, step in run.losses if step <= (1 - LAST) * run.steps]
-    return before[-1] - run.losses[-1][0] if before and run.losses[-1] == min(run.losses) else None
+    if not before or run.losses[-1] != min(run.losses) or run.losses[-1][0] > UNLEARNT:
+        return None
+    return before[-1] - run.losses[-1][0]
 
 
 def rise(run: Records) -> float | None:

@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.data.text.scripts import tokens
 from seqtool.errors import InputError
 
 Link = tuple[int, int]
@@ -59,7 +60,7 @@ def words_and_marks(text: str) -> list[str]:
     return WORD_OF_ANY_SCRIPT.findall(text)
 
 
-SPLITS: dict[str, Callable[[str], list[str]]] = {"spaces": str.split, "marks": words_and_marks}
+SPLITS: dict[str, Callable[[str], list[str]]] = {"spaces": str.split, "marks": words_and_marks, "characters": tokens}
 """The values of the setting `words`: how a text is split into the words that links number."""
 
 

@@ -85,20 +85,28 @@ def writing(lines: Iterable[str]) -> Writing:
     return Writing(scripts, filled, counts.total(), spaces, cuts)
 
 
-def characters(text: str) -> list[str]:
-    """The words in lower case, without punctuation; a character of a script of `SCRIPTS` is one, with its marks."""
-    words: list[str] = []
+def tokens(text: str) -> list[str]:
+    """The words and marks; a character of a script of `SCRIPTS` is a word of its own, with the marks that combine with
+    it.
+    """
+    parts: list[str] = []
     goes_on = begun = False  # whether a letter would go on with the last word, and whether a mark would
-    for character in text.lower():
+    for character in text:
         is_alone = bool(_script(character))
-        if not (_is_letter(character) or character.isnumeric()):
+        if not _is_of_word(character):
             goes_on = begun = False
+            parts += character.split()  # nothing of white space
         elif (goes_on and not is_alone) or (begun and unicodedata.category(character)[0] == "M"):
-            words[-1] += character
+            parts[-1] += character
         else:
-            words.append(character)
+            parts.append(character)
             goes_on, begun = not is_alone, True
-    return words
+    return parts
+
+
+def characters(text: str) -> list[str]:
+    """The words of `tokens`, in lower case, without punctuation."""
+    return [token for token in tokens(text.lower()) if _is_of_word(token[0])]
 
 
 @cache
@@ -111,6 +119,10 @@ def _script(character: str) -> str:
 @cache
 def _is_letter(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
+
+
+def _is_of_word(character: str) -> bool:
+    return _is_letter(character) or character.isnumeric()
 
 
 def _is_cut(before: str, after: str) -> bool:
