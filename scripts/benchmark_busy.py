@@ -4,12 +4,13 @@
     python scripts/benchmark_busy.py --output results/busy.json
 
 Every figure is target tokens per second of `experiment=quickstart`, from the run's own metrics.jsonl, without the first
-and the last fifth of the training, in which the other one of two may be starting or have ended. A round is a training
-with libgomp's own count (what torch alone does) and then for each count one training with it, and two side by side;
-every other round goes backwards, so that a drift of the machine favours none. Each is compared with libgomp's own of
-its round. A count will do if training alone is at most 3 % slower than with libgomp's own, and each of two side by side
-has at least 0.8 of half the rate of one alone; medians of the rounds decide. The best of those that will do, or of all
-if none does, is SPIN_COUNT in seqtool/runtime/spinning.py. Nothing else should run meanwhile: half an hour.
+and the last fifth of the training, in which the other one of two may be starting or have ended; a training with too few
+updates for that is repeated for twice as long. A round is a training with libgomp's own count of 300,000, and then for
+each count one training with it, and two side by side; every other round goes backwards, so that a drift of the machine
+favours none. Each is compared with libgomp's own of its round. A count will do if training alone is at most 3 % slower
+than with libgomp's own, and each of two side by side has at least 0.8 of half the rate of one alone; medians of the
+rounds decide. The best of those that will do, or of all if none does, is SPIN_COUNT in seqtool/runtime/spinning.py.
+Nothing else should run meanwhile: about forty minutes.
 """
 
 import argparse
@@ -28,7 +29,7 @@ import benchmarking
 import torch
 from benchmark_change import commit, ratio
 
-COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
+COUNTS = (1_000, 3_000, 5_000, 10_000, 30_000, 100_000)
 OWN = "default"  # libgomp's own count
 ROWS = "alone / default", "each of two / half of one alone"
 LEAST = 0.97, 0.8  # of these ratios
@@ -90,19 +91,17 @@ def slowest(place: Path, threads: int, count: int | None, trainings: int, second
         _, said = process.communicate()
         if process.returncode:
             sys.exit(f"{process.args} failed:\n{said.decode()[-2000:]}")
-    rates = [of_run(place / "runs" / run / "metrics.jsonl") for run in runs]
+    updates = [of_run(place / "runs" / run / "metrics.jsonl") for run in runs]
     shutil.rmtree(place / "runs")
-    return min(rates)
+    if min(map(len, updates)) < LEAST_UPDATES:
+        return slowest(place, threads, count, trainings, 2 * seconds)
+    return min(statistics.harmonic_mean(rates[len(rates) // 5 : -(len(rates) // 5)]) for rates in updates)
 
 
-def of_run(metrics: Path) -> float:
-    """Tokens per second without the first and the last fifth of the updates."""
+def of_run(metrics: Path) -> list[float]:
+    """Tokens per second of every update."""
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    rates = [one["tokens_per_second"] for one in records if "tokens_per_second" in one]
-    if len(rates) < LEAST_UPDATES:
-        sys.exit(f"A training had {len(rates)} updates, which is too few for a rate: raise --seconds.")
-    fifth = len(rates) // 5
-    return statistics.harmonic_mean(rates[fifth : len(rates) - fifth])
+    return [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
 
 
 def of_count(found: dict[str, list[float]], count: int | str) -> dict[str, Any]:
