@@ -9,8 +9,8 @@ updates for that is repeated for twice as long. A round is a training with libgo
 each count one training with it, and two side by side; every other round goes backwards, so that a drift of the machine
 favours none. Each is compared with libgomp's own of its round. A count will do if training alone is at most 3 % slower
 than with libgomp's own, and each of two side by side has at least 0.8 of half the rate of one alone; medians of the
-rounds decide. The best of those that will do, or of all if none does, is SPIN_COUNT in seqtool/runtime/spinning.py.
-Nothing else should run meanwhile: about forty minutes.
+rounds decide. SPIN_COUNT in seqtool/runtime/spinning.py is the best of those that will do, or if none does, the lowest
+with which a training alone is fast enough. Nothing else should run meanwhile: about forty minutes.
 """
 
 import argparse
