@@ -119,7 +119,7 @@ search_and_scores() { # the page's table
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
     trained first experiment=quickstart
     captioner scenes experiment=scenes_soft
-    python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
+    python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
 }
 
 pages=("$@")

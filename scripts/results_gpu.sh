@@ -13,7 +13,7 @@ mkdir -p results/gpu
 benchmark() { # NAME SCRIPT SETTING…: results/gpu/NAME.json
     local name=$1 script=$2
     shift 2
-    [ -e "results/gpu/$name.json" ] || python "scripts/benchmark_$script.py" --device cuda --output "results/gpu/$name.json" "$@"
+    [ -e "results/gpu/$name.json" ] || python "scripts/benchmarks/benchmark_$script.py" --device cuda --output "results/gpu/$name.json" "$@"
 }
 
 result() { # NAME SPLIT SETTING…: train runs/gpu-NAME and write results/gpu/NAME.json and NAME.seconds

@@ -1,12 +1,13 @@
 """Feeds seqtool damaged and hostile checkpoints, texts, images, JSON and settings, through the command's entry point.
 
-    python tests/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
+    python scripts/development/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
 
-A case passes if the command ends within 10 s with status 0, or with 2 and one sentence, takes less than 1 GB of memory,
-and leaves the canary file unmade: then no code that a file brought along has run. Half of the damaged checkpoints have
-their manifest repaired, so that what reads their content meets it. A case is made from (seed, kind, number) alone:
+A case passes if the command ends within 10 s, with status 0 or with status 2 and one sentence, uses less than 1 GB of
+memory, and does not create the canary file, which would show that code from a damaged file has run. Half of the damaged
+checkpoints get a correct manifest, so that the damage reaches the code that reads their contents. A case depends on
+(seed, kind, number) alone, and can be repeated:
 
-    python tests/fuzz.py --seed 0 --only json:17
+    python scripts/development/fuzz.py --seed 0 --only json:17
 """
 
 import argparse
@@ -78,10 +79,10 @@ class Case(NamedTuple):
 
 
 class Hang(BaseException):
-    """The alarm rang."""
+    """A case ran out of time."""
 
 
-# The sound files that are mutated.
+# Undamaged files, to be mutated
 
 
 def make_place(place: Path) -> None:
@@ -349,7 +350,7 @@ KINDS: dict[str, Callable[[Random, Path, Path, Path], Case]] = {
 
 
 def repair(path: Path) -> None:
-    """A manifest of the checkpoint as it is."""
+    """Write a manifest that matches the checkpoint's files."""
     manifest = {}
     for file in path.iterdir():
         if file.name != "manifest.json" and file.is_file():
@@ -359,7 +360,7 @@ def repair(path: Path) -> None:
 
 
 def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
-    """What is done with the checkpoint `model`, a copy of one of the run `name`."""
+    """A command that uses the checkpoint `model`, a copy of one of the run `name`."""
     plain = ["device=cpu"] if name == "writes" else ["device=cpu", "max_length=8", "beam=2"]
     match random.randrange(10):
         case 0 | 1:
@@ -387,7 +388,7 @@ def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
 
 
 def _settings(random: Random, name: str, place: Path, directory: Path) -> list[str]:
-    """A command line with one to three settings that nobody meant."""
+    """A command line with one to three nonsensical settings."""
     from omegaconf import OmegaConf
 
     run = f"checkpoint={place / 'runs' / name}"
@@ -445,7 +446,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _image(random: Random) -> tuple[str, bytes]:
-    """A sound image file of any format and mode, at times with a header that promises more pixels than there are."""
+    """A valid image file of any format and mode, sometimes with a header that promises more pixels than there are."""
     from PIL import Image
 
     image, stream = picture(random), BytesIO()
@@ -487,7 +488,7 @@ def _image(random: Random) -> tuple[str, bytes]:
 
 
 class Worker:
-    """Runs cases in this process, one after the other, and looks at what each leaves behind."""
+    """Runs cases in this process, one after another, and checks what each leaves behind."""
 
     def __init__(self, seed: int, place: Path, canary: Path) -> None:
         self.seed, self.place, self.canary = seed, place, canary
@@ -511,7 +512,7 @@ class Worker:
         return case
 
     def in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """What became of the case, in a word, and what is wrong."""
+        """The outcome of the case in a word, and what is wrong with it, if anything."""
         case = self.make(kind, number)
         self.said.seek(0)
         self.said.truncate()
@@ -535,7 +536,7 @@ class Worker:
         return self._judged(case, status, self.said.read().decode("utf-8", "replace"), taken, problem)
 
     def as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """The same through the installed command."""
+        """The same with the installed command."""
         case = self.make(kind, number)
         arguments = [argument.replace("\0", "0").encode("utf-8", "replace") for argument in case.arguments]
         with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as stdin:
@@ -579,7 +580,7 @@ class Worker:
 
 @contextmanager
 def _stdin(content: bytes) -> Iterator[None]:
-    """Standard input is a pipe where the content fits into one, else a file."""
+    """Make standard input a pipe if the content fits into one, and a file otherwise."""
     before = sys.stdin
     if len(content) < 60_000:
         read, write = os.pipe()
@@ -599,7 +600,7 @@ def _stdin(content: bytes) -> Iterator[None]:
 
 
 class Deadline:
-    """Raises Hang in the main thread after SECONDS besides those in which threads waited for a busy CPU."""
+    """Raise Hang in the main thread after SECONDS, not counting time in which threads waited for a busy CPU."""
 
     def start(self) -> None:
         self.end = self._now() + SECONDS
@@ -621,7 +622,7 @@ _deadline = Deadline()
 
 
 def _give_back_freed_memory() -> None:
-    """A command keeps what it freed (runtime.devices.keep_memory): what an earlier case took is not this one's."""
+    """Return freed memory to the system, so that one case is not blamed for another's (see keep_memory)."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -631,7 +632,7 @@ def _resident(name: str) -> int:
 
 
 def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
-    """In a process of its own: the jobs (mode, kind, number) in turn, each announced before and reported after."""
+    """Run the jobs (mode, kind, number) in a process of its own, announcing each before and reporting it afterwards."""
     worker = Worker(seed, place, canary)
     for mode, kind, number in jobs:
         pipe.send((mode, kind, number))
@@ -641,7 +642,7 @@ def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tupl
 
 
 def warm_up() -> None:
-    """What the commands import is no memory that a case takes."""
+    """Import what the commands import, so that it does not count as memory of a case."""
     import torch
 
     modules = (
@@ -660,7 +661,7 @@ def warm_up() -> None:
 
 
 def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: Callable[..., None]) -> None:
-    """Run all jobs in one process after another: where one dies or no longer answers the next goes on behind it."""
+    """Run all jobs in a process; when it dies or stops answering, another continues with the next job."""
     context = get_context("fork")
     canary = place / "canary"
     while jobs:
@@ -696,7 +697,7 @@ def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: 
 def run(
     *, seed: int, counts: dict[str, int], command: int, place: Path, only: tuple[str, int] | None = None
 ) -> dict[tuple[str, str], Counter[str]]:
-    """Run the cases, print every failure and a line a kind, and return what was counted of each (mode, kind)."""
+    """Run the cases, print every failure and a line for each kind, and return the counts for each (mode, kind)."""
     warm_up()
     if not (place / "runs").exists():
         making = get_context("fork").Process(target=make_place, args=(place,))

@@ -3,7 +3,7 @@
 import os
 import sys
 
-SPIN_COUNT = 10_000  # of libgomp, whose own is 300,000, about 3 ms; scripts/benchmark_busy.py compares others
+SPIN_COUNT = 10_000  # of libgomp, whose own is 300,000, about 3 ms; benchmark_busy.py compares others
 BLOCK_TIME = 1  # ms, of libomp, whose own is 200
 
 
