@@ -1,4 +1,4 @@
-"""A real browser: Debian's Chromium, driven by Playwright. Where either is missing these tests skip."""
+"""A real browser: Chromium, driven by Playwright. If either is missing, the tests are skipped."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """A page, and what went wrong on it: console errors, exceptions, requests to anywhere but this machine."""
+    """A page, and its problems: console errors, exceptions, and requests to other machines."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -59,7 +59,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """A fresh page, light or dark as the test asks; console errors and requests to elsewhere fail the test."""
+    """A new page, light or dark as the test requests; console errors and requests to other machines fail the test."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""Hard attention on a case small enough to enumerate everything that it can draw."""
+"""Hard attention on a case so small that everything it can draw can be enumerated."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from seqtool.training.losses import TrainingLoss
 
 @dataclass(frozen=True)
 class Enumerable:
-    """A case small enough to enumerate: one image of 3 locations, a caption of 2 words and <eos>: 27 draws."""
+    """One image of 3 locations, a caption of 2 words and <eos>: 27 possible draws."""
 
     model: ShowAttendTell
     batch: Batch

@@ -1,8 +1,9 @@
-"""The commands of the documentation: each is one that seqtool takes."""
+"""The documentation: its commands are ones that seqtool takes, and what its pages link to and name exists."""
 
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ DOCS = tuple(
 )
 PAGES = ("README.md", "data/README.md", *DOCS)
 LECTURES = [page for page in DOCS if page not in ("docs/README.md", "docs/reports.md", "docs/demo.md")]
+EVERY_PAGE = sorted(
+    str(page.relative_to(ROOT))
+    for pattern in ("*.md", "data/*.md", "docs/**/*.md", "results/*.md")
+    for page in ROOT.glob(pattern)
+)
 
 
 def commands(page: str) -> Iterator[list[str]]:
@@ -41,7 +47,7 @@ ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(pa
 
 
 def configuration(words: list[str]) -> DictConfig:
-    """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
+    """What Hydra makes of a command line; raises for settings and choices that do not exist."""
     _, settings = arguments.split(words[1:])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         return compose(words[0], [arguments.quoted(setting) for setting in settings])
@@ -51,23 +57,52 @@ def test_commands_are_found() -> None:
     assert sum(page == "README.md" for page, _, _ in ALL) >= 15
     assert sum(page == "data/README.md" for page, _, _ in ALL) >= 15
     assert len(LECTURES) == 9
-    for page in LECTURES:
-        assert sum(found == page for found, _, _ in ALL) >= 2, page
+    for lecture in LECTURES:
+        assert sum(page == lecture for page, _, _ in ALL) >= 2, lecture
 
 
-@pytest.mark.parametrize("page", DOCS)
-def test_what_a_page_links_to_is_there(page: str) -> None:
-    """Pictures, other pages, and the files that it names as code."""
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_what_a_page_links_to_exists(page: str) -> None:
+    """Pictures, other pages, and their headings."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    assert links and all((ROOT / page).parent.joinpath(link).exists() for link in links if link)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert links or page not in DOCS
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@cache
+def files() -> list[str]:
+    """The files of the checkout that pages may name, each after a slash."""
+    folders = ("seqtool", "configs", "scripts", "tests")
+    return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    """By their whole path, in code or in a command, or by the end of it: `beam_search.py`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(r"`((?:seqtool|tests|scripts|configs)/[\w/.]+)`", text)
-    assert all((ROOT / name).exists() for name in named)
+    named += re.findall(r"\b(?:python|bash) ((?:tests|scripts)/[\w/.]+)", text)
+    assert not [name for name in named if not (ROOT / name).exists()]
+    if page != "docs/extending.md":  # which names files of one's own
+        ends = re.findall(r"`([\w/]+\.(?:py|js|sh))`", text)
+        assert not [end for end in ends if not any(file.endswith(f"/{end}") for file in files())]
 
 
 @pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
 def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
-    """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
+    """It has no unknown setting, preset or choice, nothing is missing, and data with images have a captioner."""
     assert words[0] in COMMANDS
     if words[0] == "inspect":
         assert len(words) == 2 or words[-1].startswith("plot=")
