@@ -19,7 +19,7 @@ def run(*arguments: str) -> int:
 
 
 def train_all(place: Path) -> None:
-    """Train two translators (`runs/attend`, `runs/fixed`), a captioner of built-in pictures (`runs/scenes`) and a language
+    """Train translators (`runs/attend`, `runs/fixed`), a captioner of built-in pictures (`runs/scenes`) and a language
     model (`runs/text`) in this directory.
     """
     with pytest.MonkeyPatch.context() as patch:
