@@ -32,7 +32,10 @@ class Visit:
     def __init__(self, page: Any) -> None:
         self.page = page
         self.problems: list[str] = []
-        page.on("console", lambda said: self.problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: self.problems.append(message.text) if message.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self._asked(request.url))
         page.on("dialog", lambda dialog: self.problems.append(dialog.message) or dialog.dismiss())
@@ -46,8 +49,8 @@ class Visit:
         from axe_playwright_python.sync_playwright import Axe
 
         rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-        found = Axe().run(self.page, options=rules).response["violations"]
-        assert not found, [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found]
+        violations = Axe().run(self.page, options=rules).response["violations"]
+        assert not violations, [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in violations]
 
     def reflows(self) -> None:
         """At 400 pixels nothing is cut off: only tables and drawings scroll, within themselves."""

@@ -25,7 +25,9 @@ def train_all(place: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         data = ["data.train=300", "data.valid=5", "data.test=5", "data.vocabulary.size=200"]
-        sizes = [f"model.{one}=12" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        sizes = [
+            f"model.{name}=12" for name in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")
+        ]
         assert run("train", *COMMON, *data, *sizes, "train.steps=60", "optim.lr=0.02", "run=attend") == 0
         fixed = ["model=sutskever", "model.embedding=8", "model.hidden=8", "model.layers=1", "train.steps=2"]
         assert run("train", *COMMON, *data, *fixed, "run=fixed") == 0

@@ -65,14 +65,16 @@ class Enumerable:
 
     def estimates(self, count: int, *, baseline: float | None) -> Tensor:
         """`count` gradients of the training loss, each a mean over the model's samples: count × coordinates."""
-        loss, found = TrainingLoss(self.model, 0.0), []
+        loss, gradients = TrainingLoss(self.model, 0.0), []
         if baseline is not None:
             loss.baseline.fill_(baseline)
         for _ in range(count):
             self.model.zero_grad()
             loss(self.batch).total.backward()
-            found.append(self._gradient())
-        return torch.stack(found)
+            gradients.append(self._gradient())
+        return torch.stack(gradients)
 
     def _gradient(self) -> Tensor:
-        return torch.cat([one.grad.flatten() for one in self.model.parameters() if one.grad is not None])
+        return torch.cat(
+            [parameter.grad.flatten() for parameter in self.model.parameters() if parameter.grad is not None]
+        )

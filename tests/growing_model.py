@@ -55,7 +55,7 @@ class Allocated:
 
     def select(self, rows: Tensor) -> "Allocated":
         """Copy only what is used."""
-        return Allocated.empty(len(rows)).grown(*(one[rows] for one in self.read()))
+        return Allocated.empty(len(rows)).grown(*(tensor[rows] for tensor in self.read()))
 
 
 class Growing(nn.Module):

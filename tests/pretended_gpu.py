@@ -134,7 +134,7 @@ class Gpu:
 
 def _each(function: Callable[[Any], Any], x: Any) -> Any:
     """Apply a function to a value, or to each value in nested lists and tuples."""
-    return type(x)([_each(function, one) for one in x]) if isinstance(x, list | tuple) else function(x)
+    return type(x)([_each(function, item) for item in x]) if isinstance(x, list | tuple) else function(x)
 
 
 def _inner(x: Any) -> Any:
@@ -202,8 +202,8 @@ class CuDNN(torch.autograd.Function):
         pairs = [(x, g.inner) for x, g in zip(ctx.outputs, gradients, strict=True) if g is not None and x.requires_grad]
         wanted = [x for x in ctx.inputs if x.requires_grad]
         made = iter(torch.autograd.grad(*([x[0] for x in pairs], wanted, [x[1] for x in pairs]), allow_unused=True))
-        found = [next(made) if x.requires_grad else None for x in ctx.inputs]
-        return None, None, *(None if x is None else Cuda(x) for x in found)
+        inner_gradients = [next(made) if x.requires_grad else None for x in ctx.inputs]
+        return None, None, *(None if x is None else Cuda(x) for x in inner_gradients)
 
 
 def _recurrence(function: Any, args: Any) -> Any:

@@ -57,4 +57,4 @@ def _by_its_fields(record: type[Any]) -> Any:
     shaped = {name: hint for name, hint in hints.items() if hint is not Any}
     if not shaped:
         return Any
-    return Annotated[tuple, Is[lambda one: all(is_bearable(getattr(one, name), shaped[name]) for name in shaped)]]
+    return Annotated[tuple, Is[lambda row: all(is_bearable(getattr(row, name), shaped[name]) for name in shaped)]]
