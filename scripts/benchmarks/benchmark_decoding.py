@@ -220,9 +220,9 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
-    for file in run.glob("runs/run/checkpoints/*/*.vocabulary"):
-        size = json.loads(file.read_bytes().partition(b"\n")[0])["size"]
-        assert size == VOCABULARY, f"{file.name} has {size:,} entries, and those of the peers {VOCABULARY:,}"
+    vocabularies = list(run.glob("runs/run/checkpoints/*/*.vocabulary"))
+    sizes = {json.loads(file.read_bytes().partition(b"\n")[0])["size"] for file in vocabularies}
+    assert sizes == {VOCABULARY}, f"seqtool's vocabularies have {sizes} entries, and those of the peers {VOCABULARY:,}"
     settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
     settings += [f"precision={PRECISIONS[arguments.device][name]}", f"device={arguments.device}"]
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
