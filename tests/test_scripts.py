@@ -47,6 +47,8 @@ def test_a_shell_script_parses(script: Path) -> None:
 
 
 def test_a_walk_is_counted() -> None:
-    functions = [("a.py", "f"), ("a.py", "g"), ("b.py", "f"), ("a.py", "h"), ("c.py", "f")]
-    assert walk.counts(functions) == {"functions": 5, "files": 3, "changes": 3, "returns": 1}
-    assert walk.counts([("a.py", "f")]) == {"functions": 1, "files": 1, "changes": 0, "returns": 0}
+    functions = [
+        walk.Function(file, str(number)) for number, file in enumerate(("a.py", "a.py", "b.py", "a.py", "c.py"))
+    ]
+    assert walk.Counts.of(functions) == walk.Counts(functions=5, files=3, changes=3, returns=1)
+    assert walk.Counts.of(functions[:1]) == walk.Counts(functions=1, files=1, changes=0, returns=0)
