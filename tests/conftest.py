@@ -54,7 +54,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def curves_are_not_drawn() -> Iterator[None]:
-    """Learning curves take a second at every validation, so only tests that use `curves` draw them."""
+    """Learning curves take a second at every validation: only tests that ask for `curves` have them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "draw", lambda recorder: None)
         yield
@@ -62,7 +62,7 @@ def curves_are_not_drawn() -> Iterator[None]:
 
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let training draw learning curves."""
+    """Have training draw learning curves."""
     monkeypatch.setattr(Recorder, "draw", DRAW)
 
 

@@ -51,7 +51,7 @@ ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(pa
 
 
 def configuration(words: list[str]) -> DictConfig:
-    """What Hydra makes of a command line; raises for settings and choices that do not exist."""
+    """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
     _, settings = arguments.split(words[1:])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         return compose(words[0], [arguments.quoted(setting) for setting in settings])
@@ -106,7 +106,7 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
 
 @pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
 def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
-    """It has no unknown setting, preset or choice, nothing is missing, and data with images have a captioner."""
+    """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
     assert words[0] in COMMANDS
     if words[0] == "inspect":
         assert len(words) == 2 or words[-1].startswith("plot=")
