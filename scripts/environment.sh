@@ -1,5 +1,5 @@
-# Sourced by the other scripts: makes .venv beside pyproject.toml and installs the project into it, once.
-# PYTHON names another interpreter; EXTRAS (such as "dev") names extras to install.
+# Sourced by the other scripts: makes .venv next to pyproject.toml and installs the project into it, once.
+# PYTHON names another interpreter; EXTRAS (such as "dev") names the extras to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,7 +24,7 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
         rm -rf .venv
         "$python" -m venv .venv
     fi
-    echo "Installing seqtool${EXTRAS:+ and what its $EXTRAS extra needs} (torch is large: some minutes)"
+    echo "Installing seqtool${EXTRAS:+ and what its $EXTRAS extra needs} (torch is large: this takes some minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${EXTRAS:+[$EXTRAS]}"
     echo "$wanted" > "$stamp"
 fi

@@ -42,25 +42,27 @@ Cell = tuple[int, int]  # row and column
 
 
 def main(arguments: Sequence[str]) -> None:
-    given = DEFAULTS | dict(_setting(argument) for argument in arguments)
-    checkpoint, data, split, output = (given.pop(name) for name in DEFAULTS)
+    settings = DEFAULTS | dict(_setting(argument) for argument in arguments)
+    checkpoint, data, split, output = (settings.pop(name) for name in DEFAULTS)
     if not checkpoint:
         raise InputError("checkpoint=… is missing: name a run or a checkpoint directory.")
     images, scenes = read_captions(Path(data), split), read_scenes(Path(data), split)
-    settings: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{name}={value}" for name, value in given.items()]))
-    captioner = seqtool.load(checkpoint, **settings)
+    options: Any = OmegaConf.to_container(
+        OmegaConf.from_dotlist([f"{name}={value}" for name, value in settings.items()])
+    )
+    captioner = seqtool.load(checkpoint, **options)
     if not isinstance(captioner, Captioner):
         raise InputError(f"{checkpoint} holds a translation model: name one that describes images.")
     captions = [n_best[0] for n_best in captioner.describe([str(image.file) for image in images])]
-    found = measure(captions, [scenes[one.identifier] for one in images], [one.captions for one in images])
-    found["untrue"] = [
+    record = measure(captions, [scenes[image.identifier] for image in images], [image.captions for image in images])
+    record["untrue"] = [
         {"file": f"{split}/{image.identifier}", "caption": caption.text, "reference": image.captions[0]}
         for image, caption in zip(images, captions, strict=True)
         if not is_true(caption.text, scenes[image.identifier])
     ]
-    print(table(found))
+    print(table(record))
     if output:
-        record = {"command": shlex.join(["python", *sys.argv]), "hardware": hardware(), **found}
+        record = {"command": shlex.join(["python", *sys.argv]), "hardware": hardware(), **record}
         Path(output).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -83,7 +85,7 @@ def measure(
             chances.append(len(right) / (caption.grid[0] * caption.grid[1]))
     return {
         "scenes": len(captions),
-        "true": _mean([truth for some in truths.values() for truth in some]),
+        "true": _mean([truth for kind in truths.values() for truth in kind]),
         "recall": _mean(recalls),
         "true_by_kind": {kind: _mean(truths[kind]) for kind in KINDS if kind in truths},
         "object_words": len(hits),
@@ -111,13 +113,13 @@ def cells(boxes: Sequence[Box], grid: tuple[int, int]) -> set[Cell]:
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
-    rows = [("scenes", f"{found['scenes']:,}"), ("true", f"{found['true']:.1%}")]
-    rows += [(f"  {kind}", f"{share:.1%}") for kind, share in found["true_by_kind"].items()]
-    rows.append(("recall", f"{found['recall']:.1%}"))
-    if found["attention"] is not None:
-        rows.append(("object words", f"{found['object_words']:,}"))
-        rows.append(("attention", f"{found['attention']:.1%} (chance {found['chance']:.1%})"))
+def table(record: Mapping[str, Any]) -> str:
+    rows = [("scenes", f"{record['scenes']:,}"), ("true", f"{record['true']:.1%}")]
+    rows += [(f"  {kind}", f"{share:.1%}") for kind, share in record["true_by_kind"].items()]
+    rows.append(("recall", f"{record['recall']:.1%}"))
+    if record["attention"] is not None:
+        rows.append(("object words", f"{record['object_words']:,}"))
+        rows.append(("attention", f"{record['attention']:.1%} (chance {record['chance']:.1%})"))
     return "\n".join(f"{name:<15}{value}" for name, value in rows)
 
 

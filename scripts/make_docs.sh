@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The pictures and tables of docs/, made again: everything (about two hours on two cores), or those of the pages named.
-# Runs that exist already are used again; tables are printed.
+# Makes the pictures and tables of docs/: all of them (about two hours on two cores), or those of the named pages.
+# Existing runs are reused; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
-# PRECISION=bf16 trains the captioners in bf16, which is faster on processors that have it.
+# PRECISION=bf16 trains the captioners in bf16, which is faster on processors that support it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
@@ -11,7 +11,7 @@ mkdir -p "$out"
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 
-trained() { # NAME SETTING…: train runs/NAME, go on with it, or leave it as it is if it is finished
+trained() { # NAME SETTING…: start or continue runs/NAME, unless it is finished
     local name=$1
     shift
     seqtool train run="$name" train.resume=auto "$@"
@@ -60,7 +60,7 @@ sequence_to_sequence() {
     cp "$made/length/bleu_by_length.png" "$out/bleu_by_length.png"
 }
 
-translated() { # RUN PICTURE: the sentence of the lectures
+translated() { # RUN PICTURE: the alignment of one sentence
     echo "I have a big cat but a small house." | seqtool translate checkpoint="runs/$1" plot="$made/$1" end=true
     cp "$made/$1/alignment-0001.png" "$out/$2.png"
 }
@@ -75,7 +75,7 @@ transformers() {
     translated transformer transformer_attention
 }
 
-described() { # RUN PICTURE SETTING…: where the words of one scene looked
+captioned() { # RUN PICTURE SETTING…: where the words of one scene's caption looked
     local run=$1 picture=$2
     shift 2
     seqtool caption checkpoint="runs/$run" images=data/scenes/test/00007.png plot="$made/$run" length_penalty=none "$@"
@@ -88,14 +88,14 @@ captioner() { # NAME SETTING…
 
 pictures_to_words() {
     captioner scenes experiment=scenes_soft
-    described scenes pictures_to_words
+    captioned scenes pictures_to_words
 }
 
 hard_attention() {
     captioner scenes experiment=scenes_soft
     captioner hard experiment=scenes_hard
     captioner printed experiment=scenes_hard_printed
-    described hard hard_attention hard_attention=argmax
+    captioned hard hard_attention hard_attention=argmax
     seqtool inspect runs/hard runs/printed plot="$made/curves"
     cp "$made/curves/learning_curves.png" "$out/hard_attention_curves.png"
     local run
@@ -119,7 +119,7 @@ search_and_scores() { # the page's table
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
     trained first experiment=quickstart
     captioner scenes experiment=scenes_soft
-    python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
+    python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
 }
 
 pages=("$@")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to a trained translator: environment, built-in corpus, training, translations, score, alignments.
-# Each call trains a new run; everything else is made once.
+# From a fresh checkout to a trained translator: environment, corpus, training, translations, score, alignments.
+# Each call trains a new run; everything else is done once.
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 echo "== Prepare the built-in English-Spanish corpus"
@@ -25,7 +25,7 @@ seqtool eval checkpoint="runs/$run" split=test output="$out/test.es" | tee "$out
 
 cat <<TEXT
 
-Where everything is
+Files
   the run, its checkpoints and learning curves   runs/$run
   translations and scores                        $out
   the alignments, as pictures                    $out/alignments

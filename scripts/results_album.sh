@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How many photos a captioner of one's own takes, results/album/: experiment=small_album on the first 60, 200 and 500
+# How many photos a captioner needs (results/album/): experiment=small_album on the first 60, 200 and 500
 # training photos of Flickr8k, five captions each, scored on its first 300 dev photos. Further arguments go to every
 # `seqtool train`.
 #     bash scripts/results_album.sh FLICKR8K threads=2 model.encoder.weights=WEIGHTS

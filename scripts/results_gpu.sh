@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The numbers of results/gpu/, on one GPU: every benchmark against JoeyNMT or the captioning loops, and models trained and
-# scored on Multi30k and Flickr8k, with the seconds that each training process took in all. Takes the directories of
-# Multi30k and Flickr8k; further arguments go to the training on Flickr8k. Skips results whose file already exists.
+# Measures results/gpu/ on one GPU: every benchmark against JoeyNMT or the captioning loops, and models trained and
+# scored on Multi30k and Flickr8k, with the seconds that each training took. Takes the directories of
+# Multi30k and Flickr8k; further arguments go to the training on Flickr8k. Skips results whose file exists already.
 #     bash scripts/results_gpu.sh data/multi30k data/flickr8k model.encoder.weights=WEIGHTS
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,7 +13,7 @@ mkdir -p results/gpu
 benchmark() { # NAME SCRIPT SETTING…: results/gpu/NAME.json
     local name=$1 script=$2
     shift 2
-    [ -e "results/gpu/$name.json" ] || python "scripts/benchmark_$script.py" --device cuda --output "results/gpu/$name.json" "$@"
+    [ -e "results/gpu/$name.json" ] || python "scripts/benchmarks/benchmark_$script.py" --device cuda --output "results/gpu/$name.json" "$@"
 }
 
 result() { # NAME SPLIT SETTING…: train runs/gpu-NAME and write results/gpu/NAME.json and NAME.seconds

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The table of results/language_models/: nats a character on Tiny Shakespeare by cell, layers and size, ten minutes of
-# training each. Rows that are there are kept; further arguments go to every `seqtool train`.
+# Measures results/language_models/: nats a character on Tiny Shakespeare by cell, layers and size, ten minutes of
+# training each. Skips rows whose file exists already; further arguments go to every `seqtool train`.
 #     bash scripts/results_language_models.sh input.txt threads=2
 set -euo pipefail
 text=$(realpath "${1:?the text, such as input.txt of Tiny Shakespeare}")
@@ -31,8 +31,8 @@ for file in "$out"/*.json; do
 import json, sys
 from pathlib import Path
 
-found, name = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).stem
+scores, name = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).stem
 cell, _, size = name.rpartition("-")
-print(f"| `{cell}` | {size.replace('x', ' × ')} | {found['nats_per_character']:.3f} | {found['bits_per_character']['value']:.3f} |")
+print(f"| `{cell}` | {size.replace('x', ' × ')} | {scores['nats_per_character']:.3f} | {scores['bits_per_character']['value']:.3f} |")
 PYTHON
 done

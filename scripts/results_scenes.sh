@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The numbers of results/scenes/: trains each captioner on the built-in pictures, at most ten minutes, and measures on the
-# test set whether captions are true and where attention lies; captions are ranked by their probability, since a mean over
-# words would favour long ones, which say left or right. Further arguments go to every `seqtool train`.
+# Measures results/scenes/: trains each captioner on the built-in pictures, at most ten minutes, and evaluates on the
+# test set whether captions are true and where attention lies. Captions are ranked by their probability, since a mean over
+# words would favour long ones, such as those with left or right. Further arguments go to every `seqtool train`.
 #     bash scripts/results_scenes.sh threads=2 precision=bf16
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

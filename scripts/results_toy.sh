@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The numbers of results/toy/: trains each cell and each score on the built-in corpus, six minutes per run (the
-# fixed-context model longer), with a decaying learning rate, and scores the test set. Further arguments go to every `seqtool train`.
+# Measures results/toy/: trains each cell and each score on the built-in corpus, six minutes per run (the
+# fixed-context model longer), with a decaying learning rate, and scores the test set. Further arguments go to every
+# `seqtool train`.
 #     bash scripts/results_toy.sh threads=2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

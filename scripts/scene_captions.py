@@ -92,14 +92,14 @@ def parse(caption: str) -> Description | None:
             kinds.append(kind)
             rest.append(PHRASE)
             i = kind.word + 1
-    found = _patterns().get(" ".join(rest))
-    if found is None or len({(kind.shape, kind.colour) for kind in kinds}) < len(kinds):
+    pattern = _patterns().get(" ".join(rest))
+    if pattern is None or len({(kind.shape, kind.colour) for kind in kinds}) < len(kinds):
         return None
-    if found.subject_last:
+    if pattern.subject_last:
         kinds = [kinds[-1], *kinds[:-1]]
-    if found.be not in (None, is_or_are(kinds[0].count > 1)):
+    if pattern.be not in (None, is_or_are(kinds[0].count > 1)):
         return None
-    return Description(tuple(kinds), found.place, found.relation)
+    return Description(tuple(kinds), pattern.place, pattern.relation)
 
 
 def _read_kind(tokens: Sequence[str], start: int) -> Kind | None:
@@ -147,16 +147,16 @@ def _patterns() -> dict[str, _Pattern]:
 
 def is_true(caption: str, scene: Scene) -> bool:
     """Whether the caption can be parsed and everything it says is true of the scene; it need not name every object."""
-    said = parse(caption)
-    if said is None:
+    description = parse(caption)
+    if description is None:
         return False
-    items = [kind.items(scene) for kind in said.kinds]
-    for kind, found in zip(said.kinds, items, strict=True):
-        if len(found) != kind.count or any(kind.size not in (None, item.size) for item in found):
+    items = [kind.items(scene) for kind in description.kinds]
+    for kind, objects in zip(description.kinds, items, strict=True):
+        if len(objects) != kind.count or any(kind.size not in (None, item.size) for item in objects):
             return False
-    if said.place is not None and not is_at(said.place, items[0]):
+    if description.place is not None and not is_at(description.place, items[0]):
         return False
-    return said.relation is None or related(said.relation, items)
+    return description.relation is None or related(description.relation, items)
 
 
 def named(caption: str) -> set[Fact]:
@@ -164,17 +164,17 @@ def named(caption: str) -> set[Fact]:
 
     Sizes and places are left out, since references may leave them out too. Empty if the caption cannot be parsed.
     """
-    said = parse(caption)
-    if said is None:
+    description = parse(caption)
+    if description is None:
         return set()
-    first, *others = (kind.named for kind in said.kinds)
+    first, *others = (kind.named for kind in description.kinds)
     facts: set[Fact] = {first, *others}
-    if said.relation == BETWEEN:
+    if description.relation == BETWEEN:
         facts.add((BETWEEN, first, frozenset(others)))
-    elif said.relation in ("right", "below"):
-        facts.add((INVERSE[said.relation], others[0], first))
-    elif said.relation is not None:
-        facts.add((said.relation, first, others[0]))
+    elif description.relation in ("right", "below"):
+        facts.add((INVERSE[description.relation], others[0], first))
+    elif description.relation is not None:
+        facts.add((description.relation, first, others[0]))
     return facts
 
 
@@ -191,5 +191,5 @@ def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:
     """
     tokens = words(caption)
     kinds = [kind for i in range(len(tokens)) if (kind := _read_kind(tokens, i)) is not None]
-    found = [(kind.word, [item.box for item in kind.items(scene)]) for kind in kinds]
-    return [(word, boxes) for word, boxes in found if boxes]
+    nouns = [(kind.word, [item.box for item in kind.items(scene)]) for kind in kinds]
+    return [(word, boxes) for word, boxes in nouns if boxes]

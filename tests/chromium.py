@@ -1,4 +1,4 @@
-"""A real browser: Debian's Chromium, driven by Playwright. Where either is missing these tests skip."""
+"""A real browser: Chromium, driven by Playwright. If either is missing, the tests are skipped."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,12 +27,15 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """A page, and what went wrong on it: console errors, exceptions, requests to anywhere but this machine."""
+    """A page, and its problems: console errors, exceptions, and requests to other machines."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
         self.problems: list[str] = []
-        page.on("console", lambda said: self.problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: self.problems.append(message.text) if message.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self._asked(request.url))
         page.on("dialog", lambda dialog: self.problems.append(dialog.message) or dialog.dismiss())
@@ -46,8 +49,8 @@ class Visit:
         from axe_playwright_python.sync_playwright import Axe
 
         rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-        found = Axe().run(self.page, options=rules).response["violations"]
-        assert not found, [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found]
+        violations = Axe().run(self.page, options=rules).response["violations"]
+        assert not violations, [(rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in violations]
 
     def reflows(self) -> None:
         """At 400 pixels nothing is cut off: only tables and drawings scroll, within themselves."""
@@ -59,7 +62,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """A fresh page, light or dark as the test asks; console errors and requests to elsewhere fail the test."""
+    """A new page, light or dark as the test requests; console errors and requests to other machines fail the test."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900})
     page = context.new_page()

@@ -1,10 +1,10 @@
-"""Command lines one after another in one process: what torchrun starts in tests/test_distributed.py.
+"""Runs command lines one after another in one process; torchrun starts it in tests/test_distributed.py.
 
     python tests/commands.py DIE_AT '[["float64", "train", "run=a"], …]'
 
-Each line begins with the type of its parameters. The second process dies at step DIE_AT, once, unless that is 0. A
-process that ends well must leave no thread of the group, since such a thread now and then aborts a process that has
-done its work.
+Each line starts with the type of its parameters. The second process is killed at step DIE_AT, once, unless that is 0. A
+process that succeeds must leave no thread of the group, since such a thread occasionally aborts a process that has
+finished its work.
 """
 
 import atexit
@@ -25,7 +25,7 @@ def main() -> None:
     die_at, lines = sys.argv[1:]
     if int(die_at) and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         _die_at(int(die_at))
-    atexit.register(_check_threads)  # the first registered, and so the last called
+    atexit.register(_check_threads)  # registered first, so called last
     for dtype, *line in json.loads(lines):
         torch.set_default_dtype(getattr(torch, dtype))
         status = cli.run(line, cli.config_directory())

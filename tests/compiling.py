@@ -1,5 +1,5 @@
-"""torch.compile of a Transformer of each kind, in a process of its own, where no shapes are checked: its results are
-the model's, and it has gradients.
+"""torch.compile of each kind of Transformer, in a process of its own, where no shapes are checked: it gives the same
+results as the model, and gradients.
 """
 
 import torch

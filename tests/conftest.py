@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for."""
+"""Fixtures for all tests."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import shapes
 import torch
 from jaxtyping import install_import_hook
 
-# The shapes in the signatures of these are checked, as they are imported from here on; commands that tests run as
-# processes of their own are not.
+# The shapes in the signatures of these are checked, since they are imported after this; commands that tests run as
+# separate processes are not checked.
 CHECKED = ["seqtool.models", "seqtool.decoding", "seqtool.training.losses"]
 install_import_hook(CHECKED, "shapes.shapes")
 
@@ -31,7 +31,7 @@ SLOW = ("test_gpu", "test_distributed", "test_translating", "test_captioning", "
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow files come first, so that none is begun when the others have ended."""
+    """Run slow files first, so that none starts when the others have finished."""
     items.sort(key=lambda item: item.path.stem not in SLOW)
 
 
@@ -42,7 +42,7 @@ def shapes_are_checked() -> None:
 
 @pytest.fixture(autouse=True)
 def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A pretended GPU for tests marked `gpu`, where there is no real one."""
+    """A pretended GPU for tests marked `gpu`, if there is no real one."""
     if request.node.get_closest_marker("gpu") is None or torch.cuda.is_available():
         yield
     elif (reason := pretended_gpu.unknown()) is not None:
@@ -68,7 +68,7 @@ def curves(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> EncoderDecoder[Any]:
-    """Every model in turn, small, with weights large enough that its states differ."""
+    """Every model, small, with weights large enough that its states differ."""
     return make_model(request.param)
 
 
@@ -82,7 +82,7 @@ def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared() -> Path:
-    """Data that is not part of the project; tests that need it are skipped where it is not there."""
+    """Data that are not part of the project; tests that need them are skipped where they are missing."""
     place = Path(os.environ.get("SEQTOOL_SHARED", ROOT.parent / "shared"))
     if not place.is_dir():
         pytest.skip(f"no shared data in {place} (SEQTOOL_SHARED names another place)")

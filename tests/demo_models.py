@@ -1,4 +1,4 @@
-"""Small runs of every kind that the demo and reports show, and a loop for what the demo's server awaits."""
+"""Small runs of every kind, for tests of the demo and of reports, and a way to run the demo's coroutines."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,13 +19,15 @@ def run(*arguments: str) -> int:
 
 
 def train_all(place: Path) -> None:
-    """Two translators, `runs/attend` and `runs/fixed`, a captioner of built-in pictures, `runs/scenes`, and a language
-    model, `runs/text`, in this directory.
+    """Train translators (`runs/attend`, `runs/fixed`), a captioner of built-in pictures (`runs/scenes`) and a language
+    model (`runs/text`) in this directory.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         data = ["data.train=300", "data.valid=5", "data.test=5", "data.vocabulary.size=200"]
-        sizes = [f"model.{one}=12" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+        sizes = [
+            f"model.{name}=12" for name in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")
+        ]
         assert run("train", *COMMON, *data, *sizes, "train.steps=60", "optim.lr=0.02", "run=attend") == 0
         fixed = ["model=sutskever", "model.embedding=8", "model.hidden=8", "model.layers=1", "train.steps=2"]
         assert run("train", *COMMON, *data, *fixed, "run=fixed") == 0
@@ -38,6 +40,6 @@ def train_all(place: Path) -> None:
 
 
 def alone(asked: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """In a thread of its own: Playwright leaves an event loop running in the main one."""
+    """Run a coroutine in a thread of its own, since Playwright leaves an event loop running in the main one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(asked())).result()

@@ -1,4 +1,4 @@
-"""Hard attention on a case small enough to enumerate everything that it can draw."""
+"""Hard attention on a case so small that everything it can draw can be enumerated."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from seqtool.training.losses import TrainingLoss
 
 @dataclass(frozen=True)
 class Enumerable:
-    """A case small enough to enumerate: one image of 3 locations, a caption of 2 words and <eos>: 27 draws."""
+    """One image of 3 locations, a caption of 2 words and <eos>: 27 possible draws."""
 
     model: ShowAttendTell
     batch: Batch
@@ -65,14 +65,16 @@ class Enumerable:
 
     def estimates(self, count: int, *, baseline: float | None) -> Tensor:
         """`count` gradients of the training loss, each a mean over the model's samples: count × coordinates."""
-        loss, found = TrainingLoss(self.model, 0.0), []
+        loss, gradients = TrainingLoss(self.model, 0.0), []
         if baseline is not None:
             loss.baseline.fill_(baseline)
         for _ in range(count):
             self.model.zero_grad()
             loss(self.batch).total.backward()
-            found.append(self._gradient())
-        return torch.stack(found)
+            gradients.append(self._gradient())
+        return torch.stack(gradients)
 
     def _gradient(self) -> Tensor:
-        return torch.cat([one.grad.flatten() for one in self.model.parameters() if one.grad is not None])
+        return torch.cat(
+            [parameter.grad.flatten() for parameter in self.model.parameters() if parameter.grad is not None]
+        )

@@ -1,4 +1,4 @@
-"""A small model whose state grows: it attends over all tokens that it has read, as a Transformer's decoder does."""
+"""A small model whose state grows: like a Transformer's decoder, it attends to all tokens that it has read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqtool.models.contract import EncoderDecoder, Memory, Step
 from seqtool.models.inputs import Source
 
-E, ROOM = 6, 16  # numbers a vector; tokens that an allocated state has room for
+E, ROOM = 6, 16  # size of a vector; tokens that an allocated state has room for
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Allocated:
         return replace(self, used=end)
 
     def select(self, rows: Tensor) -> "Allocated":
-        """Only what is used is copied."""
-        return Allocated.empty(len(rows)).grown(*(one[rows] for one in self.read()))
+        """Copy only what is used."""
+        return Allocated.empty(len(rows)).grown(*(tensor[rows] for tensor in self.read()))
 
 
 class Growing(nn.Module):
@@ -102,7 +102,7 @@ class Growing(nn.Module):
 
 
 class Stepping:
-    """A model that reads known tokens step by step."""
+    """A model that prefills step by step."""
 
     prefill = EncoderDecoder.prefill
 

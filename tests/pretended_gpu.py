@@ -1,5 +1,5 @@
-"""A pretended GPU: tensors that say that they are on cuda:0, and whose numbers live on the CPU. The tests marked `gpu`
-run on it where there is no real one, and find what a GPU would refuse.
+"""A pretended GPU: tensors that claim to be on cuda:0, while their numbers are on the CPU. The tests marked `gpu`
+run on it if there is no real one, and find what a GPU would refuse.
 
 Autograd, autocast and every `x.is_cuda` behave as on a GPU, and these are refused: operands on two devices, `.numpy()`,
 states that are not contiguous for cuDNN, lengths on the GPU for packing and, on request, float64, which Apple's GPUs
@@ -24,7 +24,7 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
-OLDEST, NEWEST = (2, 6), (2, 14)  # the versions of torch whose insides are known here
+OLDEST, NEWEST = (2, 6), (2, 14)  # the versions of torch whose internals this was written for
 LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
 HEADER = Path(torch.__file__).parent / "include/ATen/detail/AcceleratorHooksInterface.h"
 RANDOM = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multinomial|exponential_")
@@ -33,7 +33,7 @@ RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
 
 
 def unknown() -> str | None:
-    """Why a GPU cannot be pretended here, if it cannot."""
+    """The reason why a GPU cannot be pretended here, or None."""
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     if not OLDEST <= version <= NEWEST:
         return f"the pretended GPU knows torch {OLDEST} to {NEWEST}, and this is torch {torch.__version__}"
@@ -133,8 +133,8 @@ class Gpu:
 
 
 def _each(function: Callable[[Any], Any], x: Any) -> Any:
-    """The function's results for a value, or for each value of lists and tuples."""
-    return type(x)([_each(function, one) for one in x]) if isinstance(x, list | tuple) else function(x)
+    """Apply a function to a value, or to each value in nested lists and tuples."""
+    return type(x)([_each(function, item) for item in x]) if isinstance(x, list | tuple) else function(x)
 
 
 def _inner(x: Any) -> Any:
@@ -202,8 +202,8 @@ class CuDNN(torch.autograd.Function):
         pairs = [(x, g.inner) for x, g in zip(ctx.outputs, gradients, strict=True) if g is not None and x.requires_grad]
         wanted = [x for x in ctx.inputs if x.requires_grad]
         made = iter(torch.autograd.grad(*([x[0] for x in pairs], wanted, [x[1] for x in pairs]), allow_unused=True))
-        found = [next(made) if x.requires_grad else None for x in ctx.inputs]
-        return None, None, *(None if x is None else Cuda(x) for x in found)
+        inner_gradients = [next(made) if x.requires_grad else None for x in ctx.inputs]
+        return None, None, *(None if x is None else Cuda(x) for x in inner_gradients)
 
 
 def _recurrence(function: Any, args: Any) -> Any:
@@ -236,7 +236,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None,
 
 
 class Functions(TorchFunctionMode):
-    """What torch decides by the device before any operation."""
+    """Functions for which torch looks at the device before any operation."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -251,7 +251,7 @@ class Functions(TorchFunctionMode):
 
 
 class Dispatch(TorchDispatchMode):
-    """Operations without operands on the GPU, such as those that make a tensor there."""
+    """Operations without operands on the GPU, such as those that create a tensor there."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _gpus[-1].run(function, args, kwargs or {})

@@ -1,4 +1,4 @@
-"""Checks the shapes in signatures while the tests run (conftest.py): beartype, of the annotations that hold one."""
+"""Checks the shapes in signatures while the tests run (see conftest.py), with beartype."""
 
 from collections.abc import Callable
 from functools import cache, wraps
@@ -9,20 +9,20 @@ from beartype.door import is_bearable
 from beartype.vale import Is
 from jaxtyping import AbstractArray, config
 
-ENOUGH = 50  # checks a test, of some 50 µs: searches of small models take thousands of steps that are all alike
+ENOUGH = 50  # checks per test, some 50 µs each: searches of small models take thousands of steps that are all alike
 _done = 0
 
 
 def begin() -> None:
-    """Check from here on, for another test."""
+    """Start checking again, for the next test."""
     global _done
     _done = 0
     config.update("jaxtyping_disable", False)
 
 
 def shapes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What the import hook decorates a function with. What is not of a tensor is left to mypy, and to the tests' own
-    stand-ins.
+    """The decorator that the import hook applies to functions. Only tensors are checked; the rest is left to mypy, so
+    that tests can use stand-ins.
     """
     hints = {name: checked(hint) for name, hint in function.__annotations__.items()}
     if all(hint is Any for hint in hints.values()):
@@ -42,7 +42,7 @@ def shapes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked(hint: Any) -> Any:
-    """The hint as beartype is to see it: a named tuple is its fields, and what holds no shape is anything."""
+    """The hint for beartype: a named tuple is checked by its fields, and anything without a shape becomes Any."""
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         return hint
     kind = get_origin(hint) or hint
@@ -57,4 +57,4 @@ def _by_its_fields(record: type[Any]) -> Any:
     shaped = {name: hint for name, hint in hints.items() if hint is not Any}
     if not shaped:
         return Any
-    return Annotated[tuple, Is[lambda one: all(is_bearable(getattr(one, name), shaped[name]) for name in shaped)]]
+    return Annotated[tuple, Is[lambda row: all(is_bearable(getattr(row, name), shaped[name]) for name in shaped)]]

@@ -158,20 +158,20 @@ def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> ImageCaption
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:
-    """Ids without the special ones, of 1 to `longest` tokens."""
+    """Sentences of 1 to `longest` token ids, none of them special."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(4, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
 def random_images(count: int, *, seed: int) -> Annotations:
-    """Annotation vectors as a cache has them."""
+    """Annotation vectors as in a cache."""
     generator = torch.Generator().manual_seed(seed)
     return Annotations(torch.randn(count, LOCATIONS, DIMENSION, generator=generator).half())
 
 
 def _scaled(made: Any, scale: float) -> Any:
-    """With weights large enough that its states differ."""
+    """The model with weights so large that its states differ."""
     initialise(made, "default")
     with torch.no_grad():
         for parameter in made.parameters():

@@ -858,15 +858,18 @@ def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.Capt
 
 
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
-    """A few cases of each kind; `python tests/fuzz.py --help` says how to run many."""
+    """A few cases of each kind; `python scripts/development/fuzz.py --help` says how to run many."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
     }
     arguments = ["--seed", "0", "--checkpoints", "24", "--inputs", "12", "--place", str(tmp_path / "fuzz")]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "fuzz.py"), *arguments], env=environment, capture_output=True, text=True
+        [sys.executable, str(ROOT / "scripts" / "development" / "fuzz.py"), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("0 failed") == 5

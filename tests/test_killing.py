@@ -1,13 +1,15 @@
-"""The short form of tests/kill_test.py."""
+"""The short form of scripts/development/kill_test.py."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+
 
 def test_a_killed_run_ends_as_if_nothing_had_happened() -> None:
-    script = Path(__file__).with_name("kill_test.py")
+    script = ROOT / "scripts" / "development" / "kill_test.py"
     command = [sys.executable, str(script), "--kills", "3", "--families", "bahdanau", "--vocabularies", "joint"]
-    result = subprocess.run(command, cwd=script.parent.parent, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].startswith("3 kills (")

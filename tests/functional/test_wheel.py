@@ -62,3 +62,7 @@ def test_the_configurations_are_those_of_the_checkout(environment: Path, tmp_pat
         return {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*.yaml")}
 
     assert texts(installed) == texts(ROOT / "configs")
+
+
+def test_the_wheel_says_that_it_is_typed(environment: Path) -> None:
+    assert len(list(environment.glob("lib/python*/site-packages/seqtool/py.typed"))) == 1

@@ -1,18 +1,18 @@
 #!/usr/bin/env python
 """How fast captioners train and decode: compared with two loops, or a checkpoint on image files and on its cache.
 
-    python scripts/benchmark_captioning.py --threads 2 --output results/captioning.json
+    python scripts/benchmarks/benchmark_captioning.py --threads 2 --output results/captioning.json
 
-trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words)
-on made-up annotation vectors, in turn with the loops of peers/captioning_loops.py, whose products use the
-library that torch chooses. In training all see the same 640 captions in batches of 64, which seqtool sorts by length
-as always; the rate is words per second, without padding. In decoding every caption is forced to one length; the rate is
-hypothesis-steps per second. With `--device cuda`, on a GPU, in bf16 (the loops too) and in fp16.
+trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words) on
+random annotation vectors, in turn with the loops of peers/captioning_loops.py, which multiply with the library that
+torch chooses. In training all of them see the same 640 captions in batches of 64, which seqtool sorts by length as
+always; the rate is words per second, without padding. In decoding every caption is forced to one length; the rate is
+hypothesis-steps per second. `--device cuda` runs on a GPU, in bf16 (the loops too) and in fp16.
 
-    python scripts/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
+    python scripts/benchmarks/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
-describes the first images of a split of the data that the checkpoint was trained on (its cache is made if it does not
-exist), in turn from files and from the cache.
+captions the first images of a split of the data that the checkpoint was trained on, from files and from the cache in
+turn. The cache is made if it does not exist.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--split", default="valid")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="images that a checkpoint describes at once")
+    parser.add_argument("--batch-size", type=int, default=64, help="images that a checkpoint captions at once")
     parser.add_argument("--device", choices=WAYS, default="cpu", help="of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def describe(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A checkpoint's images per second."""
+    """Images per second of a checkpoint, from files and from the cache."""
     captioner = seqtool.load(
         arguments.checkpoint, beam=arguments.beam, batch_size=arguments.batch_size, threads=arguments.threads
     )
@@ -93,18 +93,18 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
         "image files": lambda: len(captioner.describe(files)),
         "cached annotation vectors": lambda: len(captioner.describe_pictures(split.pictures, range(len(files)))),
     }
-    found = rates(ways, captioner.device, arguments.repeats)
+    measurements = rates(ways, captioner.device, arguments.repeats)
     return {
         "checkpoint": arguments.checkpoint,
         "images": len(files),
         "batch_size": arguments.batch_size,
-        "images_per_second": {name: round(median, 1) for name, median in benchmarking.medians(found).items()},
-        "all": {name: [round(one, 1) for one in all_] for name, all_ in found.items()},
+        "images_per_second": {name: round(median, 1) for name, median in benchmarking.medians(measurements).items()},
+        "all": {name: [round(rate, 1) for rate in turns] for name, turns in measurements.items()},
     }
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """seqtool, its plain path and bf16, and the two loops."""
+    """Compare seqtool, its plain path and bf16 with the two loops."""
     torch.manual_seed(1)
     values = torch.randn(CAPTIONS, LOCATIONS, D).relu().half()
     random.seed(1)
@@ -145,13 +145,13 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, list[float]], unit: str) -> dict[str, Any]:
-    medians = benchmarking.medians(found)
+def table(measurements: dict[str, list[float]], unit: str) -> dict[str, Any]:
+    medians = benchmarking.medians(measurements)
     peers = ("tutorial", "hoisted")
     return {
         name: {
             unit: round(median),
-            "all": [round(one) for one in found[name]],
+            "all": [round(rate) for rate in measurements[name]],
             **{f"times_{peer}": round(median / medians[peer], 2) for peer in peers if name not in peers},
         }
         for name, median in medians.items()
@@ -159,7 +159,7 @@ def table(found: dict[str, list[float]], unit: str) -> dict[str, Any]:
 
 
 def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> dict[str, list[float]]:
-    """The rate of each, per second."""
+    """How much work each does per second, measured in turn."""
 
     def rate(work: Work) -> float:
         start = time.perf_counter()
@@ -190,7 +190,7 @@ def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, T
 @onednn()
 def train(model: Any, values: Tensor, captions: list[list[int]], order: list[int], precision: str) -> int:
     loss = TrainingLoss(model, 0.0).train()
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = parameters[0].device
     optimiser = make_optimiser({"name": "adam", "lr": 0.001}, parameters)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
@@ -228,7 +228,7 @@ def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
     device = next(model.parameters()).device
     with autocast(device, precision):
         memory, state = model.encode(Annotations(values).to(device))
-        found = beam_search(
+        hypotheses = beam_search(
             model.step,
             memory,
             state,
@@ -240,7 +240,7 @@ def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
             coverage=0.0,
             keep_attention=False,
         )
-    assert all(len(one[0].tokens) == STEPS for one in found)
+    assert all(len(n_best[0].tokens) == STEPS for n_best in hypotheses)
     return len(values) * beam * STEPS
 
 

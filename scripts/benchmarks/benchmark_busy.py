@@ -1,16 +1,18 @@
 #!/usr/bin/env python
-"""How long torch's threads should spin: training alone, and two trainings side by side, by libgomp's spin count.
+"""How long torch's threads should spin: one training alone, and two side by side, for several spin counts of libgomp.
 
-    python scripts/benchmark_busy.py --output results/busy.json
+    python scripts/benchmarks/benchmark_busy.py --output results/busy.json
 
-Every figure is target tokens per second of `experiment=quickstart`, from the run's own metrics.jsonl, without the first
-and the last fifth of the training, in which the other one of two may be starting or have ended; a training with too few
-updates for that is repeated for twice as long. A round is a training with libgomp's own count of 300,000, and then for
-each count one training with it, and two side by side; every other round goes backwards, so that a drift of the machine
-favours none. Each is compared with libgomp's own of its round. A count will do if training alone is at most 3 % slower
-than with libgomp's own, and each of two side by side has at least 0.8 of half the rate of one alone; medians of the
-rounds decide. SPIN_COUNT in seqtool/runtime/spinning.py is the best of those that will do, or if none does, the lowest
-with which a training alone is fast enough. Nothing else should run meanwhile: about forty minutes.
+Every figure is target tokens per second of `experiment=quickstart`, read from the run's own metrics.jsonl. The first
+and the last fifth of each training are left out, since the other of two trainings may be starting or may have ended;
+a training that has too few updates for that is repeated for twice as long.
+
+A round consists of one training with libgomp's default count of 300,000 and then, for each count, one training alone
+and two side by side. Every other round runs backwards, so that a drift of the machine favours none of them, and each
+training is compared with the default of its own round. A count is acceptable if one training alone is at most 3 %
+slower than with the default, and each of two side by side reaches at least 0.8 of half the rate of one alone; the
+medians of the rounds decide. SPIN_COUNT in seqtool/runtime/spinning.py is the best of the acceptable counts, or if
+none is, the lowest with which one training alone is fast enough. Run nothing else meanwhile: it takes about forty minutes.
 """
 
 import argparse
@@ -41,7 +43,7 @@ SETTINGS = (
 )
 LEAST_UPDATES = 5
 OPENMP = ("OMP_", "GOMP_", "KMP_")
-PACKAGE = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+PACKAGE = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
 def main() -> None:
@@ -60,22 +62,22 @@ def main() -> None:
         "rows": {},
     }
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        rate = partial(slowest, Path(place), arguments.threads)
+        measure = partial(slowest, Path(place), arguments.threads)
         subprocess.run([sys.executable, "-m", "seqtool", "prepare", "data=toy"], cwd=place, env=PACKAGE, check=True)
         turns: list[tuple[str, int | None, int]] = [("own", None, 1)]  # what is measured, the count, how many trainings
         for count in (None, *counts):
             turns += [(f"alone {count or OWN}", count, 1), (f"beside {count or OWN}", count, 2)]
-        found: dict[str, list[float]] = {}  # tokens/s by what was measured, round by round
+        rates: dict[str, list[float]] = {}  # tokens/s by what was measured, round by round
         for number in range(arguments.pairs):
             for name, count, trainings in reversed(turns) if number % 2 else turns:
-                found.setdefault(name, []).append(rate(count, trainings, arguments.seconds))
-            record["rows"] = {str(count or OWN): of_count(found, count or OWN) for count in (None, *counts)}
+                rates.setdefault(name, []).append(measure(count, trainings, arguments.seconds))
+            record["rows"] = {str(count or OWN): compare_with_default(rates, count or OWN) for count in (None, *counts)}
             benchmarking.write(record, arguments.output)
     print(table(record["rows"]))
 
 
 def slowest(place: Path, threads: int, count: int | None, trainings: int, seconds: float) -> float:
-    """Tokens per second of the slowest of so many trainings at once."""
+    """Tokens per second of the slowest of `trainings` simultaneous trainings."""
     environment = {name: value for name, value in PACKAGE.items() if not name.startswith(OPENMP)}
     environment |= {} if count is None else {"GOMP_SPINCOUNT": str(count)}
     runs = [f"run-{number}" for number in range(trainings)]
@@ -88,24 +90,24 @@ def slowest(place: Path, threads: int, count: int | None, trainings: int, second
         for run in runs
     ]
     for process in started:
-        _, said = process.communicate()
+        _, errors = process.communicate()
         if process.returncode:
-            sys.exit(f"{process.args} failed:\n{said.decode()[-2000:]}")
-    updates = [of_run(place / "runs" / run / "metrics.jsonl") for run in runs]
+            sys.exit(f"{process.args} failed:\n{errors.decode()[-2000:]}")
+    updates = [rates_of_updates(place / "runs" / run / "metrics.jsonl") for run in runs]
     shutil.rmtree(place / "runs")
     if min(map(len, updates)) < LEAST_UPDATES:
         return slowest(place, threads, count, trainings, 2 * seconds)
     return min(statistics.harmonic_mean(rates[len(rates) // 5 : -(len(rates) // 5)]) for rates in updates)
 
 
-def of_run(metrics: Path) -> list[float]:
+def rates_of_updates(metrics: Path) -> list[float]:
     """Tokens per second of every update."""
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     return [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
 
 
-def of_count(found: dict[str, list[float]], count: int | str) -> dict[str, Any]:
-    own, alone, beside = found["own"], found[f"alone {count}"], found[f"beside {count}"]
+def compare_with_default(rates: dict[str, list[float]], count: int | str) -> dict[str, Any]:
+    own, alone, beside = rates["own"], rates[f"alone {count}"], rates[f"beside {count}"]
     compared = {ROWS[0]: ratio(own, alone), ROWS[1]: ratio([rate / 2 for rate in alone], beside)}
     will_do = all(compared[name]["ratio"] >= least for name, least in zip(ROWS, LEAST, strict=True))
     return {**compared, "will do": will_do, "default, alone, each of two": [own, alone, beside]}
@@ -113,12 +115,12 @@ def of_count(found: dict[str, list[float]], count: int | str) -> dict[str, Any]:
 
 def table(rows: dict[str, Any]) -> str:
     lines = [f"| spin count | {' | '.join(ROWS)} | will do |", "|---|---|---|---|"]
-    for count, found in rows.items():
+    for count, row in rows.items():
         cells = []
         for name in ROWS:
-            low, high = found[name]["interval_90"]
-            cells.append(f"{found[name]['ratio']:.3f} [{low:.3f}, {high:.3f}]")
-        lines.append(f"| {count} | {' | '.join(cells)} | {'yes' if found['will do'] else 'no'} |")
+            low, high = row[name]["interval_90"]
+            cells.append(f"{row[name]['ratio']:.3f} [{low:.3f}, {high:.3f}]")
+        lines.append(f"| {count} | {' | '.join(cells)} | {'yes' if row['will do'] else 'no'} |")
     return "\n".join(lines)
 
 

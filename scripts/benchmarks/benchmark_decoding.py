@@ -1,23 +1,25 @@
 #!/usr/bin/env python
 """How fast seqtool translates: compared with JoeyNMT and OpenNMT-py, or with a trained checkpoint.
 
-    python scripts/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
+    python scripts/benchmarks/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-has every system translate the sentences with its own command and an untrained model, the first of
-benchmark_training.py's `--sizes small` or `transformer`. Such models do not end: every translation has the greatest
-length allowed, which is checked. All decode as many sentences at once as give 320 hypotheses, and greedily every
-sentence five times, so that a run takes longer than its start-up. The time of a second run over eight sentences, which
-includes starting and loading, is subtracted; the rate is hypothesis-steps per second, for seqtool also as a share of
-the machine's matrix rate. With `--device cuda --peers joeynmt`, on a GPU, in bf16 and fp16 beside JoeyNMT in fp16.
+Every system translates the sentences with its own command and an untrained model: the first of benchmark_training.py's
+`--sizes small` or `transformer`, with the same vocabulary of 8,000 entries in each. Untrained models do not end a
+sentence, so every translation has the greatest length allowed, which is checked. All decode as many sentences at once
+as give 320 hypotheses. Greedy search translates every sentence five times, so that a run takes longer than its
+start-up. The time of a second run over eight sentences, which covers starting and loading, is subtracted. The rate is
+hypothesis-steps per second, for seqtool also as a share of the machine's matrix rate. `--device cuda --peers joeynmt`
+compares on a GPU, in bf16 and fp16 with JoeyNMT in fp16.
 
-    python scripts/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
+    python scripts/benchmarks/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
-translates with a trained model, and prints the share of the machine's matrix rate. Operations are those torch counts
+translates with a trained model, and prints the share of the machine's matrix rate. Operations are counted by torch
 (matrix products only); the limit is the best rate of square products of 1024, 2048 and 4096, measured in turn.
 """
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -49,6 +51,7 @@ from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
 
 LENGTH = 25  # words of every translation
+WORD = re.compile(r"[^\W_]+")  # without punctuation, which seqtool would make entries of their own
 PRECISIONS = {
     "cpu": {"seqtool": "fp32", "seqtool, bf16": "bf16"},
     "cuda": {"seqtool, bf16": "bf16", "seqtool, fp16": "fp16"},
@@ -80,7 +83,7 @@ def main() -> None:
 
 
 def translate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A checkpoint's sentences per second."""
+    """Sentences per second of a checkpoint."""
     keep_memory()  # as every command does
     translator = seqtool.load(arguments.checkpoint, beam=arguments.beam, threads=arguments.threads)
     if not isinstance(translator, Translator):
@@ -99,8 +102,8 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
         with onednn():
             return benchmarking.matrix_rate(device=translator.device)
 
-    found = benchmarking.in_turn({"sentences": rate, "products": limit}, arguments.repeats)
-    median, best = benchmarking.medians(found).values()
+    measurements = benchmarking.in_turn({"sentences": rate, "products": limit}, arguments.repeats)
+    median, best = benchmarking.medians(measurements).values()
     reached = counter.get_total_flops() / len(sentences) * median / 1e9
     return {
         "checkpoint": arguments.checkpoint,
@@ -108,7 +111,7 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
         "beam": arguments.beam,
         "device": str(translator.device),
         "sentences_per_second": round(median, 1),
-        "all": [round(one, 1) for one in found["sentences"]],
+        "all": [round(value, 1) for value in measurements["sentences"]],
         "gflop_per_sentence": round(counter.get_total_flops() / len(sentences) / 1e9, 3),
         "gflop_per_second": round(reached, 1),
         "matrix_rate_gflop_per_second": round(best, 1),
@@ -117,7 +120,7 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    """Operations of a product with a matrix in oneDNN's layout, which torch's counter does not know."""
+    """Operations of a product with a matrix in oneDNN's layout, which torch's counter does not count."""
     return 2 * x.numel() * matrix[0]
 
 
@@ -128,7 +131,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         sys.exit("OpenNMT-py is compared only on a CPU: use --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
-    sentences = [line.strip().lower() for line in read_lines(arguments.input)]
+    sentences = [" ".join(WORD.findall(line.lower())) for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
     others = toolkits.systems(peers, arguments.device)
@@ -144,13 +147,13 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
                 ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(every), beam)
-            found = benchmarking.in_turn(ways | limits, arguments.repeats)
-            medians = benchmarking.medians(found)
+            measurements = benchmarking.in_turn(ways | limits, arguments.repeats)
+            medians = benchmarking.medians(measurements)
             rows[f"beam {beam}"] = {
                 name: {
                     "hypothesis_steps_per_second": round(median),
                     "sentences_per_second": round(median / beam / LENGTH, 1),
-                    "all": [round(one) for one in found[name]],
+                    "all": [round(value) for value in measurements[name]],
                 }
                 for name, median in medians.items()
                 if name in ways
@@ -190,7 +193,9 @@ def operations(sentences: list[str], beam: int, sizes: str) -> float:
 
 
 def write_data(data: Path, sentences: list[str]) -> None:
-    """Write the sentences as a corpus and as input; their words and made-up ones are both sides' vocabulary."""
+    """Write the sentences as a corpus and as input. Their words, with made-up ones to fill it up, are the vocabulary of
+    both sides, which has the same number of entries in every system.
+    """
     words = [word for word, _ in Counter(" ".join(sentences).split()).most_common(VOCABULARY - 4)]
     words += [f"word{rank}" for rank in range(VOCABULARY - 4 - len(words))]
     toolkits.write_vocabularies(data, {"source": words, "target": words})
@@ -215,6 +220,9 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
     ]
     seqtool_command = [sys.executable, "-m", "seqtool"]
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
+    vocabularies = list(run.glob("runs/run/checkpoints/*/*.vocabulary"))
+    sizes = {json.loads(file.read_bytes().partition(b"\n")[0])["size"] for file in vocabularies}
+    assert sizes == {VOCABULARY}, f"seqtool's vocabularies have {sizes} entries, and those of the peers {VOCABULARY:,}"
     settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
     settings += [f"precision={PRECISIONS[arguments.device][name]}", f"device={arguments.device}"]
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
@@ -245,7 +253,7 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
 
 
 def check(name: str, translations: list[str], source: Path) -> None:
-    """Check that about as many words were written as are counted."""
+    """Check that the translations have about as many words as are counted."""
     count = len(source.read_text(encoding="utf-8").splitlines())
     words = sum(len(line.split()) for line in translations[:count])
     if not 0.98 * count * LENGTH <= words <= 1.02 * count * LENGTH:

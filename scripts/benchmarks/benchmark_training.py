@@ -1,20 +1,21 @@
 #!/usr/bin/env python
 """Target tokens per second in training, compared with JoeyNMT, OpenNMT-py and the machine's matrix rate.
 
-    python scripts/benchmark_training.py --threads 2 --peers joeynmt,opennmt --output results/training.json
+    python scripts/benchmarks/benchmark_training.py --threads 2 --peers joeynmt,opennmt --output results/training.json
 
-Every system trains on the same generated text with its own training command, in turn, several times; a
-run has --steps updates, of which the first fifth is not counted. Tokens are counted without padding. Peers
-are installed (once) into separate environments under --environments. `plain` is seqtool without its faster parts.
-A run's share is relative to the best square matrix product, by the library that seqtool chooses, measured right before
-and after the run, since the rate of a shared machine drifts within minutes; a token costs three times the operations
-of its forward pass, as torch counts them.
+Every system trains on the same generated text with its own training command, in turn, several times. A run has --steps
+updates, of which the first fifth is not counted; tokens are counted without padding. Peers are installed once, into
+separate environments under --environments. `plain` is seqtool without its faster parts.
 
-On a GPU, in bf16 and fp16, beside JoeyNMT in fp16:
+A run's share is relative to the rate of the best square matrix product by the library that seqtool chooses, measured
+right before and after the run, since the rate of a shared machine drifts within minutes. A token costs three times the
+operations of its forward pass, as torch counts them.
 
-    python scripts/benchmark_training.py --device cuda --peers joeynmt
-    python scripts/benchmark_training.py --device cuda --peers joeynmt --batch 512
-    python scripts/benchmark_training.py --device cuda --peers joeynmt --sizes papers
+On a GPU, in bf16 and fp16, compared with JoeyNMT in fp16:
+
+    python scripts/benchmarks/benchmark_training.py --device cuda --peers joeynmt
+    python scripts/benchmarks/benchmark_training.py --device cuda --peers joeynmt --batch 512
+    python scripts/benchmarks/benchmark_training.py --device cuda --peers joeynmt --sizes papers
 """
 
 import argparse
@@ -66,7 +67,7 @@ PAPERS = {
 
 
 class Sizes(NamedTuple):
-    """Our models, the second part of the peers' configs, and JoeyNMT's other sizes by the names in its config."""
+    """Our models, the second part of the peers' configurations, and JoeyNMT's other sizes by their names there."""
 
     models: dict[str, str]
     vocabulary: int
@@ -106,7 +107,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         data, even = Path(place, "data"), Path(place, "even")
-        # JoeyNMT's run is one epoch; and nearly all words of the vocabulary are to occur
+        # JoeyNMT trains for one epoch; and nearly all words of the vocabulary should occur
         pairs = max(arguments.steps * arguments.batch, sizes.vocabulary * 8 // 5)
         write_data(data, pairs, sizes.vocabulary, length=None)
         write_data(even, pairs, sizes.vocabulary, length=23)  # with <eos>, the 24 tokens of the fixed-context row
@@ -122,13 +123,13 @@ def main() -> None:
                 systems[name], beside[name] = between(limits[precision], system)
         for name in toolkits.systems(peers, arguments.device):
             systems[name] = partial(train_peer, name, Path(place), data, arguments)
-        found = benchmarking.in_turn(systems | limits, arguments.repeats)
-    record = report(found, beside, {name: found.pop(name) for name in limits}, arguments)
+        measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
+    record = report(measurements, beside, {name: measurements.pop(name) for name in limits}, arguments)
     benchmarking.write(record, arguments.output)
 
 
 def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
-    """The system, measured between two measurements of a limit; and a list to which the limit's mean is added."""
+    """A measurement of the system between two of the limit, and a list that collects the limit's means."""
     limits: list[float] = []
 
     def measured() -> float:
@@ -141,27 +142,27 @@ def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Ca
 
 
 def report(
-    found: dict[str, list[float]],
+    measurements: dict[str, list[float]],
     beside: dict[str, list[float]],
     rates: dict[str, list[float]],
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    medians, limits = benchmarking.medians(found), benchmarking.medians(rates)
+    medians, limits = benchmarking.medians(measurements), benchmarking.medians(rates)
     models, vocabulary, *_ = SIZES[arguments.sizes]
-    peers = [name for name in found if name.split()[0] in PEERS]
+    peers = [name for name in measurements if name.split()[0] in PEERS]
     rows = {}
     print(f"{'':<38}{'tokens/s':>10}{'GFLOP/s':>10}{'share':>8}" + "".join(f"{peer:>22}" for peer in peers))
     for name, rate in medians.items():
-        row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(one) for one in found[name]]}
+        row: dict[str, Any] = {"tokens_per_second": round(rate), "all": [round(value) for value in measurements[name]]}
         if name not in peers:
             model = name.split(": ")[0]
             flop = operations(models[model], vocabulary, 24 if "Sutskever" in model else 21)
-            shares = [one * flop / 1e9 / limit for one, limit in zip(found[name], beside[name], strict=True)]
+            shares = [value * flop / 1e9 / limit for value, limit in zip(measurements[name], beside[name], strict=True)]
             row |= {
                 "mflop_per_token": round(flop / 1e6, 1),
                 "gflop_per_second": round(rate * flop / 1e9, 1),
-                "matrix_rates_beside": [round(one, 1) for one in beside[name]],
-                "shares_of_matrix_rate": [round(one, 3) for one in shares],
+                "matrix_rates_beside": [round(value, 1) for value in beside[name]],
+                "shares_of_matrix_rate": [round(value, 3) for value in shares],
                 "share_of_matrix_rate": round(statistics.median(shares), 3),
             }
             if model.startswith(COMPARED):
@@ -174,13 +175,13 @@ def report(
         "machine": benchmarking.machine(arguments.threads),
         **{name: getattr(arguments, name) for name in ("device", "sizes", "batch", "steps")},
         "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
-        "all_matrix_rates": {name: [round(one, 1) for one in all_] for name, all_ in rates.items()},
+        "all_matrix_rates": {name: [round(value, 1) for value in values] for name, values in rates.items()},
         "rows": rows,
     }
 
 
 def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None) -> None:
-    """Write text, and vocabularies in each peer's format; the first words on each side are the frequent ones."""
+    """Write the text, and vocabularies in each peer's format, the most frequent words first."""
     directory.mkdir()
     for split, count in (("train", pairs), ("valid", 100)):
         files = directory / f"{split}.source", directory / f"{split}.target"
@@ -236,7 +237,7 @@ def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace
 
 
 def operations(settings: str, vocabulary: int, length: int) -> float:
-    """Floating-point operations of training a token: three times the forward pass's, counting only matrix products."""
+    """Floating-point operations of training on a token: matrix products only, three times those of the forward pass."""
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", settings.split())
     model = build(config.model, trusted=True, source_vocabulary=vocabulary, target_vocabulary=vocabulary)

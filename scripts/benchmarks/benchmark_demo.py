@@ -1,12 +1,14 @@
 #!/usr/bin/env python
-"""Sentences a second that `seqtool demo` translates for many clients, beside those of `seqtool translate`; its memory.
+"""Sentences per second that `seqtool demo` translates for many clients, and its memory, beside `seqtool translate`.
 
-    python scripts/benchmark_demo.py --checkpoint runs/first --input test.en --threads 2 --output results/demo.json
+    python scripts/benchmarks/benchmark_demo.py --checkpoint runs/first --input test.en --threads 2 \\
+        --output results/demo.json
 
-32 clients send 20 requests of 50 sentences each, at once; every answer is compared with the command's translation.
-Meanwhile 16 other clients send a byte a second, 16 hang in the middle of a request, and one a second breaks off. The
-command's rate is that of the same sentences in one file, less the time for eight of them, which is that of
-starting and loading. Then 20,000 requests of one short sentence each: memory after 2,000 and after all.
+32 clients send 20 requests of 50 sentences each, all at the same time; every answer is compared with the command's
+translation. Meanwhile 16 other clients send a byte a second, 16 hang in the middle of a request, and one a second
+breaks off. The command's rate is that of the same sentences in one file, without the time for eight of them, which
+covers starting and loading. Then come 20,000 requests of one short sentence each: the memory is measured after 2,000
+of them and after all.
 """
 
 import argparse
@@ -48,16 +50,16 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [line for line in read_lines(arguments.input) if line.strip()]
     lines = list(islice(cycle(lines), arguments.clients * REQUESTS * SENTENCES))
-    found = command(lines, arguments.checkpoint, arguments.threads)
-    record = {"machine": benchmarking.machine(arguments.threads), **served(lines, found["texts"], arguments)}
-    record["translate_sentences_per_second"] = round(found["rate"], 1)
-    record["ratio"] = round(record["sentences_per_second"] / found["rate"], 3)
+    translated = command(lines, arguments.checkpoint, arguments.threads)
+    record = {"machine": benchmarking.machine(arguments.threads), **served(lines, translated["texts"], arguments)}
+    record["translate_sentences_per_second"] = round(translated["rate"], 1)
+    record["ratio"] = round(record["sentences_per_second"] / translated["rate"], 3)
     print(json.dumps(record, indent=1))
     benchmarking.write(record, arguments.output)
 
 
 def command(lines: list[str], checkpoint: str, threads: int) -> dict[str, Any]:
-    """The command's translations, and how many it makes in a second."""
+    """The command's translations, and how many it makes per second."""
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         seconds = {}
         for count in (FEW, len(lines)):
@@ -72,23 +74,23 @@ def command(lines: list[str], checkpoint: str, threads: int) -> dict[str, Any]:
 
 
 def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The server's rate, wrong answers and memory."""
+    """The server's rate, number of wrong answers, and memory."""
     settings = [f"checkpoint={arguments.checkpoint}", f"threads={arguments.threads}", "port=0"]
     server = subprocess.Popen([sys.executable, "-m", "seqtool", "demo", *settings], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        found = re.search(r":(\d+)/", server.stdout.readline())
-        assert found is not None
-        port = int(found[1])
+        address = re.search(r":(\d+)/", server.stdout.readline())
+        assert address is not None
+        port = int(address[1])
         while ask(port, "/api/model")["state"] == "loading":
             time.sleep(0.2)
         requests = [slice(i, i + SENTENCES) for i in range(0, len(lines), SENTENCES)]
         with ThreadPoolExecutor(arguments.clients) as pool:
             with bad_clients(port) as broken_off:
                 start = time.perf_counter()
-                answers = list(pool.map(lambda one: ask(port, "/api/translate", {"sentences": lines[one]}), requests))
+                answers = list(pool.map(lambda part: ask(port, "/api/translate", {"sentences": lines[part]}), requests))
                 seconds = time.perf_counter() - start
-            written = [one["translations"][0]["text"] for answer in answers for one in answer["translations"]]
+            written = [best["translations"][0]["text"] for answer in answers for best in answer["translations"]]
             small = {"sentences": lines[:1]}
             list(pool.map(lambda _: ask(port, "/api/translate", small), range(min(BEFORE, arguments.small))))
             before = memory(server.pid)
@@ -105,7 +107,7 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
         "requests": len(requests),
         "sentences": len(lines),
         "sentences_per_second": round(len(lines) / seconds, 1),
-        "other_than_the_commands": sum(one != text for one, text in zip(written, texts, strict=True)),
+        "other_than_the_commands": sum(ours != text for ours, text in zip(written, texts, strict=True)),
         "small_requests": arguments.small,
         f"megabytes_after_{BEFORE}": round(before),
         "megabytes_after_all": round(after),
@@ -114,7 +116,7 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
 
 @contextmanager
 def bad_clients(port: int) -> Iterator[list[float]]:
-    """Clients that send a byte a second, that hang, and that break off, which are counted."""
+    """Run clients that send a byte a second, that hang, and that break off; yields the times of the latter."""
     body = json.dumps({"sentences": ["a"] * SENTENCES})
     request = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     ended, broken_off = threading.Event(), list[float]()
@@ -142,7 +144,7 @@ def bad_clients(port: int) -> Iterator[list[float]]:
                 stream.sendall(request)
             broken_off.append(time.time())
 
-    threads = [threading.Thread(target=one) for one in [*[slow, hang] * BAD_CLIENTS, leave]]
+    threads = [threading.Thread(target=client) for client in [*[slow, hang] * BAD_CLIENTS, leave]]
     for thread in threads:
         thread.start()
     try:

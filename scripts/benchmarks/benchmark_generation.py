@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Characters a second in generating one text, compared with the matrix–vector products of its steps and nothing else.
+"""Characters per second in generating one text, compared with nothing but the matrix–vector products of its steps.
 
-    python scripts/benchmark_generation.py --threads 2 --output results/generation.json
+    python scripts/benchmarks/benchmark_generation.py --threads 2 --output results/generation.json
 
-Models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and hardly any training. The products
-are those of the model's linear maps with a vector, each in the fastest of three ways: torch's own, oneDNN's, and with
-oneDNN's own layout of the matrix. Both run in turn; the ratio is the median of the pairs, with the interval that
-contains 90 % of them.
+The models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and are hardly trained. The
+products are those of the model's linear maps with a vector, each in the fastest of three ways: torch's own, oneDNN's,
+and oneDNN's with its own layout of the matrix. Both run in turn; the ratio is the median of the pairs, with the
+interval that contains 90 % of them.
 """
 
 import argparse
@@ -49,19 +49,19 @@ def main() -> None:
             systems = trained(Path(place), experiment, arguments.threads)
         for system in systems.values():
             system()
-        found = benchmarking.in_turn(systems, arguments.pairs)
-        ratios = sorted(a / b for a, b in zip(*found.values(), strict=True))
+        measurements = benchmarking.in_turn(systems, arguments.pairs)
+        ratios = sorted(a / b for a, b in zip(*measurements.values(), strict=True))
         rows[model] = {
-            **{f"{name}, characters/s": round(value) for name, value in benchmarking.medians(found).items()},
+            **{f"{name}, characters/s": round(value) for name, value in benchmarking.medians(measurements).items()},
             "ratio": round(statistics.median(ratios), 3),
-            "ratio_90_per_cent": [round(float(one), 3) for one in np.percentile(ratios, [5, 95])],
+            "ratio_90_per_cent": [round(float(end), 3) for end in np.percentile(ratios, [5, 95])],
         }
         print(model, rows[model])
     benchmarking.write({"machine": benchmarking.machine(arguments.threads), "rows": rows}, arguments.output)
 
 
 def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
-    """Train one update, and return both ways to be measured, in characters a second."""
+    """Train for one update, and return both functions to be measured, in characters per second."""
     run = place / "runs/one-update"
     settings = [f"experiment={experiment}", f"run={run.name}", "schedule.warmup=0", "train.steps=1"]
     settings += ["train.minutes=null"]
@@ -70,7 +70,7 @@ def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[]
             sys.exit("The training failed.")
     generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
     shapes = checkpoint.find(run).shapes()
-    matrices = [torch.randn(one) for name, one in shapes.items() if len(one) == 2 and "embedding" not in name]
+    matrices = [torch.randn(shape) for name, shape in shapes.items() if len(shape) == 2 and "embedding" not in name]
     return {"seqtool": partial(generate, generator), "products": partial(multiply, quickest(matrices))}
 
 
@@ -91,14 +91,14 @@ def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
 
 
 def quickest(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
-    """Each matrix times a vector in the way that is fastest here."""
-    found = []
+    """Each matrix times a vector, in the way that is fastest on this machine."""
+    products = []
     for matrix in matrices:
         x = torch.randn(1, matrix.shape[1])
         linear = nn.Linear(*matrix.T.shape, bias=False)
         ways = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(Packed(linear), x)]
-        found.append(max(ways, key=lambda way: max(multiply([way]) for _ in range(3))))
-    return found
+        products.append(max(ways, key=lambda way: max(multiply([way]) for _ in range(3))))
+    return products
 
 
 if __name__ == "__main__":

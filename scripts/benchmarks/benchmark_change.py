@@ -2,12 +2,13 @@
 """What a change costs or gains: short runs of two checkouts in turn, and the ratio of their rates, after to before.
 
     git worktree add ../before COMMIT
-    python scripts/benchmark_change.py ../before --output results/change.json
+    python scripts/benchmarks/benchmark_change.py ../before --output results/change.json
 
-Trains RNNsearch, Sutskever's model and Show, Attend and Tell, and decodes with the first and the last. Data and
-settings are the same for both. Each checkout has a process, in which a run is some updates, or the decoding of some
-sentences or images; only one of the two works at a time. A pair is a run of each, right after each other, every second
-pair in reverse order; it prints the median of the pairs' ratios and its 90 % bootstrap interval.
+Trains RNNsearch, Sutskever's model and Show, Attend and Tell, and decodes with the first and the last, with the same
+data and settings for both checkouts. Each checkout has a process of its own, in which a run is a few updates, or the
+decoding of a few sentences or images; only one of the two works at a time. A pair is one run of each, one right after
+the other, in reverse order in every second pair. Prints the median of the pairs' ratios and its 90 % bootstrap
+interval.
 """
 
 import argparse
@@ -64,11 +65,8 @@ from importlib import import_module
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 updates, begin, left = int(sys.argv.pop(1)), None, 0
-try:
-    trainer = import_module("seqtool.training.trainer").Trainer
-except ModuleNotFoundError:  # an earlier version
-    trainer = import_module("seqtool.training").Trainer
-update = trainer._update
+optimisation = import_module("seqtool.training.optimisation").Optimisation
+prepare = optimisation.prepare  # called once before each update
 
 def timed(self, *arguments):
     global begin, left
@@ -79,9 +77,9 @@ def timed(self, *arguments):
             os._exit(0)
         begin, left = time.perf_counter(), updates
     left -= 1
-    update(self, *arguments)
+    prepare(self, *arguments)
 
-trainer._update = timed
+optimisation.prepare = timed
 runpy.run_module("seqtool", run_name="__main__")
 """
 DECODE = """
@@ -99,14 +97,14 @@ for _ in sys.stdin:
     decode(items)
     print(len(items) / (time.perf_counter() - begin), flush=True)
 """
-WARM = 2  # further runs of each process that are not counted
-MODELS = 20  # updates of the models that decode
+WARM = 2  # more runs of each process, which are not counted
+MODELS = 20  # training updates of the models that decode
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="a checkout")
-    parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parents[2])
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--updates", type=int, default=5, help="updates in a training run")
     parser.add_argument("--threads", type=int, default=2)
@@ -116,28 +114,28 @@ def main() -> None:
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
     commits = {which: commit(place) for which, place in checkouts.items()}
     record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "updates": arguments.updates}
-    found: dict[str, dict[str, list[float]]] = {}
+    rates: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
         prepare(Path(place), checkouts["before"], arguments)
-        for name, which, one in measured(Path(place), checkouts, arguments):
-            found.setdefault(name, {"before": [], "after": []})[which].append(one)
-            if len(found[name]["before"]) == len(found[name]["after"]):
-                rows[name] = row(found[name]["before"], found[name]["after"])
+        for name, which, value in measured(Path(place), checkouts, arguments):
+            rates.setdefault(name, {"before": [], "after": []})[which].append(value)
+            if len(rates[name]["before"]) == len(rates[name]["after"]):
+                rows[name] = row(rates[name]["before"], rates[name]["after"])
                 benchmarking.write({**record, "rows": rows}, arguments.output)
-    for name, one in rows.items():
-        low, high = one["interval_90"]
-        print(f"{name:<40}{one['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
+    for name, compared in rows.items():
+        low, high = compared["interval_90"]
+        print(f"{name:<40}{compared['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
 
 
 def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
-    """Make text, a list of some pictures, and the models that decode."""
+    """Make the text, a list of pictures, and the models that decode."""
     (place / "text").mkdir()
     for split, count in (("train", PAIRS), ("valid", 20), ("test", SENTENCES)):
         files = (place / "text" / f"{split}.{side}" for side in ("source", "target"))
         benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
     for run, name in (("translator", TRANSLATED), ("captioner", DESCRIBED)):
-        if any(re.search(arguments.only, one) for one in (*DECODING, name)):
+        if any(re.search(arguments.only, title) for title in (*DECODING, name)):
             train(place, checkout, run, TRAINING[name].split(), arguments)
     pictures = sorted((place / "data" / "scenes").rglob("*.png"))[:IMAGES]
     (place / "images.txt").write_text("".join(f"{path}\n" for path in pictures))
@@ -146,7 +144,7 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
 def measured(
     place: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
 ) -> Iterator[tuple[str, str, float]]:
-    """What was measured, of which checkout, and its rate, pair by pair: updates, sentences or images per second."""
+    """Yield (measurement, checkout, rate), pair by pair; rates are updates, sentences or images per second."""
     turns = [[*checkouts][:: 1 if number % 2 == 0 else -1] for number in range(arguments.pairs)]
     for name in (name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)):
         print(name, file=sys.stderr, flush=True)
@@ -174,7 +172,7 @@ def decoding(place: Path, name: str, arguments: argparse.Namespace) -> list[str]
 
 
 def worker(place: Path, checkout: Path, command: Sequence[str]) -> "subprocess.Popen[str]":
-    """A process that does its work once for each line that it reads, and prints the rate."""
+    """A process that does its work once for each line it reads, and prints the rate."""
     return subprocess.Popen(
         command,
         cwd=place,
@@ -221,7 +219,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
     rates = {"before": before, "after": after}
-    return {**ratio(before, after), **{which: [round(one, 3) for one in found] for which, found in rates.items()}}
+    return {**ratio(before, after), **{which: [round(rate, 3) for rate in turns] for which, turns in rates.items()}}
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:

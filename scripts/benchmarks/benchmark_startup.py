@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How long a command takes before it works: `--help` and the translation of one sentence, as whole processes.
+"""How long a command takes to start: `--help` and the translation of one sentence, as whole processes.
 
     bash scripts/quickstart.sh
-    python scripts/benchmark_startup.py runs/quickstart --output results/startup.json
+    python scripts/benchmarks/benchmark_startup.py runs/quickstart --output results/startup.json
 
-The limit of a translation is `python -c "import torch"`, in turn with it. Python keeps the modules that it compiled, as
-it does unless it is told otherwise; those of an installed torch are compiled already.
+A translation is compared with `python -c "import torch"`, in turn with it. Python keeps compiled modules, as it does by
+default, and those of an installed torch are compiled already.
 """
 
 import argparse
@@ -35,13 +35,13 @@ def main() -> None:
     }
     systems = {name: partial(seconds, command) for name, command in commands.items()}
     benchmarking.in_turn(systems, 1)  # from a cold disk
-    found = benchmarking.in_turn(systems, arguments.repeats)
-    medians = {name: round(median, 3) for name, median in benchmarking.medians(found).items()}
+    measurements = benchmarking.in_turn(systems, arguments.repeats)
+    medians = {name: round(median, 3) for name, median in benchmarking.medians(measurements).items()}
     record = {
         "machine": benchmarking.machine(1),
         "seconds, medians": medians,
         "one translation / import torch": round(medians["one translation"] / medians["import torch"], 3),
-        "all turns": {name: [round(one, 3) for one in values] for name, values in found.items()},
+        "all turns": {name: [round(value, 3) for value in values] for name, values in measurements.items()},
     }
     for name in ("seconds, medians", "one translation / import torch"):
         print(f"{name}: {record[name]}")

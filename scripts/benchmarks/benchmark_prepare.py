@@ -1,11 +1,11 @@
-"""Peak memory and speed of `seqtool prepare` on generated text, beside SentencePiece's own encoding rate.
+"""Peak memory and speed of `seqtool prepare` on generated text, compared with SentencePiece's own encoding rate.
 
-    python scripts/benchmark_prepare.py [--pairs 2000000] [--processes 2] [--output results/prepare.json]
+    python scripts/benchmarks/benchmark_prepare.py [--pairs 2000000] [--processes 2] [--output results/prepare.json]
 
-The peak is that of the whole process tree: resident memory of the preparing process and all its children,
-added up every 50 ms. Pages that they share (the interpreter's, the libraries') count several times, so it is
-an upper bound. SentencePiece's rate is that of its encoder alone, on the same text with the same
-vocabularies and number of threads, with text and ids in memory.
+The peak is that of the whole process tree: the resident memory of the preparing process and all its children, added up
+every 50 ms. Pages that they share (the interpreter's, the libraries') are counted several times, so it is an upper
+bound. SentencePiece's rate is that of its encoder alone, on the same text with the same vocabularies and number of
+threads, with text and ids in memory.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def generate(file: Path, lines: int, seed: int) -> None:
 
 
 def peak_memory(process: "subprocess.Popen[bytes]") -> int:
-    """Waits for the process; returns the most bytes that it and its descendants had resident at one time."""
+    """Wait for the process; returns the most bytes that it and its descendants had resident at any time."""
     peak = 0
     done = threading.Event()
 
@@ -119,14 +119,14 @@ def peak_memory(process: "subprocess.Popen[bytes]") -> int:
 
 
 def tree(root: int) -> list[int]:
-    found = [root]
-    for pid in found:
+    processes = [root]
+    for pid in processes:
         try:
             tasks = list(Path(f"/proc/{pid}/task").iterdir())
-            found += [int(child) for task in tasks for child in (task / "children").read_text().split()]
+            processes += [int(child) for task in tasks for child in (task / "children").read_text().split()]
         except OSError:  # it has ended
             continue
-    return found
+    return processes
 
 
 def resident(pid: int) -> int:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""How large reports are, and how long a browser takes until one shows, and sorts.
+"""How large reports are, and how long a browser takes to show and to sort one.
 
-    python scripts/benchmark_report.py --checkpoint runs/first --sentences 1000,20000 --output results/report.json
-    python scripts/benchmark_report.py --captioner runs/scenes --output results/report.json
+    python scripts/benchmarks/benchmark_report.py --checkpoint runs/first --captioner runs/scenes \\
+        --sentences 1000,20000 --output results/report.json
 
-Sentences are the built-in grammar's. Times are of Chromium without a window, driven by Playwright (pip install
-playwright; apt-get install chromium), medians of five: from opening the file until its table is there, and from a click
-on the head of a column until the first row is another.
+The sentences are the built-in grammar's. Times are of headless Chromium, driven by Playwright (pip install playwright;
+apt-get install chromium), medians of five: from opening the file until its table is visible, and from a click on a
+column's heading until the table is sorted.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def size(report: Path) -> float:
 
 
 def shown(report: Path) -> dict[str, float]:
-    """Seconds until the report shows, and until it is sorted."""
+    """Seconds until the report is visible, and until it is sorted."""
     first, sorting = [], []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

@@ -1,7 +1,7 @@
-"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in its own environment, with its config beside this file in
-two parts, of which the second is the model (`recurrent` or `transformer`).
+"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in an environment of its own, with its configuration beside
+this file in two parts, of which the second is the model (`recurrent` or `transformer`).
 
-Workarounds for current versions are in the configs and in the functions here.
+Workarounds for the current versions are in the configurations and in the functions here.
 """
 
 import subprocess
@@ -58,9 +58,9 @@ def install(name: str, environments: Path) -> None:
 
 def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
     """Write the words of `source` and `target`, in order, in each peer's format."""
-    for side, one in words.items():
-        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL, *one]) + "\n", encoding="utf-8")
-        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in one), encoding="utf-8")
+    for side, listed in words.items():
+        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL, *listed]) + "\n", encoding="utf-8")
+        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in listed), encoding="utf-8")
 
 
 def configure(name: str, run: Path, family: str = "recurrent", **values: object) -> Path:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """How much memory a training step of RNNsearch takes as the source grows, compared with the plain path.
 
-    python scripts/benchmark_memory.py --output results/memory.json
+    python scripts/benchmarks/benchmark_memory.py --output results/memory.json
 
-Each figure is the peak resident memory of a fresh process that takes three steps (sizes of benchmark_training.py,
-batches of 64, T target tokens). Textbook additive attention keeps B·T·S·A numbers, the tanh of every step: the memory
-that doubling the source from S adds is given as a share of these.
+Each figure is the peak resident memory of a fresh process that takes three steps (the sizes of benchmark_training.py,
+batches of 64, T target tokens). Textbook additive attention keeps B·T·S·A numbers, the tanh of every step. The memory
+added by doubling the source length S is reported as a share of these.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""The pictures of the demo and of reports in docs/: `bash scripts/make_docs.sh screenshots` calls it.
+"""Takes the pictures of the demo and of reports for docs/; `bash scripts/make_docs.sh screenshots` calls it.
 
-    python scripts/screenshots.py --translator runs/first --captioner runs/scenes --folder docs/pictures
+    python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder docs/pictures
 
 Needs Chromium and Playwright (pip install playwright; apt-get install chromium).
 """
@@ -63,9 +63,9 @@ def served(checkpoint: str) -> Iterator[str]:
     words = ["demo", f"checkpoint={checkpoint}", "port=0"]
     server: Any = subprocess.Popen([sys.executable, "-m", "seqtool", *words], stdout=subprocess.PIPE, text=True)
     try:
-        found = re.search(r"http://\S+", server.stdout.readline())
-        assert found is not None
-        yield found[0]
+        address = re.search(r"http://\S+", server.stdout.readline())
+        assert address is not None
+        yield address[0]
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(30)

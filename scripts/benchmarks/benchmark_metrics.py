@@ -2,10 +2,10 @@
 """The time to tokenise and score captions on one core, compared with pycocoevalcap if that is installed.
 
     pip install pycocoevalcap                # optional; its tokenizer needs Java
-    python scripts/benchmark_metrics.py --repeats 3 --output results/caption_metrics.json
+    python scripts/benchmarks/benchmark_metrics.py --repeats 3 --output results/caption_metrics.json
 
-5,000 images with one caption and 5 references each, made up from seeded random words: 30,000 captions. Both are timed
-in turn in the same run; pycocoevalcap scores the same tokens, and its scores must equal ours.
+5,000 images with one caption and 5 references each, made of seeded random words: 30,000 captions. Both are timed in
+turn in the same run. pycocoevalcap scores the same tokens, and its scores must equal ours.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Image → caption and image → references: words by Zipf's law, with punctuation and an occasional hard word."""
+    """Captions and references by image: words by Zipf's law, with punctuation and an occasional difficult word."""
     generator = random.Random(1)
     syllables = [c + v for c in "bdfgklmnprst" for v in "aeiou"]
     words = ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(WORDS)]
@@ -119,7 +119,7 @@ def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
-    ptb._tokens_alone.cache_clear()  # no repeat profits from the one before
+    ptb._tokens_alone.cache_clear()  # so that no repeat profits from the previous one
     with timed("tokenise", seconds):
         tokens = {image: " ".join(ptb.tokenize(caption)) for image, caption in hypotheses.items()}
         alternatives = {image: [" ".join(ptb.tokenize(c)) for c in texts] for image, texts in references.items()}
@@ -141,10 +141,10 @@ def theirs(
     """Time pycocoevalcap on our tokens; its scores must equal ours. Returns how many captions differ in tokens."""
     tokenizer = import_module("pycocoevalcap.tokenizer.ptbtokenizer").PTBTokenizer()
     with timed("pycocoevalcap_tokenise", seconds):
-        found = tokenizer.tokenize({image: [{"caption": text}] for image, text in hypotheses.items()})
+        tokenised = tokenizer.tokenize({image: [{"caption": text}] for image, text in hypotheses.items()})
         others = tokenizer.tokenize({image: [{"caption": t} for t in texts] for image, texts in references.items()})
     mine = [*tokens[0].values(), *(text for texts in tokens[1].values() for text in texts)]
-    java = [text for texts in (*found.values(), *others.values()) for text in texts]
+    java = [text for texts in (*tokenised.values(), *others.values()) for text in texts]
     different: int = sum(a != b for a, b in zip(mine, java, strict=True))
     results = {image: [text] for image, text in tokens[0].items()}
     scorers: dict[str, tuple[Callable[[], Any], list[float]]] = {

@@ -1,11 +1,11 @@
-"""Trainings that are killed at random moments and started again end as if nothing had happened.
+"""Checks that trainings that are killed at random moments and restarted end as if nothing had happened.
 
-    python tests/kill_test.py --kills 30 --seed 1
+    python scripts/development/kill_test.py --kills 30 --seed 1
 
-Trainings of four model families, with dropout and each kind of vocabulary, are killed with SIGKILL in their start,
-steps, validations and saves, and started again with train.resume=auto until they end. Every checkpoint that is kept
-(weights, optimiser, random generators, progress) and the metrics, but for times, must equal the undisturbed run's bit
-for bit. Learning curves are not drawn: nothing reads them, and they would take most of the time.
+Trainings of four model families, with dropout and each kind of vocabulary, are killed (SIGKILL) in their start, steps,
+validations and saves, and restarted with train.resume=auto until they finish. Every checkpoint that is kept (weights,
+optimiser, random generators, progress) and the metrics, except times, must equal the undisturbed run's bit for bit.
+Learning curves are not drawn: nothing reads them, and they would take most of the time.
 """
 
 import argparse
@@ -74,7 +74,7 @@ TIMES = ("seconds", "tokens_per_second")
 
 @dataclass
 class Ended:
-    """How a process ended: by its exit status, or killed in a phase; and how long it was in each phase."""
+    """How a process ended: its exit status, the phase it was in, and how long each phase took, in seconds."""
 
     status: int
     phase: str
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> list[str]:
-    """Kill trainings of this family with this vocabulary so many times; returns in which phases."""
+    """Kill trainings of this family with this vocabulary `kills` times; returns the phases they were killed in."""
     if kills == 0:
         return []
     settings = [*FAMILIES[family], *VOCABULARIES[vocabulary], *COMMON]
@@ -128,18 +128,18 @@ def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> 
             if ended.status == -signal.SIGKILL:
                 phases.append(ended.phase)
                 continue
-            assert ended.status == 0, f"{run} is lost, with exit status {ended.status}: {log(run)}"
+            assert ended.status == 0, f"{run} cannot be resumed: exit status {ended.status}: {log(run)}"
             break
         compare(Path("runs", whole), Path("runs", run))
         again = start(settings, run, None)
-        assert again.status == 0, f"{run} cannot be gone on with when it is finished: {log(run)}"
+        assert again.status == 0, f"{run} cannot be resumed once it has finished: {log(run)}"
         compare(Path("runs", whole), Path("runs", run))
         print(f"{run}: equal after {len(phases)} kills of {name}", flush=True)
     return phases
 
 
 def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> Ended:
-    """Train in a process of its own; killed so many seconds into the given occurrence of a phase, if it gets there."""
+    """Train in a process of its own, and kill it at `aim` (phase, occurrence, seconds into it) if it gets there."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -169,7 +169,7 @@ def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> 
 
 
 def train(settings: list[str], run: str, writer: int) -> None:
-    """`seqtool train` in this process, which says when a phase begins and ends in it."""
+    """Run `seqtool train` in this process, and report to `writer` whenever a phase begins or ends."""
 
     def telling(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -203,17 +203,18 @@ def log(run: str) -> str:
 
 
 def compare(whole: Path, run: Path) -> None:
-    """Raise AssertionError where the run is not what the undisturbed one is, or something unfinished is left in it."""
+    """Raise AssertionError if the run differs from the undisturbed one, or if anything unfinished is left in it."""
     kept = sorted(path.name for path in (whole / "checkpoints").iterdir())
     others = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert kept == others, f"{run} keeps {others}, not {kept}"
     for name in kept:
-        one, other = (checkpoint.read(path / "checkpoints" / name) for path in (whole, run))
+        expected, actual = (checkpoint.read(path / "checkpoints" / name) for path in (whole, run))
         for file in ("model.safetensors", "training.safetensors"):
-            pair = [path.read_bytes() if path.exists() else None for path in (one.path / file, other.path / file)]
-            assert pair[0] == pair[1], f"{other.path / file} differs"
-        progress = [{key: value for key, value in each.progress.items() if key != "seconds"} for each in (one, other)]
-        assert progress[0] == progress[1], f"the progress of {other.path} differs: {progress}"
+            pair = [path.read_bytes() if path.exists() else None for path in (expected.path / file, actual.path / file)]
+            assert pair[0] == pair[1], f"{actual.path / file} differs"
+        sides = (expected.progress, actual.progress)
+        progress = [{key: value for key, value in side.items() if key != "seconds"} for side in sides]
+        assert progress[0] == progress[1], f"the progress of {actual.path} differs: {progress}"
     assert metrics(whole) == metrics(run), f"the metrics of {run} differ"
     left = [path.name for path in run.rglob(".*") if path.name != ".lock"]
     assert not left, f"{run} has unfinished parts: {left}"
@@ -225,7 +226,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def make_data() -> None:
-    """Sentences of letter words to reverse, and pictures of one colour."""
+    """Make sentences of letters to reverse, and pictures of a single colour."""
     generator = np.random.default_rng(0)
     for name, count in (("train", 90), ("valid", 6)):
         rows = [generator.choice(list("abcdef"), generator.integers(2, 6)).tolist() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Mutations for `fuzz.py`: of bytes, of text, of JSON, and of the formats that a checkpoint is made of."""
+"""Mutations of bytes, text, JSON and the formats of a checkpoint's files, for fuzz.py and tests."""
 
 import copy
 import gzip
@@ -47,7 +47,7 @@ BROKEN = (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82
 
 
 class Bomb:
-    """Unpickled, it makes the canary."""
+    """An object that creates the canary file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -57,7 +57,7 @@ class Bomb:
 
 
 def bomb(canary: Path, random: Random) -> bytes:
-    """A pickle as it is, in torch's own form (a ZIP of it), or in NumPy's."""
+    """A hostile pickle: plain, in torch's form (a ZIP file), or in NumPy's."""
     import io
 
     import numpy as np
@@ -113,7 +113,7 @@ def _damaged_once(content: bytes, random: Random) -> bytes:
 
 
 def text(content: bytes, random: Random) -> bytes:
-    """Text with what editors, systems and strangers put into it."""
+    """Text with what editors, operating systems and attackers put into it."""
     lines = content.split(b"\n")
     at = random.randrange(len(lines))
     line = lines[at]
@@ -154,7 +154,7 @@ def text(content: bytes, random: Random) -> bytes:
 
 
 def json_bytes(value: Any, random: Random) -> bytes:
-    """The value as JSON after one to three changes, which are at times JSON that Python's writer does not write."""
+    """The value as JSON after one to three changes, some of which Python's own writer could not produce."""
     value = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         value = changed(value, random)
@@ -170,7 +170,7 @@ def dumped(value: Any) -> bytes:
 
 
 def changed(value: Any, random: Random) -> Any:
-    """One value in the tree replaced, removed, renamed, moved or doubled."""
+    """The value with one part replaced, removed, renamed, moved or duplicated."""
     places = list(_places(value))
     if not places:
         return random.choice(HOSTILE)
@@ -202,7 +202,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def safetensors(content: bytes, random: Random) -> bytes:
-    """A changed header, its length repaired as a rule; at times the tensors' values alone."""
+    """A safetensors file with a changed header, usually of the right length, or with changed tensors."""
     (length,) = struct.unpack("<Q", content[:8])
     header, body = content[8 : 8 + length], content[8 + length :]
     match random.randrange(8):
@@ -304,7 +304,7 @@ def _written(value: int) -> bytes:
 
 
 def vocabulary(content: bytes, random: Random) -> bytes:
-    """The file's header, or what was learnt."""
+    """A vocabulary file with a change in its header or in its contents."""
     header, _, body = content.partition(b"\n")
     stored = json.loads(header)
     if random.random() < 0.3:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Characters per second in training a language model, compared with a plain loop over torch.nn.LSTM of the same sizes.
 
-    python scripts/benchmark_language_model.py --threads 2 --updates 4 --output results/language_model.json
+    python scripts/benchmarks/benchmark_language_model.py --threads 2 --updates 4 --output results/language_model.json
 
-Both train on the same streams, chunk by chunk with the state carried over, by Adam with clipping; they run in
-turn, --updates at a time, after a warm-up. The ratio is the median of the pairs, with the interval that contains 90 %
-of them. Without --text, they use the built-in grammar's sentences.
+Both train on the same streams, chunk by chunk with the state carried over, by Adam with clipping. After a warm-up they
+run in turn, --updates at a time. The ratio is the median of the pairs, with the interval that contains 90 % of them.
+Without --text they train on the sentences of the built-in grammar.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 class PlainModel(nn.Module):
-    """The model as in a tutorial."""
+    """The same model as a tutorial would write it."""
 
     def __init__(self, symbols: int, *, embedding: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -73,12 +73,13 @@ def main() -> None:
             systems = {"seqtool": ours(config, cache, precision), "torch.nn.LSTM": plain(config, cache, precision)}
             for system in systems.values():
                 system(arguments.updates)  # oneDNN generates its code
-            found = benchmarking.in_turn(
-                {name: lambda one=one: one(arguments.updates) for name, one in systems.items()}, arguments.pairs
+            measurements = benchmarking.in_turn(
+                {name: lambda system=system: system(arguments.updates) for name, system in systems.items()},
+                arguments.pairs,
             )
-            ratios = sorted(a / b for a, b in zip(*found.values(), strict=True))
+            ratios = sorted(a / b for a, b in zip(*measurements.values(), strict=True))
             low, high = np.percentile(ratios, [5, 95])
-            medians = benchmarking.medians(found)
+            medians = benchmarking.medians(measurements)
             rows[precision] = {
                 **{f"{name}, characters/s": round(value) for name, value in medians.items()},
                 "ratio": round(statistics.median(ratios), 3),
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """Updates as `seqtool train` makes them, timed."""
+    """Characters per second of updates as `seqtool train` makes them."""
     task, settings = tasks.of(config), typed(TrainSettings, config.train)
     torch.manual_seed(1)
     model = task.make_model(config, cache, pretrained=False)
@@ -115,7 +116,7 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
 
 
 def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """The same with torch's own classes, timed."""
+    """Characters per second of the same updates with torch's own classes."""
     sizes = {name: config.model[name] for name in ("embedding", "hidden", "layers", "dropout")}
     torch.manual_seed(1)
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()
@@ -134,7 +135,7 @@ def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
             optimiser.step()
-            carried[0] = tuple(one.detach() for one in state)
+            carried[0] = tuple(tensor.detach() for tensor in state)
             characters += batch.tokens
         return characters / (time.perf_counter() - start)
 

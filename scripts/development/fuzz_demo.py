@@ -1,7 +1,8 @@
-"""Thousands of mutated requests to a demo: one clear answer each, no traceback, bounded memory.
+"""Sends thousands of mutated requests to a demo: each must get one clear answer, with no traceback and bounded memory.
 
-python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/first
-python tests/fuzz_demo.py 10000 --seed 1 --checkpoint runs/scenes --picture data/scenes/test/00000.png
+    python scripts/development/fuzz_demo.py 10000 --seed 1 --checkpoint runs/first
+    python scripts/development/fuzz_demo.py 10000 --seed 1 --checkpoint runs/scenes \\
+        --picture data/scenes/test/00000.png
 """
 
 import argparse
@@ -10,7 +11,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from test_demo import Server, mutated, mutated_forms
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Memory and time at scale: prepare 10 million pairs, train on them, translate 200,000 lines from a pipe.
+"""Memory and time at scale: prepare 10 million pairs, train on them, and translate 200,000 lines from a pipe.
 
-    python scripts/benchmark_scale.py --output results/scale.json
+    python scripts/benchmarks/benchmark_scale.py --output results/scale.json
 
-Memory is the peak resident memory of the process tree, sampled every 50 ms; pages that processes share,
-and those of the cache's files that were read, count in full. The model is small, since the corpus is what is measured.
-For the lines, it reports how long the first takes to come out, and whether the last take more memory than the first.
+Memory is the peak resident memory of the process tree, sampled every 50 ms; pages that processes share, and pages of
+the cache's files that were read, count in full. The model is small, since the corpus is what is measured. Of the lines
+it reports how long the first takes to come out, and whether the last ones take more memory than the first.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def memory(place: Path, *command: str) -> float:
 
 
 def stream(place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Feed all lines at once, and read translations as they come."""
+    """Feed all lines at once, and read translations as they arrive."""
     settings = ["checkpoint=runs/small", "beam=1", "max_length=20", "device=cpu", f"threads={arguments.threads}"]
     with (place / "train.source").open("rb") as text:
         lines = [line for line, _ in zip(text, range(arguments.lines), strict=False)]

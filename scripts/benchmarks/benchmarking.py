@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: generated text, the machine's matrix rate, running in turn, and writing the record."""
+"""What the benchmarks share: generated text, the machine's matrix rate, measuring in turn, and writing the record."""
 
 import json
 import os
@@ -20,8 +20,8 @@ SIZES = (1024, 2048, 4096)
 
 
 def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length: int | None = None) -> None:
-    """Parallel text of `vocabulary` words per side, frequent and rare ones; a target is its source word for word with
-    some neighbours swapped; about 20 words per sentence, log-normal, or all of one length.
+    """Write parallel text of `vocabulary` words per side, frequent and rare ones. A target is its source word for word,
+    with some neighbours swapped. Sentences have `length` words, or about 20 (log-normal).
     """
     random.seed(1)
     weights = [1 / (rank + 10) for rank in range(vocabulary)]
@@ -35,9 +35,9 @@ def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length:
 
 
 def matrix_rate(dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> float:
-    """The best rate of square products of 1024, 2048 and 4096 in GFLOP/s, on torch's number of threads: the limit.
+    """The best rate of square products of 1024, 2048 and 4096 in GFLOP/s, on torch's number of threads.
 
-    The rate of each size is a median over half a second or more, since the runs compared with it take minutes.
+    The rate of each size is a median over at least half a second, since the runs compared with it take minutes.
     """
     device = torch.device(device)
     return max(_rate(*(torch.randn(size, size, device=device).to(dtype) for _ in range(2))) for size in SIZES)
@@ -56,8 +56,8 @@ def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
-    """The limits of products, by precision; on a CPU with the library that seqtool chooses, and with torch's own
-    choice.
+    """Functions that measure the matrix rate, by precision; on a CPU with the library that seqtool chooses, and with
+    torch's own choice.
     """
     if device != "cpu":
         return {
@@ -82,16 +82,16 @@ def synchronise(device: torch.device) -> None:
 
 
 def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """The measurements of each, in the order A B A B …, so that a machine that becomes slower does so for all."""
-    found: dict[str, list[float]] = {name: [] for name in systems}
+    """Measurements of each system, in the order A B A B …, so that a machine that slows down does so for all."""
+    measurements: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):
         for name, system in systems.items():
-            found[name].append(system())
-    return found
+            measurements[name].append(system())
+    return measurements
 
 
-def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in found.items()}
+def medians(measurements: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in measurements.items()}
 
 
 def machine(threads: int) -> dict[str, Any]:

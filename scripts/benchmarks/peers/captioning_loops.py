@@ -61,7 +61,7 @@ class Tutorial(nn.Module):
     @torch.no_grad()
     def beam_search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
         """Image by image, `steps` words each: EOS is never chosen, so that all systems' captions have one length."""
-        return [self._search(one[None], beam, steps)[0] for one in a]
+        return [self._search(image[None], beam, steps)[0] for image in a]
 
     def _search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
         B, S, D = a.shape  # noqa: N806

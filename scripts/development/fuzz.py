@@ -1,12 +1,13 @@
 """Feeds seqtool damaged and hostile checkpoints, texts, images, JSON and settings, through the command's entry point.
 
-    python tests/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
+    python scripts/development/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
 
-A case passes if the command ends within 10 s with status 0, or with 2 and one sentence, takes less than 1 GB of memory,
-and leaves the canary file unmade: then no code that a file brought along has run. Half of the damaged checkpoints have
-their manifest repaired, so that what reads their content meets it. A case is made from (seed, kind, number) alone:
+A case passes if the command ends within 10 s, with status 0 or with status 2 and one sentence, uses less than 1 GB of
+memory, and does not create the canary file, which would show that code from a damaged file has run. Half of the damaged
+checkpoints get a correct manifest, so that the damage reaches the code that reads their contents. A case depends on
+(seed, kind, number) alone, and can be repeated:
 
-    python tests/fuzz.py --seed 0 --only json:17
+    python scripts/development/fuzz.py --seed 0 --only json:17
 """
 
 import argparse
@@ -78,10 +79,10 @@ class Case(NamedTuple):
 
 
 class Hang(BaseException):
-    """The alarm rang."""
+    """A case ran out of time."""
 
 
-# The sound files that are mutated.
+# Undamaged files, to be mutated
 
 
 def make_place(place: Path) -> None:
@@ -127,7 +128,7 @@ def checkpoints(random: Random, place: Path, directory: Path, canary: Path) -> C
     copy = directory / "model"
     shutil.copytree(checkpoint_of(place, name), copy)
     files = sorted(file.name for file in copy.iterdir())
-    weights = [4 if one in ("checkpoint.json", "model.safetensors") else 2 for one in files]
+    weights = [4 if name in ("checkpoint.json", "model.safetensors") else 2 for name in files]
     file = copy / random.choices(files, weights)[0]
     content = file.read_bytes()
     match random.randrange(12):
@@ -155,7 +156,7 @@ def checkpoints(random: Random, place: Path, directory: Path, canary: Path) -> C
             file.unlink()
             os.mkfifo(file)
         case 4:
-            shutil.copy(copy / random.choice([one for one in files if one != file.name]), file)
+            shutil.copy(copy / random.choice([name for name in files if name != file.name]), file)
     if random.random() < 0.5 and file.name != "manifest.json":
         repair(copy)
     return _used(name, random, place, directory)
@@ -190,9 +191,10 @@ def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
             limit = "train.minutes=0.05"  # the file's own limits may have become null
             return Case(["train", f"run={name}", "train.resume=true", "device=cpu", limit])
         case 3:
-            cache = random.choice([one for one in (place / "cache").iterdir() if one.is_dir()])
+            cache = random.choice([path for path in (place / "cache").iterdir() if path.is_dir()])
             shutil.copytree(cache, directory / "cache")
-            file = random.choice([one for one in (directory / "cache").iterdir() if one.suffix not in (".bin", ".txt")])
+            files = [path for path in (directory / "cache").iterdir() if path.suffix not in (".bin", ".txt")]
+            file = random.choice(files)
             content = file.read_bytes()
             if file.name == "summary.json":
                 content = mutations.json_bytes(json.loads(content), random)
@@ -223,7 +225,7 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
         victim = victim.rename(victim.with_name(victim.name + ".gz"))
     victim.write_bytes(content)
     name = {victim.name.removesuffix(".gz"): victim.name}
-    en, es, tsv, links, gold = (name.get(one, one) for one in ("a.en", "a.es", "a.tsv", "links", "gold"))
+    en, es, tsv, links, gold = (name.get(file, file) for file in ("a.en", "a.es", "a.tsv", "links", "gold"))
     attend = f"checkpoint={place / 'runs' / 'attend'}"
     plain = ["device=cpu", "max_length=20", "beam=2"]
     prepare = ["prepare", "data=parallel", "data.valid=b.en,b.es", "data.processes=1"]
@@ -252,7 +254,7 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
         case 8:
             return Case(["eval", writes, f"text={victim.name}", "device=cpu"])
         case 9:
-            text = [one for one in prepare if not one.startswith("data=") and not one.startswith("data.valid=")]
+            text = [word for word in prepare if not word.startswith(("data=", "data.valid="))]
             return Case([*text, "data=text", f"data.train={victim.name}", "data.valid_share=0.3"])
     return Case([*prepare, f"data.train={en},{es}"])
 
@@ -349,7 +351,7 @@ KINDS: dict[str, Callable[[Random, Path, Path, Path], Case]] = {
 
 
 def repair(path: Path) -> None:
-    """A manifest of the checkpoint as it is."""
+    """Write a manifest that matches the checkpoint's files."""
     manifest = {}
     for file in path.iterdir():
         if file.name != "manifest.json" and file.is_file():
@@ -359,7 +361,7 @@ def repair(path: Path) -> None:
 
 
 def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
-    """What is done with the checkpoint `model`, a copy of one of the run `name`."""
+    """A command that uses the checkpoint `model`, a copy of one of the run `name`."""
     plain = ["device=cpu"] if name == "writes" else ["device=cpu", "max_length=8", "beam=2"]
     match random.randrange(10):
         case 0 | 1:
@@ -387,7 +389,7 @@ def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
 
 
 def _settings(random: Random, name: str, place: Path, directory: Path) -> list[str]:
-    """A command line with one to three settings that nobody meant."""
+    """A command line with one to three nonsensical settings."""
     from omegaconf import OmegaConf
 
     run = f"checkpoint={place / 'runs' / name}"
@@ -419,8 +421,8 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
         keys = [key for key in _keys(stored) if command == "train" or key.startswith("data.")]
     else:
         files = (command,) if command == "generate" else (command, "decoding")
-        configs = [OmegaConf.load(config_directory() / f"{one}.yaml") for one in files]
-        keys = [key for one in configs for key in _keys(one) if not key.startswith("defaults")]
+        configs = [OmegaConf.load(config_directory() / f"{name}.yaml") for name in files]
+        keys = [key for config in configs for key in _keys(config) if not key.startswith("defaults")]
     keys = [key for key in keys if not key.endswith("_target_") and key != "testset"]
     for _ in range(random.randint(1, 3)):
         key = random.choice(keys)
@@ -430,8 +432,8 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
 
 def _setting(random: Random) -> str:
     hostile = ("[1,2", "(", "'", '"', "{a:1}", "a,b", "1,2", "${", "${beam}", "${oc.env:X}", "\\", "0x10", "1e999")
-    integers = [str(one) for one in (*INTEGERS[:6], 10**12, 2**63, 2**64, 10**40, -1, -(10**12))]
-    others = [one for one in HOSTILE if isinstance(one, str) and one not in mutations.RAW]
+    integers = [str(number) for number in (*INTEGERS[:6], 10**12, 2**63, 2**64, 10**40, -1, -(10**12))]
+    others = [value for value in HOSTILE if isinstance(value, str) and value not in mutations.RAW]
     return random.choice((*hostile, *integers, *integers, "0.5", "1.5", "nan", "[]", "{}", "[[1],{a:b}]", *others))
 
 
@@ -445,7 +447,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _image(random: Random) -> tuple[str, bytes]:
-    """A sound image file of any format and mode, at times with a header that promises more pixels than there are."""
+    """A valid image file of any format and mode, sometimes with a header that promises more pixels than there are."""
     from PIL import Image
 
     image, stream = picture(random), BytesIO()
@@ -487,14 +489,14 @@ def _image(random: Random) -> tuple[str, bytes]:
 
 
 class Worker:
-    """Runs cases in this process, one after the other, and looks at what each leaves behind."""
+    """Runs cases in this process, one after another, and checks what each leaves behind."""
 
     def __init__(self, seed: int, place: Path, canary: Path) -> None:
         self.seed, self.place, self.canary = seed, place, canary
         self.directory = Path(tempfile.mkdtemp(prefix="case-", dir=place))
-        self.said = Path(tempfile.mkstemp(prefix="said-", dir=place)[1]).open("w+b")  # noqa: SIM115
+        self.output = Path(tempfile.mkstemp(prefix="output-", dir=place)[1]).open("w+b")  # noqa: SIM115
         for descriptor in (1, 2):
-            os.dup2(self.said.fileno(), descriptor)
+            os.dup2(self.output.fileno(), descriptor)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGALRM, _deadline.ring)
@@ -511,10 +513,10 @@ class Worker:
         return case
 
     def in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """What became of the case, in a word, and what is wrong."""
+        """The outcome of the case in a word, and what is wrong with it, if anything."""
         case = self.make(kind, number)
-        self.said.seek(0)
-        self.said.truncate()
+        self.output.seek(0)
+        self.output.truncate()
         _give_back_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")  # the highest memory so far is forgotten
         problem, status = None, None
@@ -531,18 +533,18 @@ class Worker:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         taken = _resident("VmHWM") - self.start
-        self.said.seek(0)
-        return self._judged(case, status, self.said.read().decode("utf-8", "replace"), taken, problem)
+        self.output.seek(0)
+        return self._judged(case, status, self.output.read().decode("utf-8", "replace"), taken, problem)
 
     def as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """The same through the installed command."""
+        """The same with the installed command."""
         case = self.make(kind, number)
         arguments = [argument.replace("\0", "0").encode("utf-8", "replace") for argument in case.arguments]
-        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as stdin:
+        with tempfile.TemporaryFile() as written, tempfile.TemporaryFile() as stdin:
             stdin.write(case.stdin)
             stdin.seek(0)
             command = [sys.executable, "-m", "seqtool", *arguments]
-            process = subprocess.Popen(command, stdin=stdin, stdout=said, stderr=said)
+            process = subprocess.Popen(command, stdin=stdin, stdout=written, stderr=written)
             deadline, problem, finished = time.monotonic() + SECONDS + STARTUP, None, 0
             while not finished:
                 finished, code, usage = os.wait4(process.pid, os.WNOHANG)
@@ -551,20 +553,20 @@ class Worker:
                     problem = f"more than {SECONDS} s"
                 time.sleep(0.02)
             process.returncode = os.waitstatus_to_exitcode(code)
-            said.seek(0)
-            output = said.read().decode("utf-8", "replace")
+            written.seek(0)
+            output = written.read().decode("utf-8", "replace")
         return self._judged(case, process.returncode, output, (usage.ru_maxrss << 10) - self.start, problem)
 
     def _judged(
-        self, case: Case, status: int | None, said: str, taken: int, problem: str | None
+        self, case: Case, status: int | None, output: str, taken: int, problem: str | None
     ) -> tuple[str, list[str]]:
         problems = [problem] if problem else []
         if problem is None and status not in (0, 2):
             problems.append(f"status {status}")
-        last = said.rstrip("\n").rpartition("\n")[2]
+        last = output.rstrip("\n").rpartition("\n")[2]
         if status == 2 and not (last.startswith("seqtool: ") and last.endswith((".", "?"))):
             problems.append("no sentence at the end")
-        if "Traceback (most recent call last)" in said:
+        if "Traceback (most recent call last)" in output:
             problems.append("a traceback")
         if taken > MEMORY:
             problems.append(f"{taken / 1e6:,.0f} MB of memory")
@@ -573,13 +575,13 @@ class Worker:
             self.canary.unlink()
         if problems:
             shown = " ".join(argument if len(argument) < 200 else f"{argument[:200]}…" for argument in case.arguments)
-            problems += [f"seqtool {shown!r}", said[-3000:]]
+            problems += [f"seqtool {shown!r}", output[-3000:]]
         return ("refused" if status == 2 else "done" if status == 0 else "failed"), problems
 
 
 @contextmanager
 def _stdin(content: bytes) -> Iterator[None]:
-    """Standard input is a pipe where the content fits into one, else a file."""
+    """Make standard input a pipe if the content fits into one, and a file otherwise."""
     before = sys.stdin
     if len(content) < 60_000:
         read, write = os.pipe()
@@ -599,7 +601,7 @@ def _stdin(content: bytes) -> Iterator[None]:
 
 
 class Deadline:
-    """Raises Hang in the main thread after SECONDS besides those in which threads waited for a busy CPU."""
+    """Raise Hang in the main thread after SECONDS, not counting time in which threads waited for a busy CPU."""
 
     def start(self) -> None:
         self.end = self._now() + SECONDS
@@ -613,7 +615,7 @@ class Deadline:
 
     def _now(self) -> float:
         threads = Path("/proc/self/task").glob("*/schedstat")
-        waited = sum(int(one.read_text().split()[1]) for one in threads)  # nanoseconds, ready to run
+        waited = sum(int(file.read_text().split()[1]) for file in threads)  # nanoseconds, ready to run
         return time.monotonic() - waited / 1e9
 
 
@@ -621,7 +623,7 @@ _deadline = Deadline()
 
 
 def _give_back_freed_memory() -> None:
-    """A command keeps what it freed (runtime.devices.keep_memory): what an earlier case took is not this one's."""
+    """Return freed memory to the system, so that one case is not blamed for another's (see keep_memory)."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -631,7 +633,7 @@ def _resident(name: str) -> int:
 
 
 def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
-    """In a process of its own: the jobs (mode, kind, number) in turn, each announced before and reported after."""
+    """Run the jobs (mode, kind, number) in a process of its own, announcing each before and reporting it afterwards."""
     worker = Worker(seed, place, canary)
     for mode, kind, number in jobs:
         pipe.send((mode, kind, number))
@@ -641,7 +643,7 @@ def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tupl
 
 
 def warm_up() -> None:
-    """What the commands import is no memory that a case takes."""
+    """Import what the commands import, so that it does not count as memory of a case."""
     import torch
 
     modules = (
@@ -660,7 +662,7 @@ def warm_up() -> None:
 
 
 def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: Callable[..., None]) -> None:
-    """Run all jobs in one process after another: where one dies or no longer answers the next goes on behind it."""
+    """Run all jobs in a process; when it dies or stops answering, another continues with the next job."""
     context = get_context("fork")
     canary = place / "canary"
     while jobs:
@@ -675,7 +677,7 @@ def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: 
                 if not ours.poll(PATIENCE):
                     process.kill()
                     problem = "no answer"
-                found = ours.recv()
+                message = ours.recv()
             except EOFError:
                 process.join()
                 problem = problem or f"the process died ({process.exitcode})"
@@ -684,19 +686,19 @@ def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: 
                 report(*current, "failed", [problem])
                 jobs = jobs[jobs.index(current) + 1 :]
                 break
-            if found is None:
+            if message is None:
                 process.join()
                 return
-            if len(found) == 3:
-                current = found
+            if len(message) == 3:
+                current = message
             elif current is not None:
-                report(*current, *found)
+                report(*current, *message)
 
 
 def run(
     *, seed: int, counts: dict[str, int], command: int, place: Path, only: tuple[str, int] | None = None
 ) -> dict[tuple[str, str], Counter[str]]:
-    """Run the cases, print every failure and a line a kind, and return what was counted of each (mode, kind)."""
+    """Run the cases, print every failure and a line for each kind, and return the counts for each (mode, kind)."""
     warm_up()
     if not (place / "runs").exists():
         making = get_context("fork").Process(target=make_place, args=(place,))
@@ -708,22 +710,22 @@ def run(
     jobs += [("command", kind, number) for kind in counts for number in range(command)]
     if only is not None:
         jobs = [("in process", *only)]
-    found: dict[tuple[str, str], Counter[str]] = {(mode, kind): Counter() for mode, kind, _ in jobs}
+    outcomes: dict[tuple[str, str], Counter[str]] = {(mode, kind): Counter() for mode, kind, _ in jobs}
     started = time.monotonic()
 
     def report(mode: str, kind: str, number: int, outcome: str, problems: list[str]) -> None:
-        counted = found[mode, kind]
+        counted = outcomes[mode, kind]
         counted["failed" if problems else outcome] += 1
         if problems:
             print(f"FAILED {mode}: --seed {seed} --only {kind}:{number}")
             print("\n".join(f"    {line}" for problem in problems for line in problem.splitlines()), flush=True)
         if counted.total() == sum(1 for job in jobs if job[:2] == (mode, kind)):
-            summary = ", ".join(f"{counted[one]:,} {one}" for one in ("done", "refused", "failed"))
+            summary = ", ".join(f"{counted[outcome]:,} {outcome}" for outcome in ("done", "refused", "failed"))
             taken = time.monotonic() - started
             print(f"{kind} ({mode}): {counted.total():,} cases, {summary}; {taken:,.0f} s", flush=True)
 
     supervise(seed, place, jobs, report)
-    return found
+    return outcomes
 
 
 def main() -> None:
@@ -735,17 +737,17 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--only", metavar="KIND:NUMBER", help="a single case")
     parser.add_argument("--place", type=Path, help="a directory for the tiny models, which are then kept")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     only = None
-    if given.only:
-        kind, _, number = given.only.partition(":")
+    if arguments.only:
+        kind, _, number = arguments.only.partition(":")
         only = (kind, int(number))
-    counts = {kind: given.checkpoints if kind == "checkpoints" else given.inputs for kind in given.kinds}
+    counts = {kind: arguments.checkpoints if kind == "checkpoints" else arguments.inputs for kind in arguments.kinds}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        place = given.place or Path(scratch)
+        place = arguments.place or Path(scratch)
         place.mkdir(parents=True, exist_ok=True)
-        found = run(seed=given.seed, counts=counts, command=given.command, place=place.resolve(), only=only)
-    sys.exit(1 if any(counted["failed"] for counted in found.values()) else 0)
+        results = run(seed=arguments.seed, counts=counts, command=arguments.command, place=place.resolve(), only=only)
+    sys.exit(1 if any(counted["failed"] for counted in results.values()) else 0)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""Whether two checkouts compute the same numbers from the same first weights and data, using only the command line.
+"""Whether two checkouts compute the same numbers from the same initial weights and data, using only the command line.
 
     git worktree add ../before COMMIT
-    python scripts/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
+    python scripts/development/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
 
 For every kind of model, without dropout and with hard attention's draws fixed by the seed: the losses of 50 updates in
 float64 (1e-9 relative), and in float32 the loss (1e-5 relative) and the gradient (1e-5 of each parameter's norm) of one
-update. SGD's momentum, which a checkpoint holds, is the gradient after one update.
+update. The gradient is read from the checkpoint: it is SGD's momentum after the first update.
 
-For a translator and a captioner that the first checkout trains: the translations of Multi30k's test set of 2016 and the
+For a translator and a captioner trained by the first checkout: the translations of Multi30k's test set of 2016 and the
 captions of 200 built-in pictures, with beams of 5 and 1. At most two may differ, with scores less than 1e-4 apart. They
-are left out without --multi30k. Finally the scores of files of translations and captions and their p-values, which must
-be the same to the last digit. Exits with 1 if any of these does not hold.
+are left out without --multi30k. Finally, the scores and p-values of files of translations and captions, which must be
+the same to the last digit. Exits with 1 if any of these does not hold.
 """
 
 import argparse
@@ -27,12 +27,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
 import benchmarking
 from benchmark_change import commit, run
 from safetensors.torch import load_file
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 UPDATES, PICTURES = 50, 200
 DOUBLE, SINGLE, TIE, TIES = 1e-9, 1e-5, 1e-4, 2
 NEGLIGIBLE = 1e-6  # of the whole gradient's norm: the least norm by which a parameter's difference is divided
@@ -177,9 +179,9 @@ def training(pair: Pair, models: Mapping[str, str]) -> Iterator[Row]:
         side.run([f"train run=double-{runs[name]} {settings} {double}" for name, settings in begun.items()], "float64")
         side.run([f"train run=single-{runs[name]} {settings} {single}" for name, settings in begun.items()])
     for name, directory in runs.items():
-        found = [losses(side.place / "runs" / f"double-{directory}") for side in pair]
+        curves = [losses(side.place / "runs" / f"double-{directory}") for side in pair]
         ones = [side.place / "runs" / f"single-{directory}" for side in pair]
-        yield Row(f"{name}: {len(found[0])} losses, float64", furthest(*found), DOUBLE)
+        yield Row(f"{name}: {len(curves[0])} losses, float64", furthest(*curves), DOUBLE)
         yield Row(f"{name}: first loss, float32", furthest(*map(losses, ones)), SINGLE)
         yield Row(f"{name}: gradient, float32", furthest_gradient(*map(gradient, ones)), SINGLE)
 
@@ -198,24 +200,26 @@ def furthest(before: Sequence[float], after: Sequence[float]) -> float:
 
 def worst(differences: Iterable[float]) -> float:
     """The greatest of them; infinite if one is NaN, or if there is none."""
-    found = list(differences)
-    return max(found) if found and all(map(math.isfinite, found)) else math.inf
+    listed = list(differences)
+    return max(listed) if listed and all(map(math.isfinite, listed)) else math.inf
 
 
 def gradient(run: Path) -> dict[str, Tensor]:
     """SGD's momentum after one update, by each parameter's number among those that are trained."""
     (checkpoint,) = (run / "checkpoints").glob("step-*")
     tensors = load_file(checkpoint / "training.safetensors")
-    return {name: one.double() for name, one in tensors.items() if name.endswith(".momentum_buffer")}
+    return {name: tensor.double() for name, tensor in tensors.items() if name.endswith(".momentum_buffer")}
 
 
 def furthest_gradient(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
     """The greatest difference in a parameter's gradient, relative to its norm; infinite if shapes differ."""
-    shapes = [{name: one.shape for name, one in gradient.items()} for gradient in (before, after)]
+    shapes = [{name: tensor.shape for name, tensor in gradient.items()} for gradient in (before, after)]
     if shapes[0] != shapes[1]:
         return math.inf
-    least = NEGLIGIBLE * math.hypot(*(float(one.norm()) for one in before.values()))
-    return worst(float((after[name] - one).norm()) / max(float(one.norm()), least) for name, one in before.items())
+    least = NEGLIGIBLE * math.hypot(*(float(tensor.norm()) for tensor in before.values()))
+    return worst(
+        float((after[name] - tensor).norm()) / max(float(tensor.norm()), least) for name, tensor in before.items()
+    )
 
 
 def translations(pair: Pair, data: Path, minutes: float) -> Iterator[Row]:
@@ -243,7 +247,7 @@ def decoded(pair: Pair, what: str, command: str) -> Iterator[Row]:
             (old["score"], new["score"]) for old, new in zip(*bests, strict=True) if old["text"] != new["text"]
         ]
         ties = all(abs(old - new) < TIE for old, new in different)
-        name = f"{len(bests[0]):,} {what}, {len({one['text'] for one in bests[0]}):,} of their own, beam {beam}"
+        name = f"{len(bests[0]):,} {what}, {len({best['text'] for best in bests[0]}):,} of their own, beam {beam}"
         yield Row(name, len(different) if ties else math.inf, TIES)
 
 
