@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.data.text.encoding import Encoded
-from seqtool.runtime.unfinished import keep
+from seqtool.runtime.files import cut
 
 OFFSET = np.dtype("<i8")
 GIVE_BACK = 2**4  # reads, each of which may load a megabyte
@@ -102,7 +102,7 @@ class ColumnsWriter:
                 sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
         for name, size in sizes.items():
             with self._open(name) as file:
-                keep(file, size)
+                cut(file, size)
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         with self._open(name) as file:

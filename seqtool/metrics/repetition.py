@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from seqtool.data.text.scripts import characters, writing
+from seqtool.data.text.words import characters, writing
 
 LONGEST = 8  # words of a repeated sequence
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from seqtool.data.text.scripts import writing
+from seqtool.data.text.words import writing
 from seqtool.errors import InputError
 from seqtool.metrics.translation import make_bleu
 

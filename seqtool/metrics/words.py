@@ -10,8 +10,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.scripts import characters, writing
-from seqtool.data.text.words import words
+from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
 EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more

@@ -182,7 +182,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def check_plain(value: Any, depth: int = 0) -> None:
-    """Raise ValueError for JSON of deep nesting, or with text that UTF-8 cannot encode."""
+    """Raise ValueError for JSON that is nested deeply, or has text that UTF-8 cannot encode."""
     if depth > DEEPEST:
         raise ValueError("too many brackets within brackets")
     if isinstance(value, str):
@@ -248,6 +248,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def sync(file: IO[Any]) -> None:
     """Force the file's written content to the disk."""
     file.flush()
+    os.fsync(file.fileno())
+
+
+def cut(file: IO[bytes], size: int) -> None:
+    """Cut a file to its first `size` bytes, already flushed, and force these to the disk. Bytes that a full disk
+    refused may still be in the file's buffer.
+    """
+    os.ftruncate(file.fileno(), size)
     os.fsync(file.fileno())
 
 

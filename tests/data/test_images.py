@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
+from seqtool.data.images.urls import DownloadError, download
 
 from seqtool.cli import main as cli
 from seqtool.data.images import image_decoding, urls
 from seqtool.data.images.finding import find_images
 from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image
-from seqtool.data.images.urls import DownloadError, download
 from seqtool.errors import InputError
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 128, 0), (0, 0, 255), (255, 255, 255)

@@ -20,8 +20,7 @@ from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
-from seqtool.data.preparation import prepare
-from seqtool.data.steps import Steps
+from seqtool.data.preparation import Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings

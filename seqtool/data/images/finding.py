@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from seqtool.data.images import urls
 from seqtool.errors import InputError
+from seqtool.runtime import network
 from seqtool.runtime.files import read_lines
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -33,11 +33,11 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         raise InputError("The name of an image is empty: write the name of a file, folder or list.")
     if path.is_dir():
         yield from _in_folder(path, name, recursive=recursive)
-    elif path.suffix.lower() == ".txt" and path.is_file() and not urls.has_scheme(name):
+    elif path.suffix.lower() == ".txt" and path.is_file() and not network.has_scheme(name):
         if in_list:
             raise InputError(f"{name} is a list: a list of images cannot name another.")
         yield from _listed(path, recursive=recursive)
-    elif glob.has_magic(name) and not path.exists() and not urls.has_scheme(name):
+    elif glob.has_magic(name) and not path.exists() and not network.has_scheme(name):
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         found = sorted(one for one in matches if _is_image(Path(one)))
         if not found:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from seqtool.data.images import urls
 from seqtool.errors import InputError
+from seqtool.runtime import network
 
 MAXIMUM_PIXELS = 100_000_000
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
@@ -83,16 +83,16 @@ QUIET = _Quiet()
 ALONE = threading.Lock()
 
 
-def read_image(name: str, *, seconds: float = urls.SECONDS) -> Image.Image:
+def read_image(name: str, *, seconds: float = network.SECONDS) -> Image.Image:
     """The image in a file or at an http(s) address, fetched within so many seconds. Raises ImageError."""
     path = Path(name)
-    if not urls.has_scheme(name) or path.is_file():
+    if not network.has_scheme(name) or path.is_file():
         return open_image(path, name=name)
-    if not urls.is_web_address(name):
+    if not network.is_web_address(name):
         raise ImageError(name, "cannot be read: of addresses only http and https are.")
     try:
-        content = urls.download(name, seconds=seconds)
-    except urls.DownloadError as error:
+        content = network.download(name, seconds=seconds)
+    except network.DownloadError as error:
         raise ImageError(name, str(error)) from error
     return open_image(BytesIO(content), name=name)
 

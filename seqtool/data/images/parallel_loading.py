@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.data.images.image_decoding import ImageError, fit, open_image
-from seqtool.errors import InputError
-from seqtool.runtime import workers
-from seqtool.runtime.unfinished import UnfinishedError
+from seqtool.errors import InputError, UnfinishedError
+from seqtool.runtime.workers import in_order
 
 CHUNK = 64  # images that are read, and go through the backbone, together
 SMALL = 4 * CHUNK  # fewer images are read before other processes could start
@@ -36,9 +35,8 @@ def load(
     """The images, each a file and the SHA-256 of its content, `CHUNK` at a time in their order, fitted to size×size
     pixels (`mode` as for `images.fit`). Raises InputError if a file's content is different, or it is gone.
     """
-    number = workers.number(processes) if len(images) >= SMALL else 1
     chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
-    return workers.in_order(partial(_load, size=size, mode=mode), chunks, workers=number)
+    return in_order(partial(_load, size=size, mode=mode), chunks, processes=processes if len(images) >= SMALL else 1)
 
 
 def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:

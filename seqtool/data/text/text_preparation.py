@@ -9,8 +9,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.preparation import prepare
-from seqtool.data.steps import Steps
+from seqtool.data.preparation import Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.runtime.files import write_lines
 from seqtool.settings import Config
