@@ -10,10 +10,19 @@ from itertools import pairwise
 import pytest
 
 from seqtool.data.corpora import toy_words
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.parallel import Toy
 from seqtool.data.corpora.toy import Pair, generate, surface
-from seqtool.data.corpora.toy_grammar import assemble, being, sentence, statement
-from seqtool.data.corpora.toy_phrases import Draw, Nominal, Word, noun_phrase, phrase
+from seqtool.data.corpora.toy_grammar import (
+    Nominal,
+    Word,
+    assemble,
+    being,
+    noun_phrase,
+    phrase,
+    sentence,
+    statement,
+)
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from PIL import Image, ImageDraw
 
-from seqtool.data.corpora.toy_phrases import Draw
+from seqtool.data.corpora.draw import Draw
 
 SIDE = 64  # pixels, of a picture
 CELL = 8  # pixels: two scenes are different if the cells of their objects differ

@@ -9,8 +9,8 @@ scripts/scene_captions.py reads such captions, and checks whether they are true.
 
 from collections.abc import Sequence
 
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import CLEAR, SHAPES, ZONES, Item, Scene
-from seqtool.data.corpora.toy_phrases import Draw
 
 CAPTIONS = 5  # per scene, all different
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import Scene, invent, render
 from seqtool.data.corpora.scene_language import captions
-from seqtool.data.corpora.toy_phrases import Draw
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_record, write_lines
