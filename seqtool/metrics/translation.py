@@ -68,7 +68,7 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
     download = LibraryDownload(  # of a model of SentencePiece, if the tokeniser has one
         what=f"The tokeniser '{tokenize}'",
-        by_hand="it needs the network once, or another machine's ~/.sacrebleu/models",
+        by_hand="copy ~/.sacrebleu/models from another machine",
     )
     try:
         return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))

@@ -420,7 +420,7 @@ def test_a_preparation_goes_on_with_what_another_one_left(
             prepare(config)
     caplog.set_level(logging.INFO)
     cache = prepare(config)
-    assert any("Going on after 12 captions of the split 'train'" in message for message in caplog.messages)
+    assert any("Resuming after 12 captions of the split 'train'" in message for message in caplog.messages)
     assert cache.summary == whole.summary
     for name in cache.summary["files"]:
         assert (cache.directory / name).read_bytes() == (whole.directory / name).read_bytes()

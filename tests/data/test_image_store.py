@@ -408,7 +408,7 @@ def test_digests_are_remembered_until_size_or_time_change(
 
 def test_a_worker_that_dies_is_a_sentence() -> None:
     with pytest.raises(InputError) as error:
-        list(workers.in_order(os._exit, [1, 1], workers=2))
+        list(workers.in_order(os._exit, [1, 1], processes=2))
     assert str(error.value).startswith(
-        "A process that prepared data ended before its work did, perhaps for want of memory: set data.processes=1 "
+        "A process that prepared data ended before its work did, possibly out of memory: set data.processes=1 "
     )

@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
-from seqtool.data.images.urls import DownloadError, download
 
 from seqtool.cli import main as cli
-from seqtool.data.images import image_decoding, urls
+from seqtool.data.images import image_decoding
 from seqtool.data.images.finding import find_images
 from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image
 from seqtool.errors import InputError
+from seqtool.runtime import network
+from seqtool.runtime.network import DownloadError, download
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 128, 0), (0, 0, 255), (255, 255, 255)
 
@@ -445,7 +446,7 @@ def test_answers_that_never_end(server: str, path: str) -> None:
     start = time.monotonic()
     with pytest.raises(ImageError) as caught:
         read_image(f"{server}/{path}", seconds=0.3)
-    assert str(caught.value) == f"{server}/{path} was not there within 0.3 seconds."
+    assert str(caught.value) == f"{server}/{path} timed out after 0.3 seconds."
     assert time.monotonic() - start < 2
     assert ends(lambda: not [thread for thread in threading.enumerate() if thread.name == "download"])
 
@@ -460,12 +461,12 @@ def test_servers_that_do_not_answer() -> None:
         silent.listen()
         with pytest.raises(ImageError) as caught:
             read_image(address, seconds=0.2)
-        assert str(caught.value) == f"{address} was not there within 0.2 seconds."
+        assert str(caught.value) == f"{address} timed out after 0.2 seconds."
 
 
 def test_a_name_that_takes_too_long_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "_follow", lambda *_: time.sleep(1))
-    with pytest.raises(DownloadError, match=r"^was not there within 0\.1 seconds\.$"):
+    monkeypatch.setattr(network, "_follow", lambda *_: time.sleep(1))
+    with pytest.raises(DownloadError, match=r"^timed out after 0\.1 seconds\.$"):
         download("http://example.org", seconds=0.1)
 
 
