@@ -65,9 +65,8 @@ class Steps(ABC):
     def texts(self, split: str) -> Iterator[Texts]:
         """The texts to encode: for each example of the split, the text of each side."""
 
-    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
-        """The same texts. The cache's other files of the split are written before or while these are yielded."""
-        return texts
+    def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 there may be none
+        """Write the cache's files of the split besides the columns of its texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
         """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
@@ -282,7 +281,7 @@ def _write_split(
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
         texts = islice(texts, read, None)
         update(read)
-    texts = steps.kept(directory, split, texts)
+    steps.write_others(directory, split)
     limits = settings.limits if is_train else None
     dropped: Counter[str] = Counter(begun["dropped"])
     written = ColumnsWriter(directory / split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)

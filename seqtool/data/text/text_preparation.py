@@ -1,7 +1,6 @@
 """Preparing sentence pairs, with one vocabulary or two, and plain text, a column of lines with their line ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
@@ -40,26 +39,16 @@ class PairSteps(Steps):
     def texts(self, split: str) -> Iterator[Texts]:
         return self.corpus.pairs(split)
 
-    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
+    def write_others(self, directory: Path, split: str) -> None:
         if split == "train":
-            return texts
-        alignments = self.corpus.alignments(split)
-        if alignments is not None:
+            return
+        if (alignments := self.corpus.alignments(split)) is not None:
             write_lines(directory / f"{split}.alignments.txt", alignments)
-        return _copied(texts, *(directory / f"{split}.{side}.txt" for side in self.corpus.sides))
+        for column, side in enumerate(self.corpus.sides):
+            write_lines(directory / f"{split}.{side}.txt", (pair[column] for pair in self.corpus.pairs(split)))
 
     def summary(self, directory: Path) -> dict[str, Any]:
         return dict(self.inputs)
-
-
-def _copied(texts: Iterator[Texts], *paths: Path) -> Iterator[Texts]:
-    """Yields the same texts, writing each side to its file."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
-        for example in texts:
-            for file, text in zip(files, example, strict=True):
-                file.write(f"{text}\n")
-            yield example
 
 
 @final
