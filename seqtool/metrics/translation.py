@@ -115,11 +115,11 @@ def bleu_by_length(
     statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES, samples: int = SAMPLES
 ) -> tuple[LengthScore, ...]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
-    found = []
+    scores = []
     for label, chosen in length_bins(sources, edges=edges):
         bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
-        found.append(LengthScore(label, len(chosen), bleu))
-    return tuple(found)
+        scores.append(LengthScore(label, len(chosen), bleu))
+    return tuple(scores)
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:

@@ -66,7 +66,7 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     if layer is None:
         raise InputError(f"Set model.encoder.layer: which layer of torchvision/{name} is its last map is not known.")
     if layer not in modules:
-        raise InputError(sentence([unknown(layer, [one for one in modules if one], kind=f"layer of {name}")]))
+        raise InputError(sentence([unknown(layer, [module for module in modules if module], kind=f"layer of {name}")]))
     extraction = _library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     like = models.get_model_weights(name).DEFAULT.transforms()
@@ -191,14 +191,14 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
     Every tensor that the network needs must be there in the right shape; tensors of the part that was cut off are
     ignored.
     """
-    found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    tensors = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        other = found.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
+        other = tensors.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
         if other is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
         elif other.shape != tensor.shape:
-            ours, theirs = ("×".join(map(str, one.shape)) or "one number" for one in (tensor, other))
+            ours, theirs = ("×".join(map(str, each.shape)) or "one number" for each in (tensor, other))
             raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
         else:
             state[key] = other

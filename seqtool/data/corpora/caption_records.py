@@ -123,8 +123,8 @@ def _records(value: Any, path: Path, places: Mapping[int, str], name: str = "ent
         raise InputError(f"{path} holds no captions: expected {SHAPES}.")
     elif "images" in value and ("annotations" in value or not _has_captions(value["images"])):
         yield from _annotations(value, path)
-    elif held := next((key for key in LISTS if isinstance(value.get(key), list | dict)), None):
-        yield from _records(value[held], path, {}, f"{held}[{{}}]")
+    elif key := next((key for key in LISTS if isinstance(value.get(key), list | dict)), None):
+        yield from _records(value[key], path, {}, f"{key}[{{}}]")
     elif any(key in value for key in (*FILE, *NUMBER)):
         yield _record(value, f"{path} line 1")
     else:
@@ -188,7 +188,7 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     with contextlib.redirect_stdout(None):  # pycocotools prints what it does
         coco.createIndex()  # type: ignore[no-untyped-call]
     for image in dict.fromkeys([*coco.imgs, *coco.imgToAnns]):
-        yield Record(image, [one["entry"] for one in coco.imgToAnns.get(image, [])], files.get(image))
+        yield Record(image, [annotation["entry"] for annotation in coco.imgToAnns.get(image, [])], files.get(image))
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
@@ -210,7 +210,7 @@ def _texts(value: Any, place: str) -> tuple[list[str], Mapping[str, Any]]:
     if "text" in first:
         return [_field(first, "text", str, place)], first
     if key := next((key for key in ("caption", "raw") if key in first), None):
-        return [_field(one, key, str, place) for one in values], {}
+        return [_field(caption, key, str, place) for caption in values], {}
     if not all(isinstance(caption, str) for caption in values):
         values = [_checked(caption, str, f"{place}: a caption") for caption in values]
     return values, {}

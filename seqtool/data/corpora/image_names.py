@@ -77,8 +77,8 @@ def images_in(directory: Path) -> list[str]:
     images = []
     for place, folders, names in os.walk(directory):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found = (Path(place, name) for name in names if name.lower().endswith(SUFFIXES))
-        images += [path.relative_to(directory).as_posix() for path in found]
+        paths = (Path(place, name) for name in names if name.lower().endswith(SUFFIXES))
+        images += [path.relative_to(directory).as_posix() for path in paths]
     return sorted(images)
 
 

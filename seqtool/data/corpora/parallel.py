@@ -82,8 +82,8 @@ class Toy(TextCorpus):
         return words_and_punctuation(text)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        found = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
-        return found if self._longest == toy.LONGEST else {**found, "longest": self._longest, "long": toy.LONG}
+        inputs = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
+        return inputs if self._longest == toy.LONGEST else {**inputs, "longest": self._longest, "long": toy.LONG}
 
 
 def _files(split: str, value: Names) -> Files:

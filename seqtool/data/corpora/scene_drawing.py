@@ -174,7 +174,7 @@ def _item(draw: Draw, look: Look, room: Box) -> Item | None:
     shortest, longest = SIDES[size]
     longer = shortest + int(draw.random() * (longest - shortest + 1))
     extent = [max(place) - min(place) for place in zip(*_turn(SHAPES[shape], turned), strict=True)]
-    width, height = (round(longer * one / max(extent)) for one in extent)
+    width, height = (round(longer * length / max(extent)) for length in extent)
     across, down = room[2] - room[0] - width - 2, room[3] - room[1] - height - 2  # at least a pixel from the border
     if min(across, down) < 0:
         return None

@@ -54,12 +54,12 @@ PLACED = (
 
 def captions(scene: Scene, draw: Draw) -> list[str]:
     """Captions that name every kind of the scene, their numbers, and their relative positions."""
-    found: list[str] = []
-    while len(found) < CAPTIONS:
+    different: list[str] = []
+    while len(different) < CAPTIONS:
         caption = _caption(scene, draw)
-        if caption not in found:
-            found.append(caption)
-    return found
+        if caption not in different:
+            different.append(caption)
+    return different
 
 
 def _caption(scene: Scene, draw: Draw) -> str:

@@ -39,44 +39,44 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         yield from _listed(path, recursive=recursive)
     elif glob.has_magic(name) and not path.exists() and not network.has_scheme(name):
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
-        found = sorted(one for one in matches if _is_image(Path(one)))
-        if not found:
+        images = sorted(match for match in matches if _is_image(Path(match)))
+        if not images:
             raise InputError(f"{name} matches no image ({LISTED}).")
-        yield from found
+        yield from images
     else:
         yield name
 
 
 def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
     """The images in a folder, and with `recursive` in those inside it; reports what else is there."""
-    found: list[Path] = []
+    images: list[Path] = []
     others: Counter[str] = Counter()
     folders = 0
     for place, inside, files in os.walk(folder, onerror=_raise):
-        inside[:] = [one for one in inside if not one.startswith(".")]
+        inside[:] = [sub for sub in inside if not sub.startswith(".")]
         if not recursive:
             folders = len(inside)
             inside.clear()
-        for path in (Path(place, one) for one in files if not one.startswith(".")):
+        for path in (Path(place, file) for file in files if not file.startswith(".")):
             if _is_image(path):
-                found.append(path)
+                images.append(path)
             else:
                 others[path.suffix.lower() or "without a suffix"] += 1
     left = []
     if folders:
         left.append(f"{folders:,} {'folder' if folders == 1 else 'folders'} (recursive=true takes their images)")
     if others:
-        common = sorted(others.items(), key=lambda one: (-one[1], one[0]))[:MOST_KINDS]
+        common = sorted(others.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in common)
         more = ", …" if len(others) > MOST_KINDS else ""
         left.append(f"{others.total():,} of other kinds ({kinds}{more})")
-    if not found:
+    if not images:
         besides = f"; it has {' and '.join(left)}" if left else ""
         raise InputError(f"{name} is a folder without images ({LISTED}){besides}.")
     if left:
-        images = "image" if len(found) == 1 else "images"
-        print(f"{name}: {len(found):,} {images} ({LISTED}); left out: {' and '.join(left)}.", file=sys.stderr)
-    return [str(path) for path in sorted(found)]
+        noun = "image" if len(images) == 1 else "images"
+        print(f"{name}: {len(images):,} {noun} ({LISTED}); left out: {' and '.join(left)}.", file=sys.stderr)
+    return [str(path) for path in sorted(images)]
 
 
 def _raise(error: OSError) -> None:

@@ -52,9 +52,9 @@ class ImageStore:
             self._values = np.memmap(directory / VALUES, kind, mode="r", shape=shape)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
-        known = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
+        row_of = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
-        self.rows = np.array([known.get(digest or "", -1) for digest in digests], np.int64)
+        self.rows = np.array([row_of.get(digest or "", -1) for digest in digests], np.int64)
         self.refused: dict[int, str] = {}
         for i in np.flatnonzero(self.rows < 0).tolist():
             reason = summary["refused"].get(digests[i])

@@ -51,17 +51,17 @@ def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
     return Chunk(pixels[: len(images) - len(refused)], refused)
 
 
-def _content(file: Path, digest: str) -> bytes:
+def _content(file: Path, expected: str) -> bytes:
     """The file's content, checked, so that its row in the store is computed from the content that names it."""
     try:
         with file.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
-            found = sha256(content)
+            digest = sha256(content)
             while more := stream.read(MOST_BYTES):
-                found.update(more)
+                digest.update(more)
     except OSError as error:
         raise UnfinishedError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
-    if found.hexdigest() != digest:
+    if digest.hexdigest() != expected:
         raise InputError(f"{file} changed while it was read: prepare again.")
     if len(content) > MOST_BYTES:
         raise ImageError(str(file), f"has more than {MOST_BYTES >> 30} GB: make it smaller.")
