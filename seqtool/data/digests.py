@@ -31,28 +31,31 @@ class Digests:
 
     def __call__(self, path: Path) -> str:
         """Raises InputError if there is no file; from here on, `unchanged` checks this file."""
-        name = str(check_file(path).resolve())
-        self._used.setdefault(path, _state(path))
-        digest = self._remembered(name)
-        if digest is None:
-            digest = self._remember(name, _read(name))
-            self._save()
-        return digest
+        self._used.setdefault(check_file(path), _state(path))
+        (digest,) = self.of([path])
+        return digest or _read(str(path))[2]  # raises the reason if there is none
 
     def of(self, files: Sequence[Path]) -> list[str | None]:
-        """The digests of images, perhaps a hundred thousand; None for one that is missing or unreadable."""
+        """The digests of files, perhaps a hundred thousand images; None for one that is missing or unreadable."""
         names = list(map(os.path.abspath, files))
         digests = {name: self._remembered(name) for name in names}
         unread = [name for name, digest in digests.items() if digest is None]
-        if unread:
-            with (
-                ThreadPoolExecutor(THREADS) as threads,
-                progress_bar(total=len(unread), unit=" images", description="Reading") as bar,
-            ):
-                for name, record in zip(unread, threads.map(_read_if_possible, unread), strict=True):
-                    bar.update()
-                    digests[name] = record and self._remember(name, record)
-            self._save()
+        with (
+            ThreadPoolExecutor(THREADS) as threads,
+            progress_bar(total=len(unread), unit=" images", description="Reading", shown=len(unread) > 1) as bar,
+        ):
+            apply = threads.map if len(unread) > 1 else map  # a large text is read here, where Ctrl-C ends it
+            for name, record in zip(unread, apply(_read_if_possible, unread), strict=True):
+                bar.update()
+                if record is None:
+                    continue
+                _, modified, digests[name] = record
+                # One dated in the future, by a wrong clock or an archive, is settled too: a change would date it now.
+                if abs(time.time() - modified / 1e9) > SETTLED:
+                    self._records[name] = list(record)
+        if unread and self._records:
+            with suppress(OSError):  # files are then read again; if two processes write, either's digests are right
+                write_whole(self._memory, json.dumps(self._records, indent=1).encode())
         return [digests[name] for name in names]
 
     @contextmanager
@@ -70,21 +73,6 @@ class Digests:
     def _remembered(self, name: str) -> str | None:
         record, state = self._records.get(name), _state(Path(name))
         return str(record[2]) if record and state and record[:2] == list(state[:2]) else None
-
-    def _remember(self, name: str, record: tuple[int, int, str]) -> str:
-        """A file dated in the future, by a wrong clock or an archive, counts as settled too: a change now would give it
-        another time.
-        """
-        _, modified, digest = record
-        if abs(time.time() - modified / 1e9) > SETTLED:
-            self._records[name] = list(record)
-        return digest
-
-    def _save(self) -> None:
-        """Two processes may both write: either's digests are right. If neither can, files are read more often."""
-        if self._records:
-            with suppress(OSError):
-                write_whole(self._memory, json.dumps(self._records, indent=1).encode())
 
 
 def _read(name: str) -> tuple[int, int, str]:
