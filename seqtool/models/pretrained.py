@@ -141,22 +141,22 @@ def default_weights(backbone: str) -> LibraryDownload | None:
         names = models.list_models(module=models)
         if name not in names:
             raise InputError(sentence([unknown(name, names, kind="torchvision backbone")]))
-        return _kept_by_torch(backbone, models.get_model_weights(name).DEFAULT.url)
-    timm = _library("timm")
-    if not timm.is_model(name):
-        raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
-    settings = timm.get_pretrained_cfg(name)
-    if settings is not None and settings.hf_hub_id:
-        return _kept_by_hub(backbone, settings)
-    return _kept_by_torch(backbone, settings.url) if settings is not None and settings.url else None
-
-
-def _kept_by_torch(backbone: str, address: str) -> LibraryDownload:
+        address = models.get_model_weights(name).DEFAULT.url
+    else:
+        timm = _library("timm")
+        if not timm.is_model(name):
+            raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
+        settings = timm.get_pretrained_cfg(name)
+        if settings is not None and settings.hf_hub_id:
+            return _from_hub(backbone, settings)
+        address = settings and settings.url
+    if not address:
+        return None
     file = Path(torch.hub.get_dir()) / "checkpoints" / PurePosixPath(urlsplit(address).path).name
     return _download(backbone, file.name, file, address, is_there=file.is_file())
 
 
-def _kept_by_hub(backbone: str, settings: Any) -> LibraryDownload:
+def _from_hub(backbone: str, settings: Any) -> LibraryDownload:
     hub = _library("huggingface_hub")
     repository, _, revision = settings.hf_hub_id.partition("@")
     names = [settings.hf_hub_filename] if settings.hf_hub_filename else HUB_FILES

@@ -1,6 +1,5 @@
 """Records of images and their captions in JSON, in a list, in lines, or as data sets are published."""
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,8 +161,6 @@ def _record(record: Any, place: str) -> Record:
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
-    from pycocotools.coco import COCO  # takes a moment, and only COCO's form needs it
-
     file_name = str(path)
     annotations = _field(value, "annotations", list, file_name)
     files: dict[str, str] = {}
@@ -173,22 +170,20 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
         file = _checked(image.get("file_name", identifier), str, place, "file_name")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{place} has the id {identifier} again.")
-    kept: list[dict[str, Any]] = []
+    captions: dict[str, list[Entry]] = {identifier: [] for identifier in files}
+    rejected = 0
     for number, annotation in enumerate(annotations):
         place = f"{file_name} annotations[{number}]"
         identifier = _number(_checked(annotation, dict, place).get("image_id"), place, "image_id")
         caption = _field(annotation, "caption", str, place)
-        if not (annotation.get("is_rejected") or annotation.get("is_precanned")):
-            entry = Entry(files.get(identifier, identifier), caption, place)
-            kept.append({"id": number, "image_id": identifier, "entry": entry})
-    if rejected := len(annotations) - len(kept):
+        if annotation.get("is_rejected") or annotation.get("is_precanned"):
+            rejected += 1
+        else:
+            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, place))
+    if rejected:
         log.warning("%s has %s rejected or precanned captions, which are left out.", path, f"{rejected:,}")
-    coco = COCO()  # type: ignore[no-untyped-call]
-    coco.dataset = {"images": [{"id": image} for image in files], "annotations": kept}
-    with contextlib.redirect_stdout(None):  # pycocotools prints what it does
-        coco.createIndex()  # type: ignore[no-untyped-call]
-    for image in dict.fromkeys([*coco.imgs, *coco.imgToAnns]):
-        yield Record(image, [annotation["entry"] for annotation in coco.imgToAnns.get(image, [])], files.get(image))
+    for identifier, entries in captions.items():
+        yield Record(identifier, entries, files.get(identifier))
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
