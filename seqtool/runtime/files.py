@@ -80,7 +80,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise InputError(
-                f"{path} is no intact gzip file (after line {number:,}): copy or download it again."
+                f"{path} is not an intact gzip file (after line {number:,}): copy or download it again."
             ) from error
     if number == 0 and not may_be_empty:
         raise InputError(f"{path} is empty.")
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
             with gzip.open(path) as file:
                 content = file.read(LARGEST)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path} is no intact gzip file: copy or download it again.") from error
+            raise InputError(f"{path} is not an intact gzip file: copy or download it again.") from error
         if len(content) == LARGEST:
             raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
     content = content.removeprefix(BOM)

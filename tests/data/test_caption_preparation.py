@@ -242,7 +242,7 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
     with pytest.raises(InputError) as error:
         prepare(config)
     assert str(error.value).startswith(
-        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is no image of "
+        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is not an image of "
     )
     (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN, "valid": {}}))
     with pytest.raises(InputError) as error:

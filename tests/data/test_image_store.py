@@ -160,7 +160,7 @@ def test_images_that_cannot_be_read_are_left_out(
     assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10, atol=1e-5)
     reasons = [store.refused[i] for i in (0, 2, 9, 10, 11)]
     assert reasons[0] == f"{bad[0]} is empty."
-    assert reasons[1].startswith(f"{bad[1]} is no image of a known format")
+    assert reasons[1].startswith(f"{bad[1]} is not an image of a known format")
     assert reasons[2].startswith(f"{bad[2]} is a damaged image")
     assert reasons[3] == f"{bad[3]} does not exist."
     assert reasons[4] == f"{tmp_path} is a directory, not an image."

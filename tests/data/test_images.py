@@ -137,12 +137,12 @@ def bomb(width: int, height: int) -> bytes:
 PHOTO = encoded(photograph(640, 480), "JPEG")
 REFUSED = {
     "truncated JPEG": (PHOTO[: len(PHOTO) // 2], r"is a damaged image \(image file is truncated .*\)\."),
-    "header alone": (PHOTO[:30], r"is a damaged image \(.+\)\.|is no image of a known format .*"),
+    "header alone": (PHOTO[:30], r"is a damaged image \(.+\)\.|is not an image of a known format .*"),
     "truncated PNG": (encoded(photograph(), "PNG")[:200], r"is a damaged image \(.+\)\."),
     "zero bytes": (b"", r"is empty\."),
-    "text": (b"A dog is running.\n", r"is no image of a known format \(JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM\)\."),
-    "web page": (b"<!DOCTYPE html><html></html>", r"is no image of a known format \(.*\)\."),
-    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"is no image of a known format \(.*\)\."),
+    "text": (b"A dog is running.\n", r"is not an image of a known format \(JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM\)\."),
+    "web page": (b"<!DOCTYPE html><html></html>", r"is not an image of a known format \(.*\)\."),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"is not an image of a known format \(.*\)\."),
     "floats": (encoded(Image.new("F", (2, 2)), "TIFF"), r"is a damaged image \(its pixels are floating-point .*\)\."),
     "bomb": (bomb(10_001, 10_000), r"has more than 100 million pixels: make it smaller\."),
     "bigger bomb": (bomb(200_000, 200_000), r"has more than 100 million pixels: make it smaller\."),
@@ -419,7 +419,7 @@ def test_images_from_the_web(server: str, monkeypatch: pytest.MonkeyPatch) -> No
         ("loop", "redirects more than 5 times."),
         ("down/5", "redirects more than 5 times."),
         ("empty", "is empty."),
-        ("long", "is no image of a known format (JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM)."),
+        ("long", "is not an image of a known format (JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM)."),
         ("nonsense", "cannot be read (nonsense)."),
     ],
 )

@@ -109,10 +109,10 @@ def test_damaged_gzip(tmp_path: Path) -> None:
     assert str(error.value).startswith(f"{path} is cut short after line ")
     assert str(error.value).endswith(": copy or download it again.")
     path.write_bytes(whole[:60] + bytes(40) + whole[100:])
-    with pytest.raises(InputError, match=r"a\.gz is no intact gzip file \(after line \d+\): copy or download"):
+    with pytest.raises(InputError, match=r"a\.gz is not an intact gzip file \(after line \d+\): copy or download"):
         list(read_lines(path))
     path.write_bytes(b"plain text\n")
-    with pytest.raises(InputError, match=r"a\.gz is no intact gzip file \(after line 0\)"):
+    with pytest.raises(InputError, match=r"a\.gz is not an intact gzip file \(after line 0\)"):
         list(read_lines(path))
 
 

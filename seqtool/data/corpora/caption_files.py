@@ -111,7 +111,7 @@ def check_captions(entries: Iterable[Entry]) -> None:
         if not entry.caption.strip():
             empty.append(entry)
         elif SURROGATE.search(entry.caption):
-            raise InputError(f"{entry.place} has a caption of {entry.image} that is no valid text: {entry.caption!r}.")
+            raise InputError(f"{entry.place} has a caption of {entry.image} that is not valid text: {entry.caption!r}.")
     if len(empty) == 1:
         raise InputError(f"{empty[0].place} has an empty caption of {empty[0].image}.")
     if empty:

@@ -37,7 +37,7 @@ class CaptionFiles(ImageCorpus):
     def check(self) -> None:
         """Raise InputError if the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
-            raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
+            raise InputError(f"{self._directory} is not a directory: set data.directory to where the images are.")
         for name, path in self.files().items():
             if not path.is_file():
                 raise InputError(f"{path} does not exist: {self._advice[name]}")

@@ -113,7 +113,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
             raise _too_large(name) from error
         except UnidentifiedImageError as error:
             empty = not file.seek(0) and not file.read(1)
-            reason = "is empty." if empty else f"is no image of a known format ({', '.join(FORMATS)})."
+            reason = "is empty." if empty else f"is not an image of a known format ({', '.join(FORMATS)})."
             if not empty and Path(name).suffix.lower() in (".heic", ".heif"):
                 reason = "is in Apple's HEIC format, which is not read: convert it to JPEG."
             raise ImageError(name, reason) from error
