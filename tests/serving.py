@@ -34,6 +34,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         content = path.read_bytes()
         start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.server.takes_ranges else 0
+        if start > len(content):
+            self.send_error(416)
+            return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()

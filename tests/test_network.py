@@ -116,3 +116,12 @@ def test_what_a_library_cannot_download() -> None:
     with pytest.raises(InputError, match=r"^The file cannot be downloaded \(X is set\): put it there\.$"):
         LibraryDownload("The file", "put it there", refusal="X is set").run(fetch)
     assert download.run(lambda: "done") == "done"
+
+
+def test_what_is_left_of_a_longer_file(published: Path, tmp_path: Path) -> None:
+    """The server has nothing after it: the file is fetched from the beginning."""
+    (tmp_path / "a.gz.partial").write_bytes(CONTENT[:-1])
+    (published / "a.gz").write_bytes(b"x" * 100)
+    with serving(published) as server, pytest.raises(InputError, match=r"it has 100 bytes instead of 102,400\.$"):
+        download_file(f"{server.address}a.gz", tmp_path / "a.gz", *KNOWN)
+    assert server.ranges == ["bytes=102399-", None]

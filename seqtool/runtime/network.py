@@ -204,6 +204,10 @@ def _follow(address: str, file: BinaryIO, maximum: int, watch: Watch, deadline: 
         except HTTPError as error:
             with error:
                 location = error.headers.get("Location")
+            if error.code == 416 and file.tell():  # the file there is shorter than what was left of it here
+                file.seek(0)
+                file.truncate()
+                continue
             if error.code not in REDIRECTING or location is None:
                 raise DownloadError(f"answers with status {error.code} ({error.reason}).") from error
             address = urljoin(address, location)

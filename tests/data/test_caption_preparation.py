@@ -218,7 +218,7 @@ def test_bad_images_are_reported_and_the_rest_is_unharmed(
         f"train\t{pictures / 'empty.png'} is empty.",
         lines[2],
     ]
-    assert lines[2].startswith(f"valid\t{pictures / 'text.png'} is no image")
+    assert lines[2].startswith(f"valid\t{pictures / 'text.png'} is not an image")
     assert lines[3:] == [f"valid\t{pictures / 'missing.png'} does not exist."]
     described = cache.describe().splitlines()
     assert described[3].split()[5:] == ["2", "3", "of", "refused", "images"]
@@ -242,7 +242,7 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
     with pytest.raises(InputError) as error:
         prepare(config)
     assert str(error.value).startswith(
-        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is not an image of "
+        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is not an image "
     )
     (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN, "valid": {}}))
     with pytest.raises(InputError) as error:
