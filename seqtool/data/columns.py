@@ -66,8 +66,9 @@ class Column:
 class ColumnsWriter:
     """Writes the columns of a split, one per side, and for captions the image that each describes.
 
-    stem: as in cache/…/train. image_of: the image of every caption, including those that are left out. begun: how far
-    an earlier preparation came, `read` examples and the `counts` of each side; zero for a new one.
+    stem: as in cache/…/train.
+    image_of: the image of every caption, including those that are left out.
+    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
     """
 
     def __init__(
@@ -91,9 +92,7 @@ class ColumnsWriter:
         self._read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Cut the files back to these counts. Extending a new file of offsets to 8
-        bytes writes its first offset, 0.
-        """
+        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
         sizes = {}
         for side in self.counts:
             sizes[f"{side}.tokens"] = counts[side]["bytes"]

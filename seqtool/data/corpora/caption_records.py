@@ -43,8 +43,12 @@ class Entry(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a file says of an image: its name, which is the number that a data set gives it or that of its file, its
-    captions, of several hypotheses the best, and any other name. best: all that `caption` wrote of the best hypothesis.
+    """What a file says of an image.
+
+    image: its name, which is the number that a data set gives it or the name of its file.
+    captions: of several hypotheses only the best.
+    other: any other name of it.
+    best: all that `caption` wrote of the best hypothesis.
     """
 
     image: str

@@ -19,8 +19,9 @@ COCO_YEARS = (2014, 2017)
 class CaptionFiles(ImageCorpus):
     """A corpus of image files in one directory and annotation files.
 
-    folders: the directory's folders that must exist, each by its possible names. advice: what to do if one of the
-    annotation files is missing.
+    _directory: where the images and annotations are.
+    _folders: the directory's folders that must exist, each by its possible names.
+    _advice: what to do if an annotation file is missing, by its role.
     """
 
     _directory: Path

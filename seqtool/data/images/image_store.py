@@ -30,9 +30,14 @@ VALUES, DIGESTS = "values.bin", "digests.txt"
 class ImageStore:
     """Stored annotation vectors or pixels of images, by row.
 
-    For the files that the store was prepared for: digests of their content, None if there is none; rows, -1 if the
-    image is refused; refused, a sentence that says why, by the file's index. locations: rows and columns of the
-    grid, and dimension of an annotation vector; None for pixels.
+    For the files that the store was prepared for:
+    digests: of their content, None if there is none.
+    rows: where their images are, -1 if refused.
+    refused: a sentence that says why, by the file's index.
+
+    For annotation vectors, otherwise None:
+    locations: rows and columns of the grid.
+    dimension: of a vector.
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:

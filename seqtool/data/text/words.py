@@ -136,8 +136,13 @@ TSHEG = "\u0f0b"  # ends a syllable of Tibetan
 
 @dataclass(frozen=True)
 class Writing:
-    """How a text is written: its letters by script, its lines that are not empty, its characters besides white space,
-    the spaces inside lines, and those of them that stand after words of scripts without spaces.
+    """How a text is written.
+
+    scripts: its letters by script.
+    lines: those that are not empty.
+    characters: besides white space.
+    spaces: inside lines.
+    cuts: those of the spaces that stand after words of scripts without spaces.
     """
 
     scripts: Counter[str]
