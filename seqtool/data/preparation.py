@@ -1,4 +1,8 @@
-"""Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share."""
+"""Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share.
+
+Sentence pairs have one vocabulary or two; plain text is a column of lines with their line ends; images with captions
+are prepared in images/caption_preparation.py.
+"""
 
 import logging
 import random
@@ -9,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import sentencepiece
@@ -18,7 +22,8 @@ from numpy.typing import NDArray
 from seqtool.data.cache import FORMAT, WORDS, Cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
-from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.corpora.corpus import Corpus, TextCorpus
+from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
@@ -27,7 +32,7 @@ from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_a
 from seqtool.data.text.vocabulary_training import train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
-from seqtool.runtime.files import write_whole
+from seqtool.runtime.files import write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import Config
 
@@ -305,3 +310,67 @@ def _write_split(
     }
     counts = {steps.unit: kept, **(sides if len(sides) > 1 else sides["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
+
+
+def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
+    """The cache of the sentence pairs that `config`, the settings under `data`, describes; see `prepare`."""
+    return prepare(config, TextCorpus, PairSteps, needs=needs)
+
+
+def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
+    """The cache of the text that `config`, the settings under `data`, describes; see `prepare`."""
+    return prepare(config, PlainText, TextSteps, needs=needs)
+
+
+@final
+class PairSteps(Steps):
+    """Sentence pairs; for splits other than train, the cache keeps the text and gold alignments."""
+
+    corpus: TextCorpus
+    unit = "pairs"
+    training = "training pairs"
+
+    def __init__(self, corpus: TextCorpus, settings: CacheSettings) -> None:
+        languages = [corpus.source_language, corpus.target_language]
+        super().__init__(corpus, settings, "-".join([corpus.name, *languages]), {"languages": languages})
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        return self.corpus.pairs(split)
+
+    def write_others(self, directory: Path, split: str) -> None:
+        if split == "train":
+            return
+        if (alignments := self.corpus.alignments(split)) is not None:
+            write_lines(directory / f"{split}.alignments.txt", alignments)
+        for column, side in enumerate(self.corpus.sides):
+            write_lines(directory / f"{split}.{side}.txt", (pair[column] for pair in self.corpus.pairs(split)))
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return dict(self.inputs)
+
+
+@final
+class TextSteps(Steps):
+    """Lines of text with their line ends. Characters are counted: vocabularies cannot be compared by loss per token."""
+
+    corpus: PlainText
+    unit = "lines"
+    training = "lines of text"
+    verbatim = True
+
+    def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
+        super().__init__(corpus, settings, corpus.name, {})
+        self._characters: dict[str, int] = {}
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        characters = 0
+        for line in self.corpus.lines(split):
+            characters += len(line)
+            yield (line,)
+        self._characters[split] = characters
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return {"holds": "text"}
+
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {"characters": self._characters[split], **counts}

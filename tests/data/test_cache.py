@@ -20,9 +20,9 @@ from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.digests import Digests
-from seqtool.data.text import encoding, text_preparation
+from seqtool.data.preparation import prepare_pairs
+from seqtool.data.text import encoding
 from seqtool.data.text.encoding import LimitSettings
-from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
@@ -211,7 +211,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "left"),
-    [(text_preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
+    [(preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
 )
 def test_what_fails_leaves_what_can_be_gone_on_from(
     config: Config, module: Any, function: str, left: int, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +229,7 @@ def test_what_fails_leaves_what_can_be_gone_on_from(
 KILLED = """
 import json, os, signal, sys
 from seqtool.data import preparation
-from seqtool.data.text.text_preparation import prepare_pairs
+from seqtool.data.preparation import prepare_pairs
 
 write, splits = preparation._write_split, []
 def write_one_and_die(*arguments):
@@ -257,7 +257,7 @@ KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
 from seqtool.data import columns, preparation
 from seqtool.data.text import encoding
-from seqtool.data.text.text_preparation import prepare_pairs
+from seqtool.data.preparation import prepare_pairs
 
 encoding.CHUNK, preparation.SHARD = 3, 6
 append, times = columns.ColumnsWriter._append, []

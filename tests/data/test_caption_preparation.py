@@ -25,8 +25,8 @@ from seqtool.data.configuration import CacheSettings, cache_settings
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store, store_preparation
 from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.data.preparation import prepare_pairs
 from seqtool.data.text import encoding
-from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from seqtool.data.digests import Digests
 from seqtool.data.directories import SUMMARY, Unfinished, make_once, place, versions
 from seqtool.data.images.finding import images_in
+from seqtool.data.images.image_decoding import load
 from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
-from seqtool.data.images.parallel_loading import load
 from seqtool.errors import InputError, UnfinishedError, out_of_memory
 from seqtool.models.backbone import (
     Backbone,
