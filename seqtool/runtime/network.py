@@ -39,11 +39,17 @@ RESERVED = "!#$%&'()*+,/:;=?@[]~"  # left unquoted in an address; % because it m
 
 T = TypeVar("T")
 Watch = Callable[[socket.socket], None]
-FAILURES = (OSError, HTTPException, ValueError)  # ValueError: an invalid host name
 
 
 class DownloadError(InputError):
-    """Why an address gave no file: the end of a sentence that begins with the address."""
+    """Why an address gave no file: the end of a sentence that begins with the address.
+
+    silence: why nothing answered ("Connection refused"); None if something did.
+    """
+
+    def __init__(self, clause: str, silence: str | None = None) -> None:
+        super().__init__(clause)
+        self.silence = silence
 
 
 def has_scheme(name: str) -> bool:
@@ -111,7 +117,12 @@ class LibraryDownload:
 
     def check(self) -> None:
         """Raise InputError if the download is refused, or its address is probed and does not answer soon."""
-        reason = self.refusal or (_unreachable(self.addresses[0]) if self.is_probed else None)
+        reason = self.refusal
+        if self.is_probed and reason is None:
+            try:
+                download(self.addresses[0], maximum=0, seconds=ANSWERING)
+            except DownloadError as error:
+                reason = error.silence
         if reason is not None:
             raise self._failure(reason)
 
@@ -132,21 +143,6 @@ class LibraryDownload:
         return InputError(f"{self.what} cannot be downloaded{source}{reason and f' ({reason})'}: {self.by_hand}.")
 
 
-def _unreachable(address: str) -> str | None:
-    """Why nothing answers at the address; None if something does, whatever its answer."""
-    try:
-        _within(ANSWERING, lambda watch, deadline: _open(address, watch, deadline, method="HEAD").close())
-    except HTTPError as error:
-        error.close()
-    except FAILURES as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            return f"no answer within {ANSWERING:g} seconds"
-        if not isinstance(reason, SSLError):  # the library may have certificates of its own
-            return reason_of(error)
-    return None
-
-
 def reason_of(error: BaseException) -> str:
     """The first sentence of an error, without its full stop: "Connection refused"."""
     reason = getattr(error, "reason", None) or error
@@ -155,25 +151,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> None:
-    """Append what the file lacks of the address's content. Raises DownloadError."""
-    try:
-        _within(seconds, lambda watch, deadline: _follow(address, file, maximum, watch, deadline))
-    except DownloadError:
-        raise
-    except FAILURES as error:
-        if isinstance(getattr(error, "reason", error), TimeoutError):
-            raise DownloadError(f"timed out after {seconds:g} seconds.") from error
-        problem = "does not answer" if isinstance(error, URLError) else "cannot be read"
-        raise DownloadError(f"{problem} ({reason_of(error)}).") from error
+    """Append what the file lacks of the address's content. Raises DownloadError.
 
-
-def _within(seconds: float, work: Callable[[Watch, float], T]) -> T:
-    """The result of `work`, which is given where to report its sockets, and its deadline. Raises TimeoutError.
-
-    It runs in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut down, which
-    ends it: their own timeouts restart with every byte.
+    The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
+    down, which ends it: their own timeouts restart with every byte.
     """
-    answer: Future[T] = Future()
+    answer: Future[None] = Future()
     deadline = time.monotonic() + seconds
     sockets: list[socket.socket] = []
 
@@ -181,15 +164,25 @@ def _within(seconds: float, work: Callable[[Watch, float], T]) -> T:
         sockets.append(connected)
         _remaining(deadline)
 
-    def run() -> None:
+    def work() -> None:
         try:
-            answer.set_result(work(watch, deadline))
-        except FAILURES as error:
+            answer.set_result(_follow(address, file, maximum, watch, deadline))
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="download", daemon=True).start()
+    threading.Thread(target=work, name="download", daemon=True).start()
     try:
-        return answer.result(timeout=seconds)
+        answer.result(timeout=seconds)
+    except DownloadError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            silence = f"no answer within {seconds:g} seconds"
+            raise DownloadError(f"timed out after {seconds:g} seconds.", silence) from error
+        problem = "does not answer" if isinstance(error, URLError) else "cannot be read"
+        silence = None if isinstance(reason, SSLError) else reason_of(error)  # others may have other certificates
+        raise DownloadError(f"{problem} ({reason_of(error)}).", silence) from error
     finally:
         for connected in sockets:
             with suppress(OSError):  # it is closed
@@ -230,7 +223,7 @@ def _write(response: HTTPResponse, file: BinaryIO, maximum: int) -> None:
     raise DownloadError(f"has more than {maximum / 1e6:g} MB.")
 
 
-def _open(address: str, watch: Watch, deadline: float, *, method: str = "GET", start: int = 0) -> HTTPResponse:
+def _open(address: str, watch: Watch, deadline: float, *, start: int = 0) -> HTTPResponse:
     """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError."""
 
     class Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.request.HTTPRedirectHandler):
@@ -244,7 +237,7 @@ def _open(address: str, watch: Watch, deadline: float, *, method: str = "GET", s
             return None
 
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(_quoted(address), headers=headers, method=method)
+    request = urllib.request.Request(_quoted(address), headers=headers)
     proxies = urllib.request.ProxyHandler({} if _is_local(address) else None)
     response: HTTPResponse = urllib.request.build_opener(proxies, Watched()).open(request, timeout=_remaining(deadline))
     return response
