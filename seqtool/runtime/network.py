@@ -166,7 +166,8 @@ def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> N
 
     def work() -> None:
         try:
-            answer.set_result(_follow(address, file, maximum, watch, deadline))
+            _follow(address, file, maximum, watch, deadline)
+            answer.set_result(None)
         except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
             answer.set_exception(error)
 
@@ -181,8 +182,8 @@ def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> N
             silence = f"no answer within {seconds:g} seconds"
             raise DownloadError(f"timed out after {seconds:g} seconds.", silence) from error
         problem = "does not answer" if isinstance(error, URLError) else "cannot be read"
-        silence = None if isinstance(reason, SSLError) else reason_of(error)  # others may have other certificates
-        raise DownloadError(f"{problem} ({reason_of(error)}).", silence) from error
+        answered = isinstance(reason, SSLError)  # other software may have other certificates
+        raise DownloadError(f"{problem} ({reason_of(error)}).", None if answered else reason_of(error)) from error
     finally:
         for connected in sockets:
             with suppress(OSError):  # it is closed

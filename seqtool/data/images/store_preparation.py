@@ -137,7 +137,7 @@ def _write_values(
     """
 
     def size(progress: Mapping[str, Any]) -> int:
-        return (progress["done"] - len(progress["refused"])) * row
+        return int(progress["done"] - len(progress["refused"])) * row
 
     unfinished = Unfinished(directory)
     progress = unfinished.progress.get("images", {})
