@@ -16,6 +16,7 @@ from small_models import ENCODER
 from torch import nn
 
 from seqtool.errors import InputError
+from seqtool.models import pretrained
 from seqtool.models.backbone import Backbone, EncoderSettings, augmented, backbone_fingerprint, make_backbone
 from seqtool.models.pretrained import Cut
 from seqtool.runtime import network
