@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 
 @contextmanager
 def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
@@ -15,6 +13,8 @@ def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
 
     If another process holds it, `when_busy` is called first; then, unless that raises, this process waits.
     """
+    from filelock import FileLock, Timeout  # takes a moment, and few commands lock anything
+
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
