@@ -31,7 +31,7 @@ from scene_captions import is_true, object_words, read_scenes, recall
 import seqtool
 from seqtool.data.corpora.scene_drawing import SIDE, Box, Scene
 from seqtool.data.corpora.scenes import read_captions
-from seqtool.data.text.alignment import words
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.predict.captioner import Caption, Captioner
 
@@ -77,7 +77,7 @@ def measure(
         recalls.append(recall(caption.text, wanted))
         if caption.attention is None:
             continue
-        if caption.words != words(caption.text):
+        if caption.words != words_and_punctuation(caption.text):
             raise InputError("The model writes pieces of words: attention is measured for vocabulary.kind=word.")
         for word, boxes in object_words(caption.text, scene):
             right = cells(boxes, caption.grid)

@@ -28,7 +28,7 @@ from seqtool.data.corpora.scene_language import (
     related,
 )
 from seqtool.data.corpora.scenes import SCENES, read_records
-from seqtool.data.text.alignment import words
+from seqtool.data.text.words import words_and_punctuation
 
 NOUNS = {shape: (shape, False) for shape in SHAPES} | {plural: (shape, True) for shape, plural in PLURALS.items()}
 PHRASE = "<>"  # stands for a noun phrase
@@ -79,7 +79,7 @@ def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
 
 def parse(caption: str) -> Description | None:
     """The content of the caption; None if the grammar cannot generate it."""
-    tokens = words(caption)
+    tokens = words_and_punctuation(caption)
     kinds: list[Kind] = []
     rest: list[str] = []
     i = 0
@@ -185,11 +185,11 @@ def recall(caption: str, references: Iterable[str]) -> float:
 
 
 def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:
-    """For each noun of a noun phrase its index in `alignment.words(caption)` and the boxes of its objects.
+    """For each noun of a noun phrase its index in `words_and_punctuation(caption)` and the boxes of its objects.
 
     Nouns of kinds that the scene does not have are left out; the rest of the caption need not be parsable.
     """
-    tokens = words(caption)
+    tokens = words_and_punctuation(caption)
     kinds = [kind for i in range(len(tokens)) if (kind := _read_kind(tokens, i)) is not None]
     nouns = [(kind.word, [item.box for item in kind.items(scene)]) for kind in kinds]
     return [(word, boxes) for word, boxes in nouns if boxes]

@@ -1,4 +1,4 @@
-"""The one exception that the user can put right, errors of files that cannot be written, and want of memory."""
+"""The exception for what the user can put right, errors of files that cannot be written, and lack of memory."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ FULL = (ENOSPC, EDQUOT, EFBIG)
 
 # What torch's allocators say when memory runs out, and the status by which NVIDIA's libraries say so: one that has no
 # memory for its own handle is NOT_INITIALIZED.
-WANT_OF_MEMORY = re.compile("out of memory|not enough memory|can('|no)t allocate memory|bad_alloc", re.IGNORECASE)
-WANT_OF_MEMORY_STATUS = re.compile("[A-Z_]+_(ALLOC|ALLOCATION)_FAILED|[A-Z]+_STATUS_NOT_INITIALIZED")
+NO_MEMORY = re.compile("out of memory|not enough memory|can('|no)t allocate memory|bad_alloc", re.IGNORECASE)
+NO_MEMORY_STATUS = re.compile("[A-Z_]+_(ALLOC|ALLOCATION)_FAILED|[A-Z]+_STATUS_NOT_INITIALIZED")
 
 
 class InputError(ValueError):
@@ -25,13 +25,15 @@ class OutOfMemoryError(InputError):
     """Memory ran out: the sentence says what to lower."""
 
 
+class UnfinishedError(InputError):
+    """A preparation ended, but not because of its input: its results are kept, and the next preparation resumes."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, the computer's or a GPU's. Of torch's errors some are plain RuntimeErrors."""
-    text = str(error)
-    is_said = WANT_OF_MEMORY.search(text) or WANT_OF_MEMORY_STATUS.search(text)
-    return isinstance(error, MemoryError | OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and is_said is not None
-    )
+    if isinstance(error, RuntimeError):
+        return any(pattern.search(str(error)) for pattern in (NO_MEMORY, NO_MEMORY_STATUS))
+    return isinstance(error, MemoryError | OutOfMemoryError)
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        status = WANT_OF_MEMORY_STATUS.search(str(error))
+        status = NO_MEMORY_STATUS.search(str(error))
         where = ("" if device is None else f" on {device}") + (f" ({status[0]})" if status else "")
         raise OutOfMemoryError(f"Out of memory{where} {advice()}") from error
 
@@ -79,4 +81,4 @@ UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\
 
 def printable(text: str) -> str:
     """The text on one line, safe to show on a terminal: control characters in it are escaped, as \\x1b."""
-    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -179,7 +179,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
     "no gzip": (
         {"a.gz": b"the cat\n"},
         TRANSLATE.replace("input=lines", "input=a.gz"),
-        "a.gz is no intact gzip file (after line N): copy or download it again.",
+        "a.gz is not an intact gzip file (after line N): copy or download it again.",
     ),
     "gzip that holds a line of gigabytes": (
         {"a.gz": gzip.compress(bytes(40 << 20), 1)},

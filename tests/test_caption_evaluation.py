@@ -114,7 +114,7 @@ def test_compressed_files_are_read_as_plain_ones(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(gzip.compress(content.encode()))
         assert read_references(tmp_path / name) == captions
     (tmp_path / "r.json.gz").write_bytes((tmp_path / "r.gz").read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"r\.json\.gz is no intact gzip file: copy or download it again\.$"):
+    with pytest.raises(InputError, match=r"r\.json\.gz is not an intact gzip file: copy or download it again\.$"):
         read_references(tmp_path / "r.json.gz")
 
 

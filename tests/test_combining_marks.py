@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import unicodedata
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.data.text.vocabulary import WordVocabulary, load
+from seqtool.data.text.vocabulary import load
 from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.data.text.words import words
 from seqtool.metrics.words import f1_by_count
@@ -63,14 +62,6 @@ def test_words_of_a_language_model(script: str, tmp_path: Path) -> None:
         wanted = [f"▁{word}" for word in f"{SENTENCES[script]} . ❤\ufe0f {SENTENCES[script]}".split()] + ["\n"]
         assert ["▁" + pieces[0], *pieces[1:]] == [piece.replace("▁.", ".") for piece in wanted]
         assert known.decode(known.encode(text)) == text and 1 not in known.encode(text)
-
-
-def test_lists_of_earlier_versions_give_the_same_ids() -> None:
-    """Theirs are the pieces of words that were cut at marks."""
-    text = "मैं घर जाता हूँ ❤\ufe0f\n"
-    cut = [piece.replace(" ", "▁") for piece in re.findall(r" ?\w+| ?[^\w\s]|\s", text)]
-    vocabulary = WordVocabulary(sorted(set(cut)), normalization="none", lowercase=False, verbatim=True)
-    assert vocabulary.pieces(text) == cut and 1 not in vocabulary.encode(text)
 
 
 def test_rare_and_frequent_words() -> None:

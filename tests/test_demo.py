@@ -328,7 +328,7 @@ LARGE = encoded("PNG", "RGBA", 5000)  # as large as may be
 BAD_PICTURES = {
     png(60_000, 60_000): "million pixels",
     png(5001, 5000): "has more than 25 million pixels",
-    b"%!PS-Adobe-3.0 EPSF-3.0\n": "is no image of a known format",
+    b"%!PS-Adobe-3.0 EPSF-3.0\n": "is not an image of a known format",
     b"": "is empty",
     encoded("GIF", "RGB", 4)[:20]: "x.png",
 }

@@ -339,8 +339,8 @@ def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest
     error = capsys.readouterr().err.splitlines()[-1]
     source, reference = (offline / f"wmt14_full.en-de.{side}" for side in ("src", "ref"))
     assert error == (
-        "seqtool: testset=wmt14/full could not be had from https://statmt.org/wmt14/test-full.tgz ("
-        f"Connection refused): it needs the network once, or its text, a sentence a line, put into {source} and "
+        "seqtool: testset=wmt14/full cannot be downloaded from https://statmt.org/wmt14/test-full.tgz ("
+        f"Connection refused): put its text, a sentence a line, into {source} and "
         f"{reference}."
     )
     source.write_text("a small cat\n" * 3)

@@ -108,7 +108,7 @@ def test_preparing_goes_on_once_there_is_room(disk: Path, caplog: pytest.LogCapt
     Path("filler").unlink()
     caplog.clear()
     assert run("prepare", *TEXT) == 0
-    assert "Going on after 20,000 training pairs, which a preparation that was ended early has left." in caplog.messages
+    assert "Resuming after 20,000 training pairs of an interrupted preparation." in caplog.messages
     (whole,), (ours,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
     assert {one.name: one.read_bytes() for one in whole.iterdir()} == {
         one.name: one.read_bytes() for one in ours.iterdir()

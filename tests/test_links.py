@@ -12,7 +12,7 @@ import pytest
 
 import seqtool
 from seqtool.cli import main as cli
-from seqtool.data.text.alignment import SPLITS
+from seqtool.data.text.words import SPLITS
 from seqtool.runtime.files import config_directory
 
 LINES = [

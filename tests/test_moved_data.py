@@ -95,7 +95,7 @@ def test_a_captioner_is_used_from_another_directory_and_after_its_photos_moved(
     assert run("caption", f"checkpoint={run_directory}", f"images={place}/here/photos/1.png", "device=cpu") == 0
     (place / "here" / "photos").rename(place / "moved")
     assert run("eval", f"checkpoint={run_directory}", *DECODING) == 2
-    assert "photos is no directory: set data.directory to where the images are." in capfd.readouterr().err
+    assert "photos is not a directory: set data.directory to where the images are." in capfd.readouterr().err
     moved = [f"data.directory={place}/moved", f"data.train={place}/moved/captions.jsonl"]
     assert scores(capfd, f"checkpoint={run_directory}", *moved) == here  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
-from seqtool.metrics.tables import table
+from seqtool.runtime.tables import table
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby

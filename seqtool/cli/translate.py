@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TextIO
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import SPLITS, format_pharaoh
-from seqtool.data.text.scripts import writing
+from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.unknown import sentence, unknown_pieces
+from seqtool.data.text.words import SPLITS, writing
 from seqtool.errors import InputError
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows

@@ -211,7 +211,7 @@ class Cache:
 
     def unknown(self) -> list[str]:
         """A sentence or two, if many tokens are unknown."""
-        return list(unknown.of_cache(self.summary, self.directory))
+        return list(unknown.of_cache(self.summary))
 
 
 def is_cache(path: Path) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.data.text.encoding import Encoded
-from seqtool.runtime.unfinished import keep
+from seqtool.runtime.files import cut
 
 OFFSET = np.dtype("<i8")
 GIVE_BACK = 2**4  # reads, each of which may load a megabyte
@@ -66,8 +66,9 @@ class Column:
 class ColumnsWriter:
     """Writes the columns of a split, one per side, and for captions the image that each describes.
 
-    stem: as in cache/…/train. image_of: the image of every caption, including those that are left out. begun: how far
-    an earlier preparation came, `read` examples and the `counts` of each side; zero for a new one.
+    stem: as in cache/…/train.
+    image_of: the image of every caption, including those that are left out.
+    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
     """
 
     def __init__(
@@ -91,9 +92,7 @@ class ColumnsWriter:
         self._read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Cut the files back to these counts. Extending a new file of offsets to 8
-        bytes writes its first offset, 0.
-        """
+        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
         sizes = {}
         for side in self.counts:
             sizes[f"{side}.tokens"] = counts[side]["bytes"]
@@ -102,7 +101,7 @@ class ColumnsWriter:
                 sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
         for name, size in sizes.items():
             with self._open(name) as file:
-                keep(file, size)
+                cut(file, size)
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         with self._open(name) as file:

@@ -45,7 +45,7 @@ class CacheSettings:
             raise InputError(f"data.processes is {self.processes:,} but must be at most {PROCESSES:,}.")
 
 
-OWN = frozenset(one.name for one in fields(CacheSettings))
+OWN = frozenset(setting.name for setting in fields(CacheSettings))
 
 
 def cache_settings(config: Config) -> CacheSettings:

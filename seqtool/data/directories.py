@@ -1,30 +1,31 @@
 """Directories that are either complete or absent: made once, beside their place, under a lock, then renamed.
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
-cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made; the lock goes with the process that holds it
+cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made
 cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made, or to resume from; never used as it is
+
+What a preparation has done is noted in progress.json beside the unfinished files; the next one cuts the files back to
+the lengths that were noted, and resumes.
 """
 
 import hashlib
 import json
 import logging
-import os
 import platform
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from fcntl import LOCK_EX, LOCK_NB, flock
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from seqtool.errors import InputError, naming
-from seqtool.runtime.files import read_record, sync
-from seqtool.runtime.unfinished import PROGRESS, UnfinishedError
+from seqtool.errors import InputError, UnfinishedError, naming
+from seqtool.runtime.files import read_record, sync, write_whole
+from seqtool.runtime.locks import locked
 from seqtool.runtime.version import __version__
 
-SUMMARY = "summary.json"
+SUMMARY, PROGRESS = "summary.json", "progress.json"
 log = logging.getLogger("seqtool")
 
 
@@ -43,45 +44,21 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
     """
     if directory.exists():
         return False
-    with _locked(directory):
-        if directory.exists():
-            return False
-        _make(directory, fill)
-        return True
-
-
-def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
-    """The summary. Raises InputError unless the directory is complete and of this `kind` ("a cache") and format."""
-    again = f"remove {directory} and prepare again"
-    try:
-        summary = read_record(directory / SUMMARY)
-        files, version = dict(summary["files"]), summary["format"]
-        if not all(isinstance(size, int) for size in files.values()):
-            raise TypeError("sizes")
-        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
-            raise ValueError("files elsewhere")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{directory / SUMMARY} is damaged: {again}.") from error
-    if version != form:
-        raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
-    for name, size in files.items():
-        path = directory / name
-        found = path.stat().st_size if path.is_file() else 0
-        if found != size:
-            raise InputError(f"{path} has {found:,} bytes instead of {size:,}: {again}.")
-    return summary
-
-
-def versions(**others: str) -> dict[str, str]:
-    """The versions that a directory is made with."""
-    return {"seqtool": __version__, **others, "python": platform.python_version()}
+    lock = directory.with_name(f"{directory.name}.lock")
+    waiting = f"Waiting for another process that is preparing {directory}."
+    with locked(lock, lambda: print(waiting, file=sys.stderr)):
+        try:
+            if directory.exists():
+                return False
+            _make(directory, fill)
+            return True
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     """Runs under the lock, so any unfinished files were left by a process that has ended."""
-    unfinished = directory.with_name(directory.name + ".partial")
+    unfinished = directory.with_name(f"{directory.name}.partial")
     if not (unfinished / PROGRESS).is_file():
         shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(exist_ok=True)
@@ -89,10 +66,10 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
         with naming(directory):
             summary = fill(unfinished)
             others = {unfinished / SUMMARY, unfinished / PROGRESS}
-            made = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in others)
-            record = {**summary, "files": {str(path.relative_to(unfinished)): path.stat().st_size for path in made}}
+            files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in others)
+            record = {**summary, "files": {str(path.relative_to(unfinished)): path.stat().st_size for path in files}}
             (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-            for path in (*made, unfinished / SUMMARY):
+            for path in (*files, unfinished / SUMMARY):
                 with path.open("rb") as file:
                     sync(file)
         unfinished.rename(directory)
@@ -100,34 +77,78 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     except BaseException as error:
         is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
         if not is_bad_input and (unfinished / PROGRESS).is_file():
-            log.info("What is prepared so far is kept: the same command goes on with it.")
+            log.info("What has been prepared is kept: run the same command to resume.")
         else:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lets only this process make the directory. The lock ends with the process, however that ends."""
-    path = directory.with_name(directory.name + ".lock")
-    while True:
-        with path.open("ab") as file:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                print(f"Waiting for another process that is preparing {directory}.", file=sys.stderr)
-                flock(file, LOCK_EX)
-            if not _is_file(path, file):
-                continue  # the process that had it removed this file: there may be another one by now
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+class Unfinished:
+    """The progress noted in the directory of an unfinished preparation; if there is none, its files are removed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / PROGRESS
+        self.progress: dict[str, Any] = {}
+        for interrupted in directory.glob(f".{PROGRESS}.*"):
+            interrupted.unlink()
+        try:
+            self.progress = json.loads(self._path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            shutil.rmtree(directory)
+            directory.mkdir()
+
+    def note(self, **progress: Any) -> None:
+        """Note that this is on the disk now."""
+        self.progress |= progress
+        write_whole(self._path, json.dumps(self.progress).encode())
+
+    @contextmanager
+    def noting(self, name: str, keep: Callable[[Mapping[str, Any]], None]) -> Iterator[Callable[..., None]]:
+        """Encloses work that reports its progress by `reached(progress, due=…)`; it is noted if it is `due`, and when
+        the work ends early. `keep` forces to the disk what was written so far.
+        """
+        last: Mapping[str, Any] | None = None  # since the work began
+
+        def reached(progress: Mapping[str, Any], *, due: bool) -> None:
+            nonlocal last
+            last = progress
+            if due:
+                keep(progress)
+                self.note(**{name: progress})
+
+        try:
+            yield reached
+        except BaseException:
+            with suppress(OSError):  # the disk may be full
+                if last is not None:
+                    reached(last, due=True)
+            raise
 
 
-def _is_file(path: Path, file: BinaryIO) -> bool:
+def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
+    """The summary. Raises InputError unless the directory is complete and of this `kind` ("a cache") and format."""
+    again = f"remove {directory} and prepare again"
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        summary = read_record(directory / SUMMARY)
+        sizes, version = dict(summary["files"]), summary["format"]
+        if not all(isinstance(size, int) for size in sizes.values()):
+            raise TypeError("sizes")
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in sizes):
+            raise ValueError("files elsewhere")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{directory / SUMMARY} is damaged: {again}.") from error
+    if version != form:
+        raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
+    for name, expected in sizes.items():
+        path = directory / name
+        size = path.stat().st_size if path.is_file() else 0
+        if size != expected:
+            raise InputError(f"{path} has {size:,} bytes instead of {expected:,}: {again}.")
+    return summary
+
+
+def versions(**others: str) -> dict[str, str]:
+    """The versions that a directory is made with."""
+    return {"seqtool": __version__, **others, "python": platform.python_version()}

@@ -1,40 +1,96 @@
-"""Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share."""
+"""Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share.
+
+Sentence pairs have one vocabulary or two; plain text is a column of lines with their line ends; images with captions
+are prepared in images/caption_preparation.py.
+"""
 
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from seqtool.data.cache import FORMAT, WORDS, Cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
-from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.corpora.corpus import Corpus, TextCorpus
+from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.digests import Digests
-from seqtool.data.directories import make_once, place, versions
-from seqtool.data.steps import Steps
+from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Texts, encode, token_type
-from seqtool.data.text.scripts import characters, writing
 from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
 from seqtool.data.text.vocabulary_training import train
-from seqtool.data.text.words import words
+from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
-from seqtool.runtime.files import write_whole
+from seqtool.runtime.files import write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
-from seqtool.runtime.unfinished import SHARD, Unfinished
 from seqtool.settings import Config
 
+if TYPE_CHECKING:
+    from seqtool.data.images.image_store import ImageStore
+
 SEED = 0  # for the sample that SentencePiece learns from
-LOOKED_AT, LONGEST_LOOKED_AT = 1_000, 10_000  # training examples, to see how they are written, and characters of each
+SHARD = 1_000_000  # training examples after which progress is noted
+SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
+
+
+class Steps(ABC):
+    """The steps of preparing that differ between kinds of data, for one corpus.
+
+    name: the cache's.
+    inputs: what the cache depends on besides text, vocabularies and limits.
+    unit, training: the names of its examples, and of its training examples ("training pairs"), in messages.
+    verbatim: whether white space stays as it is.
+    """
+
+    unit: str
+    training: str
+    verbatim = False
+    store: "ImageStore | None" = None
+
+    def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
+        self.corpus = corpus
+        self.settings = settings
+        self.name = name
+        self.inputs = inputs
+
+    @abstractmethod
+    def texts(self, split: str) -> Iterator[Texts]:
+        """The texts to encode: for each example of the split, the text of each side."""
+
+    def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 there may be none
+        """Write the cache's files of the split besides the columns of its texts."""
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
+        return {}
+
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        """A split's entry in the summary, from the counts of its examples and tokens."""
+        return dict(counts)
+
+    def image_of(self, split: str) -> NDArray[np.int64] | None:
+        """The image of the split that each example describes."""
+        return None
+
+    def dropped(self, split: str) -> Counter[str]:
+        """How many examples of the split are missing from its texts, by reason."""
+        return Counter()
+
+    def made(self, cache: Path) -> None:  # noqa: B027 there may be nothing to say
+        """Log what a user should know about the new cache."""
 
 
 def prepare(
@@ -45,17 +101,21 @@ def prepare(
     needs: Sequence[str] = (),
     trusted: bool = True,
 ) -> Cache:
-    """The cache of the corpus of this `kind` that `config`, the settings under `data`, describes; made if it does
-    not exist. `make_steps` is called once the corpus's files exist.
+    """The cache of a corpus, made if it does not exist.
+
+    config: the settings under `data`.
+    kind: of the corpus that they describe.
+    make_steps: is called once the corpus's files exist.
+    needs: the splits that the corpus must have.
+    trusted: false for settings from a checkpoint, for which the corpus downloads and makes nothing.
 
     Raises InputError for a corpus without the splits that are needed, before any is read, and for text or images that
-    cannot be used, or that change meanwhile; then nothing is left behind.
-    If anything else interrupts it, the next call resumes. If another process is making the same
-    cache, this one waits. Not `trusted`: settings from a checkpoint, for which the corpus downloads and makes nothing.
+    cannot be used, or that change meanwhile; then nothing is left behind. If anything else interrupts it, the next call
+    resumes. If another process is making the same cache, this one waits.
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=trusted)
-    vocabulary = _vocabulary_wanted(settings, corpus)  # a wrong one is refused before anything is read or made
+    vocabulary = _vocabulary_inputs(settings, corpus)  # a wrong one is refused before anything is read or made
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch() if trusted else corpus.check()
@@ -90,43 +150,47 @@ def prepare(
     return cache
 
 
-def _vocabulary_wanted(settings: CacheSettings, corpus: Corpus) -> Any:
+def _vocabulary_inputs(settings: CacheSettings, corpus: Corpus) -> Any:
     """What the cache depends on of its vocabularies: the settings for new ones, or the hashes of those to reuse. Raises
     InputError for vocabularies of other data.
     """
     if settings.vocabulary.reuse is None:
         return asdict(settings.vocabulary)
     reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(one.verbatim != (corpus.holds == "text") for one in reused.values()):
+    if any(vocabulary.verbatim != (corpus.holds == "text") for vocabulary in reused.values()):
         wanted = "keeps" if corpus.holds == "text" else "does not keep"
         raise InputError(
             f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
             f"{wanted} white space as it is."
         )
-    fingerprints = [one.fingerprint for one in reused.values()]
+    fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
     return fingerprints if len(fingerprints) > 1 else fingerprints[0]
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    unspaced = _without_spaces(steps)
+    unspaced = _unspaced_sides(steps)
     _warn_of_words(steps, unspaced)
-    counts = unfinished.known.get("counts")
+    counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
         split_up = characters if "target" in unspaced else words
-        counts = {split: sum(1 for _ in _counted(directory, steps, split, split_up)) for split in steps.corpus.splits()}
+        counts = {
+            split: _count_train(directory, steps, split_up) if split == "train" else sum(1 for _ in steps.texts(split))
+            for split in steps.corpus.splits()
+        }
         save_all(directory, _vocabularies(steps, counts["train"]))
         unfinished.note(counts=counts)
+    vocabularies = load_all(directory, sides)
     splits = {}
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
-            _name_unknown(directory, steps, split, splits[split])
+            _name_unknown(vocabularies, steps, split, splits[split])
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
-        **_described(load_all(directory, sides)),
+        **_described(vocabularies),
         **({"without_spaces": unspaced} if unspaced else {}),
         "splits": splits,
         "format": FORMAT,
@@ -134,36 +198,34 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _without_spaces(steps: Steps) -> list[str]:
+def _unspaced_sides(steps: Steps) -> list[str]:
     """The sides whose first training examples are in a script without spaces between words."""
-    first = islice(steps.texts("train"), LOOKED_AT)
-    sides = zip(*([text[:LONGEST_LOOKED_AT] for text in texts] for texts in first), strict=True)
-    return [side for side, texts in zip(steps.corpus.sides, sides, strict=False) if writing(texts).has_no_spaces]
+    sample = islice(steps.texts("train"), SAMPLED)
+    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
+    return [side for side, texts in zip(steps.corpus.sides, columns, strict=False) if writing(texts).has_no_spaces]
 
 
 def _warn_of_words(steps: Steps, unspaced: Sequence[str]) -> None:
     settings = steps.settings.vocabulary
     if unspaced and settings.kind == "word" and settings.reuse is None:
-        what = f"The {' and '.join(unspaced)} text" if len(steps.corpus.sides) > 1 else f"The {steps.training}"
         log.warning(
             "%s: almost no spaces between words, so that a whole sentence is one word (1.0 tokens): set "
             "data.vocabulary.kind=char, or unigram.",
-            what,
+            f"The {' and '.join(unspaced)} text" if len(steps.corpus.sides) > 1 else f"The {steps.training}",
         )
 
 
-def _counted(directory: Path, steps: Steps, split: str, split_up: Callable[[str], list[str]]) -> Iterator[Texts]:
-    """The texts of a split. How often each word stands in the targets to train on is written beside the splits."""
-    if split != "train" or steps.verbatim:
-        yield from steps.texts(split)
-        return
+def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[str]]) -> int:
+    """The number of training examples; writes how often each word stands in their targets, unless they are verbatim."""
+    number = 0
     counts: Counter[str] = Counter()
-    for number, texts in enumerate(steps.texts(split)):
-        if number < COUNTED:
+    for number, texts in enumerate(steps.texts("train"), start=1):
+        if number <= COUNTED and not steps.verbatim:
             counts.update(split_up(texts[-1]))
-        yield texts
-    lines = (f"{count}\t{word}\n" for word, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
-    write_whole(directory / WORDS, "".join(lines).encode())
+    if not steps.verbatim:
+        by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        write_whole(directory / WORDS, "".join(f"{count}\t{word}\n" for word, count in by_count).encode())
+    return number
 
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
@@ -184,9 +246,9 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 
-def _name_unknown(directory: Path, steps: Steps, split: str, counts: dict[str, Any]) -> None:
+def _name_unknown(vocabularies: Mapping[str, Vocabulary], steps: Steps, split: str, counts: dict[str, Any]) -> None:
     """Add the commonest unknown pieces to the counts of a split's sides that have many."""
-    for column, (side, vocabulary) in enumerate(load_all(directory, steps.corpus.sides).items()):
+    for column, (side, vocabulary) in enumerate(vocabularies.items()):
         entry = counts.get(side, counts)
         if unknown.is_much(entry):
             texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
@@ -199,10 +261,10 @@ def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     first, *others = vocabularies.values()
     if not others:
         return {"vocabulary": {"kind": first.kind, "size": len(first)}, "token_type": token_type(first).str}
-    sizes = {side: len(known) for side, known in vocabularies.items()}
+    sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
     return {
         "vocabulary": {"kind": first.kind, **sizes, "joint": first is others[0]},
-        "token_types": {side: token_type(known).str for side, known in vocabularies.items()},
+        "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
     }
 
 
@@ -215,17 +277,16 @@ def _write_split(
     that it pays to resume in the middle of them.
     """
     settings, is_train = steps.settings, split == "train"
-    nothing = {"read": 0, "dropped": {}}
-    begun: Mapping[str, Any] = unfinished.known.get("train", nothing) if is_train else nothing
+    begun: Mapping[str, Any] = {"read": 0, "dropped": {}}
+    if is_train:
+        begun = unfinished.progress.get("train", begun)
     read = begun["read"]
     texts = steps.texts(split)
     if read:
-        log.info(
-            "Going on after %s %s, which a preparation that was ended early has left.", f"{read:,}", steps.training
-        )
+        log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
         texts = islice(texts, read, None)
         update(read)
-    texts = steps.kept(directory, split, texts)
+    steps.write_others(directory, split)
     limits = settings.limits if is_train else None
     dropped: Counter[str] = Counter(begun["dropped"])
     written = ColumnsWriter(directory / split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
@@ -237,15 +298,79 @@ def _write_split(
             update(len(chunk.kept))
             read += len(chunk.kept)
             if is_train:
-                so_far = {"read": read, "dropped": dict(dropped), **written.counts}
-                reached(so_far, due=read % SHARD == 0 or read == count)
+                progress = {"read": read, "dropped": dict(dropped), **written.counts}
+                reached(progress, due=read % SHARD == 0 or read == count)
     dropped = steps.dropped(split) + dropped
     kept = written.counts["target"]["sentences"]
     if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
     sides: dict[str, Any] = {
-        side: {name: one[name] for name in ("tokens", "unknown")} for side, one in written.counts.items()
+        side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in written.counts.items()
     }
     counts = {steps.unit: kept, **(sides if len(sides) > 1 else sides["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
+
+
+def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
+    """The cache of the sentence pairs that `config`, the settings under `data`, describes; see `prepare`."""
+    return prepare(config, TextCorpus, PairSteps, needs=needs)
+
+
+def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
+    """The cache of the text that `config`, the settings under `data`, describes; see `prepare`."""
+    return prepare(config, PlainText, TextSteps, needs=needs)
+
+
+@final
+class PairSteps(Steps):
+    """Sentence pairs; for splits other than train, the cache keeps the text and gold alignments."""
+
+    corpus: TextCorpus
+    unit = "pairs"
+    training = "training pairs"
+
+    def __init__(self, corpus: TextCorpus, settings: CacheSettings) -> None:
+        languages = [corpus.source_language, corpus.target_language]
+        super().__init__(corpus, settings, "-".join([corpus.name, *languages]), {"languages": languages})
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        return self.corpus.pairs(split)
+
+    def write_others(self, directory: Path, split: str) -> None:
+        if split == "train":
+            return
+        if (alignments := self.corpus.alignments(split)) is not None:
+            write_lines(directory / f"{split}.alignments.txt", alignments)
+        for column, side in enumerate(self.corpus.sides):
+            write_lines(directory / f"{split}.{side}.txt", (pair[column] for pair in self.corpus.pairs(split)))
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return dict(self.inputs)
+
+
+@final
+class TextSteps(Steps):
+    """Lines of text with their line ends. Characters are counted: vocabularies cannot be compared by loss per token."""
+
+    corpus: PlainText
+    unit = "lines"
+    training = "lines of text"
+    verbatim = True
+
+    def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
+        super().__init__(corpus, settings, corpus.name, {})
+        self._characters: dict[str, int] = {}
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        characters = 0
+        for line in self.corpus.lines(split):
+            characters += len(line)
+            yield (line,)
+        self._characters[split] = characters
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return {"holds": "text"}
+
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {"characters": self._characters[split], **counts}

@@ -5,8 +5,8 @@ from typing import Any
 
 from PIL.Image import Image
 
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
-from seqtool.data.corpora.toy_phrases import Draw
 from seqtool.errors import InputError
 
 OFFERED = 12  # invented scenes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from seqtool.data.text.alignment import Link, diagonal, uniform
-from seqtool.metrics.tables import table
+from seqtool.runtime.tables import table
 
 Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.scripts import characters
+from seqtool.data.text.words import characters
 from seqtool.errors import InputError
 from seqtool.metrics import ptb
 from seqtool.metrics.bootstrap import SEED
@@ -137,8 +137,8 @@ class CaptionScorer(Scorer):
             different, _ = np.unique(keys, return_counts=True)  # sorts; without counts numpy 2.4 hashes, slowly
             holding = np.bincount(different % max(size, 1), minlength=size)
         else:
-            documents, known = self._frequencies.images, self._frequencies.counts
-            holding = np.array([known.get(" ".join(words[i : i + n]), 0) for i in counts.place], dtype=np.int64)
+            documents, frequencies = self._frequencies.images, self._frequencies.counts
+            holding = np.array([frequencies.get(" ".join(words[i : i + n]), 0) for i in counts.place], dtype=np.int64)
         inverse: Floats = np.log(documents) - np.log(np.maximum(holding, 1))
         return inverse
 
@@ -151,9 +151,9 @@ class CaptionScorer(Scorer):
         half = int(np.searchsorted(counts.caption, images))
         caption = counts.caption[half:] - images
         keys = self._image[caption] * size + counts.ngram[half:]
-        known = np.append(counts.caption[:half] * size + counts.ngram[:half], -1)
-        place = np.searchsorted(known[:-1], keys)
-        shared = known[place] == keys  # n-grams of a reference that its image's hypothesis has too
+        own = np.append(counts.caption[:half] * size + counts.ngram[:half], -1)
+        place = np.searchsorted(own[:-1], keys)
+        shared = own[place] == keys  # n-grams of a reference that its image's hypothesis has too
         caption, place = caption[shared], place[shared]
         most = np.zeros(half, dtype=np.int64)
         np.maximum.at(most, place, counts.count[half:][shared])

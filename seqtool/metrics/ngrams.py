@@ -35,7 +35,7 @@ class Counts:
 def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
     """The counts of each order, given the words of all captions, one caption after another, and each one's length."""
     numbers: dict[str, int] = {}
-    word = np.array([numbers.setdefault(one, len(numbers)) for one in words], dtype=np.int64)
+    word = np.array([numbers.setdefault(text, len(numbers)) for text in words], dtype=np.int64)
     caption = np.repeat(np.arange(len(lengths)), lengths)
     end = np.repeat(np.cumsum(lengths), lengths)  # the end of each word's caption
     start, ngram = np.arange(len(word)), np.zeros_like(word)
@@ -43,10 +43,10 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
         inside = start + n <= end[start]
         start = start[inside]
         keys = (ngram[inside] << _WORD_BITS) | word[start + n - 1]
-        known, ngram = np.unique(keys, return_inverse=True)
-        place = np.zeros_like(known)
+        different, ngram = np.unique(keys, return_inverse=True)
+        place = np.zeros_like(different)
         place[ngram] = start
-        size = max(len(known), 1)
+        size = max(len(different), 1)
         entries, count = np.unique(caption[start] * size + ngram, return_counts=True)
         yield Counts(entries // size, entries % size, count, place)
 

@@ -150,10 +150,10 @@ def tokenize(caption: str) -> list[str]:
     """The tokens that coco-caption scores: lower case, without the punctuation that it leaves out."""
     tokens: list[str] = []
     for part in caption.split(" "):
-        found = _tokens_alone(part)
-        if found is None:
+        alone = _tokens_alone(part)
+        if alone is None:
             return _lex(caption)
-        tokens += found
+        tokens += alone
     return tokens
 
 

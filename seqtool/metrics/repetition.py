@@ -1,14 +1,14 @@
-"""Words that stand in a row again and again, as a model writes them that does not know how to go on."""
+"""Sequences of words that are repeated in a row, as models write them that have learnt too little."""
 
 from collections.abc import Sequence
 
-from seqtool.data.text.scripts import characters, writing
+from seqtool.data.text.words import characters, writing
 
 LONGEST = 8  # words of a repeated sequence
 
 
 def repeats(text: str) -> bool:
-    """Whether a sequence of words stands in a row (`is_repeated`)."""
+    """Whether a sequence of words is repeated in a row (`is_repeated`)."""
     return is_repeated(*units(text))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, known, p_value, resampled
 from seqtool.metrics.scores import SCORES, Scorer, score
-from seqtool.metrics.tables import table
+from seqtool.runtime.tables import table
 
 
 class System:

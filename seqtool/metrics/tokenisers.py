@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from seqtool.data.text.scripts import writing
+from seqtool.data.text.words import writing
 from seqtool.errors import InputError
 from seqtool.metrics.translation import make_bleu
 
@@ -12,7 +12,7 @@ CHARACTERS = "each character counts as a word"
 
 
 def for_translations(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
-    """The tokeniser of BLEU for these references, of those that need no further package, and a sentence to say: empty
+    """The tokeniser of BLEU for these references, of those that need no further package; and a sentence about it, empty
     where there is nothing to say about 13a. Any text with hardly any spaces, such as letters, counts characters, since
     a line of one word has no n-grams. `language`: of the references, if they are one of sacreBLEU's test sets.
     """
@@ -26,19 +26,19 @@ def for_translations(references: Iterable[str], *, language: str | None = None) 
         why = f"the references {_cut('zh' if text.is_chinese else 'char')}"
     if language is not None:
         usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
-        if usual == tokenize or _is_here(usual):
+        if usual == tokenize or _is_installed(usual):
             return usual, f"tokenize={usual}, as sacreBLEU has it for this pair." if why or usual != "13a" else ""
     else:
         usual = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
         usual = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else usual
-    said = f"tokenize={tokenize}{why and ': '}{why}."
+    note = f"tokenize={tokenize}{why and ': '}{why}."
     if usual:
-        said += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
-    return tokenize, said if why or usual else ""
+        note += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
+    return tokenize, note if why or usual else ""
 
 
 def for_captions(references: Iterable[str]) -> tuple[str, str]:
-    """The tokeniser for captions with these references, and a sentence to say: empty where there is nothing to say
+    """The tokeniser for captions with these references; and a sentence about it, empty where there is nothing to say
     about `ptb`.
     """
     text = writing(references)
@@ -51,7 +51,7 @@ def _cut(tokenize: str) -> str:
     return f"seem to be cut into words by spaces; tokenize={tokenize} counts characters"
 
 
-def _is_here(tokenize: str) -> bool:
+def _is_installed(tokenize: str) -> bool:
     """Whether a tokeniser of sacreBLEU can be used."""
     try:
         make_bleu(tokenize, lowercase=False)

@@ -16,10 +16,11 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from seqtool.data.text.scripts import characters, writing
+from seqtool.data.text.words import characters, writing
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Scorer, Statistics
+from seqtool.runtime.network import LibraryDownload
 
 NAMES = ("bleu", "chrf", "ter")
 TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
@@ -65,17 +66,15 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
+    download = LibraryDownload(  # of a model of SentencePiece, if the tokeniser has one
+        what=f"The tokeniser '{tokenize}'",
+        by_hand="copy ~/.sacrebleu/models from another machine",
+    )
     try:
-        return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+        return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed
         package = f"sacrebleu[{tokenize.split('-')[0]}]"
         raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
-    except OSError as error:  # SentencePiece's tokenisers are fetched
-        found = getattr(error, "reason", error)
-        reason = getattr(found, "strerror", None) or found
-        raise InputError(
-            f"The tokeniser '{tokenize}' could not be had ({reason}): it needs the network once."
-        ) from error
 
 
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
@@ -116,11 +115,11 @@ def bleu_by_length(
     statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES, samples: int = SAMPLES
 ) -> tuple[LengthScore, ...]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
-    found = []
+    scores = []
     for label, chosen in length_bins(sources, edges=edges):
         bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
-        found.append(LengthScore(label, len(chosen), bleu))
-    return tuple(found)
+        scores.append(LengthScore(label, len(chosen), bleu))
+    return tuple(scores)
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:

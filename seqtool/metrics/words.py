@@ -10,8 +10,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.scripts import characters, writing
-from seqtool.data.text.words import words
+from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
 EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more
@@ -19,7 +18,10 @@ EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1
 
 @dataclass(frozen=True)
 class WordScore:
-    """F1 of the words that stand so often in the training data; None if neither side has one. words: of references."""
+    """F1 of the words that stand so often in the training data; None if the references have none.
+
+    words: their number in the references.
+    """
 
     label: str
     words: int
@@ -31,23 +33,23 @@ def f1_by_count(
 ) -> list[WordScore]:
     """F1 in per cent for each range of `EDGES` of which the references have words, with intervals from resampling
     sentences; `counts`: how often each word stands in the training data. A word that stands n times in a reference is
-    found at most n times; of several references of a sentence the one counts that shares the most words with the
+    matched at most n times; of several references of a sentence the one counts that shares the most words with the
     hypothesis.
     """
     split = characters if unit_of(references) == "characters" else words
-    found = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
+    overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
     for place, label in enumerate(labels()):
-        matched, written, wanted = found[:, place].T
+        matched, written, wanted = overlaps[:, place].T
 
         def f1(
             rows: NDArray[np.int64], m: NDArray[np.int64] = matched, total: NDArray[np.int64] = written + wanted
         ) -> float:
             return 200 * float(m[rows].sum()) / max(1, int(total[rows].sum()))
 
-        known = int(wanted.sum())
-        estimate = bootstrap(f1, [np.arange(len(found))], samples) if known else None
-        scores.append(WordScore(label, int(wanted.sum()), estimate))
+        number = int(wanted.sum())
+        estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if number else None
+        scores.append(WordScore(label, number, estimate))
     return scores
 
 
@@ -68,11 +70,11 @@ def labels() -> list[str]:
 def _overlap(
     hypothesis: str, references: Sequence[str], counts: Mapping[str, int], split: Callable[[str], list[str]]
 ) -> NDArray[np.int64]:
-    """For each range the words that are found, those of the hypothesis and those of the reference."""
-    written, known = Counter(split(hypothesis)), [Counter(split(reference)) for reference in references]
-    wanted = max(known, key=lambda one: (written & one).total())
-    found = np.zeros((len(EDGES) + 1, 3), np.int64)
-    for column, some in enumerate((written & wanted, written, wanted)):
-        for word, count in some.items():
-            found[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
-    return found
+    """Ranges × 3: the words that match, those of the hypothesis and those of the reference."""
+    written = Counter(split(hypothesis))
+    wanted = max((Counter(split(reference)) for reference in references), key=lambda words: (written & words).total())
+    overlap = np.zeros((len(EDGES) + 1, 3), np.int64)
+    for column, of_column in enumerate((written & wanted, written, wanted)):
+        for word, count in of_column.items():
+            overlap[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
+    return overlap

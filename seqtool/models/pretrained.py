@@ -3,20 +3,15 @@
 torchvision and timm are imported only here, when one of their backbones is made.
 """
 
-import queue
-import threading
 import warnings
 from collections.abc import Callable
-from http.client import HTTPException
+from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
-from ssl import SSLError
 from types import ModuleType
 from typing import Any, NamedTuple
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -24,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from seqtool.errors import InputError, is_out_of_memory
+from seqtool.runtime.network import LibraryDownload, reason_of
 from seqtool.settings import sentence, unknown
 
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
-SECONDS = 4.0  # within which a server of weights must answer
 DAMAGE = (  # what torch raises on damaged files
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
     *(SafetensorError, UnpicklingError),
@@ -50,19 +45,15 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
     InputError if the library, the model, the layer or, with `download`, its default weights are missing.
     """
     library, _, name = backbone.partition("/")
-    default = default_weights(backbone)
-    wanted = default if download else None
-    if wanted is not None:
-        wanted.check()
+    weights = default_weights(backbone)
+    make = partial(_of_timm if library == "timm" else _of_torchvision, name, layer, download)
     try:
-        return (_of_timm if library == "timm" else _of_torchvision)(name, layer, download)
+        return make() if weights is None or not download else weights.run(make)
     except (OSError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
-        if wanted is not None and isinstance(error, OSError):
-            raise wanted.missing(_reason(error)) from error
         raise InputError(
-            f"{backbone} cannot be made ({_reason(error)}): choose another model.encoder.backbone or layer, or set "
+            f"{backbone} cannot be made ({reason_of(error)}): choose another model.encoder.backbone or layer, or set "
             "model.encoder.weights to a file, or to null."
         ) from error
 
@@ -75,7 +66,7 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     if layer is None:
         raise InputError(f"Set model.encoder.layer: which layer of torchvision/{name} is its last map is not known.")
     if layer not in modules:
-        raise InputError(sentence([unknown(layer, [one for one in modules if one], kind=f"layer of {name}")]))
+        raise InputError(sentence([unknown(layer, [module for module in modules if module], kind=f"layer of {name}")]))
     extraction = _library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     like = models.get_model_weights(name).DEFAULT.transforms()
@@ -140,56 +131,9 @@ def _library(module: str) -> ModuleType:
         ) from error
 
 
-class Default(NamedTuple):
-    """A library's default weights: the file's name, where the library keeps it (`copied`: what to copy to another
-    machine), whether it is there, its address, and whether downloads are allowed.
-    """
-
-    backbone: str
-    name: str
-    copied: Path
-    is_there: bool
-    address: str
-    online: bool = True
-
-    def check(self) -> None:
-        """Raise InputError if the file is missing and its address does not answer within a few seconds; left to
-        themselves, the libraries try again and again.
-        """
-        if not self.is_there and (reason := self._unreachable()) is not None:
-            raise self.missing(reason)
-
-    def _unreachable(self) -> str | None:
-        if not self.online:
-            return "HF_HUB_OFFLINE is set"
-        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-        def ask() -> None:
-            try:
-                with urlopen(Request(self.address, method="HEAD"), timeout=SECONDS):
-                    answer.put(None)
-            except HTTPError:
-                answer.put(None)
-            except (OSError, HTTPException) as error:
-                answer.put(None if isinstance(getattr(error, "reason", None), SSLError) else _reason(error))
-
-        threading.Thread(target=ask, daemon=True).start()  # looking up a name cannot be interrupted
-        try:
-            return answer.get(timeout=SECONDS)
-        except queue.Empty:
-            return f"no answer within {SECONDS:g} seconds"
-
-    def missing(self, reason: str) -> InputError:
-        return InputError(
-            f"The default weights of {self.backbone}, {self.name}, are not in {self.copied.parent} and cannot be "
-            f"downloaded from {self.address} ({reason}): set model.encoder.weights=FILE to a file of weights, or copy "
-            f"{self.copied} from a machine with internet access."
-        )
-
-
-def default_weights(backbone: str) -> Default | None:
-    """The weights of torchvision/NAME or timm/NAME; None if timm has none, which making the model then reports.
-    InputError for a name that the library does not know.
+def default_weights(backbone: str) -> LibraryDownload | None:
+    """How its library downloads the default weights of torchvision/NAME or timm/NAME; None if timm has none, which
+    making the model then reports. InputError for a name that the library does not know.
     """
     library, _, name = backbone.partition("/")
     if library == "torchvision":
@@ -197,40 +141,48 @@ def default_weights(backbone: str) -> Default | None:
         names = models.list_models(module=models)
         if name not in names:
             raise InputError(sentence([unknown(name, names, kind="torchvision backbone")]))
-        return _kept_by_torch(backbone, models.get_model_weights(name).DEFAULT.url)
-    timm = _library("timm")
-    if not timm.is_model(name):
-        raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
-    known = timm.get_pretrained_cfg(name)
-    if known is not None and known.hf_hub_id:
-        return _kept_by_hub(backbone, known)
-    return _kept_by_torch(backbone, known.url) if known is not None and known.url else None
-
-
-def _kept_by_torch(backbone: str, address: str) -> Default:
+        address = models.get_model_weights(name).DEFAULT.url
+    else:
+        timm = _library("timm")
+        if not timm.is_model(name):
+            raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
+        settings = timm.get_pretrained_cfg(name)
+        if settings is not None and settings.hf_hub_id:
+            return _from_hub(backbone, settings)
+        address = settings and settings.url
+    if not address:
+        return None
     file = Path(torch.hub.get_dir()) / "checkpoints" / PurePosixPath(urlsplit(address).path).name
-    return Default(backbone, file.name, file, file.is_file(), address)
+    return _download(backbone, file.name, file, address, is_there=file.is_file())
 
 
-def _kept_by_hub(backbone: str, known: Any) -> Default:
+def _from_hub(backbone: str, settings: Any) -> LibraryDownload:
     hub = _library("huggingface_hub")
-    repository, _, revision = known.hf_hub_id.partition("@")
-    names = [known.hf_hub_filename] if known.hf_hub_filename else HUB_FILES
-    found = (hub.try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
-    return Default(
+    repository, _, revision = settings.hf_hub_id.partition("@")
+    names = [settings.hf_hub_filename] if settings.hf_hub_filename else HUB_FILES
+    cached = (hub.try_to_load_from_cache(repository, name, revision=revision or None) for name in names)
+    return _download(
         backbone,
-        name=names[0],
-        copied=Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
-        is_there=any(isinstance(one, str) for one in found),
-        address=hub.hf_hub_url(repository, names[0], revision=revision or None),
-        online=not hub.constants.HF_HUB_OFFLINE,
+        names[0],
+        Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
+        hub.hf_hub_url(repository, names[0], revision=revision or None),
+        is_there=any(isinstance(file, str) for file in cached),
+        refusal="HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE else None,
     )
 
 
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or error
-    text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return str(text).splitlines()[0].split(". ")[0].rstrip(".")
+def _download(
+    backbone: str, name: str, copied: Path, address: str, *, is_there: bool, refusal: str | None = None
+) -> LibraryDownload:
+    """copied: what to copy from another machine. is_there: whether the library has downloaded it before."""
+    return LibraryDownload(
+        what=f"The default weights of {backbone}, {name}, are not in {copied.parent} and",
+        by_hand=f"set model.encoder.weights=FILE to a file of weights, or copy {copied} from a machine with internet "
+        "access",
+        addresses=[address],
+        is_probed=not is_there,
+        refusal=None if is_there else refusal,
+    )
 
 
 def load_weights(network: nn.Module, file: Path, name: str) -> None:
@@ -239,14 +191,14 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
     Every tensor that the network needs must be there in the right shape; tensors of the part that was cut off are
     ignored.
     """
-    found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    tensors = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        other = found.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
+        other = tensors.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
         if other is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
         elif other.shape != tensor.shape:
-            ours, theirs = ("×".join(map(str, one.shape)) or "one number" for one in (tensor, other))
+            ours, theirs = ("×".join(map(str, each.shape)) or "one number" for each in (tensor, other))
             raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
         else:
             state[key] = other

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions
 from seqtool.data.corpora.caption_files import records as read_records
 from seqtool.data.corpora.coco import image_id
-from seqtool.data.corpora.image_names import ImageNames
+from seqtool.data.images.finding import ImageNames
 from seqtool.errors import InputError
 
 C = TypeVar("C")

@@ -1,10 +1,8 @@
 """The sentences that translations are scored on: a split of a corpus, one of sacreBLEU's test sets, or files."""
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,19 +10,19 @@ import sacrebleu
 from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.text.alignment import SPLITS, parse_pharaoh
+from seqtool.data.text.alignment import parse_pharaoh
+from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
 from seqtool.predict.evaluation import have_files
 from seqtool.runtime.files import parse_json, read_lines
+from seqtool.runtime.network import LibraryDownload
 
 if TYPE_CHECKING:
     from seqtool.predict.translation_evaluation import TranslationEvaluation
     from seqtool.predict.translator import Translator
     from seqtool.training.checkpoint import Checkpoint
-
-ANSWERING = 20.0  # seconds that a server may be silent, at first or later
 
 
 @dataclass(frozen=True)
@@ -164,9 +162,9 @@ def check_links(
 
 
 def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
-    known = sacrebleu.get_available_testsets()
-    if name not in known:
-        raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(known[:8])}, …")
+    names = sacrebleu.get_available_testsets()
+    if name not in names:
+        raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(names[:8])}, …")
     pairs = sacrebleu.get_langpairs_for_testset(name)
     if langpair not in pairs:
         raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
@@ -175,19 +173,12 @@ def _sacrebleu_test_set(name: str, langpair: str | None) -> TestSet:
     texts = [list(read_lines(file)) for file in own if file.is_file()]
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return TestSet(texts[0], texts[1:], None)
-    before = socket.getdefaulttimeout()
-    try:
-        socket.setdefaulttimeout(ANSWERING)
-        files = [sacrebleu.get_source_file(name, langpair), *sacrebleu.get_reference_files(name, langpair)]
-    except (SystemExit, OSError, HTTPException) as error:  # sacreBLEU raises SystemExit after saying why
-        found = getattr(error, "reason", error)
-        reason = "" if isinstance(error, SystemExit) else f" ({getattr(found, 'strerror', None) or found})"
-        addresses = " and ".join(sacrebleu.DATASETS[name].data or [])
-        raise InputError(
-            f"testset={name} could not be had from {addresses}{reason}: it needs the network once, or its text, a "
-            f"sentence a line, put into {own[0]} and {own[1]}."
-        ) from error
-    finally:
-        socket.setdefaulttimeout(before)
-    source, *references = (list(read_lines(Path(file))) for file in files)
-    return TestSet(source, references, None)
+    download = LibraryDownload(
+        what=f"testset={name}",
+        by_hand=f"put its text, a sentence a line, into {own[0]} and {own[1]}",
+        addresses=sacrebleu.DATASETS[name].data or [],
+    )
+    source, *references = download.run(
+        lambda: [sacrebleu.get_source_file(name, langpair), *sacrebleu.get_reference_files(name, langpair)]
+    )
+    return TestSet(list(read_lines(Path(source))), [list(read_lines(Path(file))) for file in references], None)

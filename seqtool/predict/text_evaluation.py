@@ -15,12 +15,12 @@ from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, known
-from seqtool.metrics.tables import table
 from seqtool.models.tokens import UNK
 from seqtool.predict import evaluation_pages
 from seqtool.predict.evaluation import Evaluation, Report
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.tables import table
 from seqtool.view.packing import Details
 
 if TYPE_CHECKING:

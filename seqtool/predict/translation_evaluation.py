@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import SPLITS
+from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores

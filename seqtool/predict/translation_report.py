@@ -10,10 +10,10 @@ from seqtool.metrics.alignment import AlignmentScores
 from seqtool.metrics.bootstrap import known
 from seqtool.metrics.scores import score
 from seqtool.metrics.systems import System
-from seqtool.metrics.tables import table
 from seqtool.metrics.translation import LengthScore
 from seqtool.predict import evaluation_pages
 from seqtool.predict.evaluation import SystemReport
+from seqtool.runtime.tables import table
 
 if TYPE_CHECKING:
     from seqtool.predict.sentence_details import SentenceDetails

@@ -80,7 +80,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
             raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise InputError(
-                f"{path} is no intact gzip file (after line {number:,}): copy or download it again."
+                f"{path} is not an intact gzip file (after line {number:,}): copy or download it again."
             ) from error
     if number == 0 and not may_be_empty:
         raise InputError(f"{path} is empty.")
@@ -96,18 +96,34 @@ def warn_of_return(name: str, number: int) -> None:
     )
 
 
-def read_whole(path: Path) -> bytes:
-    """The content of a file, plain or .gz. Raises InputError if it is missing, or a damaged or too large .gz."""
+def read_text(path: Path) -> str:
+    r"""The text of a UTF-8 file, plain or .gz, whose lines may end in \n, \r\n or \r; they end in \n here.
+
+    Raises InputError if the file is missing, empty, not UTF-8, or a damaged or too large .gz.
+    """
     if check_file(path).suffix != ".gz":
-        return path.read_bytes()
+        content = path.read_bytes()
+    else:
+        try:
+            with gzip.open(path) as file:
+                content = file.read(LARGEST)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path} is not an intact gzip file: copy or download it again.") from error
+        if len(content) == LARGEST:
+            raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
+    content = content.removeprefix(BOM)
+    if not content:
+        raise InputError(f"{path} is empty.")
     try:
-        with gzip.open(path) as file:
-            content = file.read(LARGEST)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is no intact gzip file: copy or download it again.") from error
-    if len(content) == LARGEST:
-        raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
-    return content
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        raise InputError(
+            f"{path} line {before.count(10) + 1:,} is not valid UTF-8 (byte {error.start - before.rfind(10)} of the "
+            "line): convert the file to UTF-8."
+        ) from error
+    text = text.replace("\r\n", "\n")
+    return text if "\n" in text.strip() else text.replace("\r", "\n")
 
 
 def _rest_of_word(file: Any) -> bytes:
@@ -182,7 +198,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def check_plain(value: Any, depth: int = 0) -> None:
-    """Raise ValueError for JSON of deep nesting, or with text that UTF-8 cannot encode."""
+    """Raise ValueError for JSON that is nested deeply, or has text that UTF-8 cannot encode."""
     if depth > DEEPEST:
         raise ValueError("too many brackets within brackets")
     if isinstance(value, str):
@@ -248,6 +264,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def sync(file: IO[Any]) -> None:
     """Force the file's written content to the disk."""
     file.flush()
+    os.fsync(file.fileno())
+
+
+def cut(file: IO[bytes], size: int) -> None:
+    """Cut a file to its first `size` bytes, already flushed, and force these to the disk. Bytes that a full disk
+    refused may still be in the file's buffer.
+    """
+    os.ftruncate(file.fileno(), size)
     os.fsync(file.fileno())
 
 

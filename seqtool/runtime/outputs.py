@@ -25,9 +25,9 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
     """
     written = {name: path for name, path in outputs.items() if path is not None}
     identities = {name: _identity(path) for name, path in written.items()}
-    for one, other in combinations(written, 2):
-        if identities[one] is not None and identities[one] == identities[other]:
-            raise InputError(f"{one} and {other} are both {written[one]}: name two files.")
+    for name, other in combinations(written, 2):
+        if identities[name] is not None and identities[name] == identities[other]:
+            raise InputError(f"{name} and {other} are both {written[name]}: name two files.")
     if not written:
         return
     for title, file in inputs:
@@ -71,7 +71,7 @@ def _keep(stream: TextIO, path: Path, finished: str) -> None:
 def _identity(file: str | int) -> tuple[int, int] | str | None:
     """Equal for two names of one file, existing or not; None for a device or pipe, which writing does not replace."""
     try:
-        found = os.stat(file)  # noqa: PTH116 a descriptor is no path
+        status = os.stat(file)  # noqa: PTH116 a descriptor is no path
     except OSError:
         return os.path.realpath(file) if isinstance(file, str) else None
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

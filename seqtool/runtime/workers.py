@@ -10,55 +10,52 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
-from seqtool.runtime.unfinished import UnfinishedError
+from seqtool.errors import UnfinishedError
 
 MOST = 8  # processes by default; one process reads for all of them
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_order(
-    function: Callable[[Task], Result], tasks: Iterable[Task], *, workers: int
+    function: Callable[[Item], Result], items: Iterable[Item], *, processes: int | None
 ) -> Generator[Result, None, None]:
-    """The results of `function`, which a module defines, for each task; at any time each worker has two tasks.
-    Workers are spawned, so that no thread or GPU of this process is copied; a single worker is this process itself.
+    """The results of `function`, which a module defines, for each item; at any time each process has two items.
+
+    processes: null is one per CPU, up to 8; 1 is this process itself. Others are spawned, so that no thread or GPU of
+    this one is copied. Raises UnfinishedError if one of them dies.
     """
-    if workers == 1:
-        yield from map(function, tasks)
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = processes or min(MOST, cpus)
+    if processes == 1:
+        yield from map(function, items)
         return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start)
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start)
     waiting: deque[Future[Result]] = deque()
     try:
-        for task in tasks:
-            waiting.append(pool.submit(function, task))
-            if len(waiting) > 2 * workers:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > 2 * processes:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise UnfinishedError(
-            "A process that prepared data ended before its work did, perhaps for want of memory: set data.processes=1 "
+            "A process that prepared data ended before its work did, possibly out of memory: set data.processes=1 "
             '(a script of your own needs `if __name__ == "__main__":` besides).'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def number(processes: int | None) -> int:
-    """The number of workers: `processes`, or one per CPU, up to 8."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processes or min(MOST, cpus)
-
-
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and then ends the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Begin a process: its parent handles Ctrl-C and then ends the pool; if the parent is killed, this process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    def end_with_parent() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
 
-def _end_with_parent() -> None:
-    """End this worker with its parent: a killed parent cannot do so, and the worker would wait for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from seqtool.data.batches import Streams
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.text.text_preparation import prepare_text
+from seqtool.data.preparation import prepare_text
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
 from seqtool.tasks.task import Task, with_vocabulary_found

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.text.text_preparation import prepare_pairs
+from seqtool.data.preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers
 from seqtool.metrics.scores import scorers

@@ -1,6 +1,5 @@
 """Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from seqtool.errors import InputError
+from seqtool.runtime import locks
 
 RUNS = Path("runs")
 SHOWN = 12  # names of runs in a message
@@ -44,11 +44,11 @@ def check_new(name: str, *, root: Path) -> None:
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
     """Lock a run; InputError if another process has locked it. The lock ends with the process, however that ends."""
-    with (run / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"Another process is training {run}: wait for it or stop it.") from None
+
+    def refuse() -> None:
+        raise InputError(f"Another process is training {run}: wait for it or stop it.")
+
+    with locks.locked(run / ".lock", refuse):
         yield
 
 

@@ -11,8 +11,8 @@ from seqtool.data.text.alignment import (
     piece_words,
     uniform,
     word_attention,
-    words,
 )
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 
 
@@ -30,13 +30,13 @@ from seqtool.errors import InputError
     ],
 )
 def test_words(text: str, expected: list[str]) -> None:
-    assert words(text) == expected
+    assert words_and_punctuation(text) == expected
 
 
 def test_words_of_tokenised_text_are_its_tokens() -> None:
     for text in ["¿Tienes, (un) «gato»...?", 'A man in 3.5-inch heels, "riding" a bike!', "don't . . ."]:
-        assert words(" ".join(words(text))) == words(text)
-        assert "".join(words(text)) == text.replace(" ", "")
+        assert words_and_punctuation(" ".join(words_and_punctuation(text))) == words_and_punctuation(text)
+        assert "".join(words_and_punctuation(text)) == text.replace(" ", "")
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_words_of_tokenised_text_are_its_tokens() -> None:
 )
 def test_piece_words(pieces: list[str], expected: list[int]) -> None:
     text = "".join(pieces).replace("▁", " ")
-    assert piece_words(pieces, words(text)) == expected
+    assert piece_words(pieces, words_and_punctuation(text)) == expected
 
 
 def attention_of_words(attention: Any, source: list[str], target: list[str]) -> Any:
     """Where words are those of the pieces, and marks."""
-    sides = [words("".join(pieces).replace("▁", " ")) for pieces in (target, source)]
+    sides = [words_and_punctuation("".join(pieces).replace("▁", " ")) for pieces in (target, source)]
     places = [piece_words(pieces, side) for pieces, side in zip((target, source), sides, strict=True)]
     return word_attention(attention, places[1], places[0], (len(sides[0]), len(sides[1])))
 

@@ -1,7 +1,6 @@
 """The cache: what is in it is what was prepared, it is whole or not there, and it is made once."""
 
 import copy
-import fcntl
 import json
 import os
 import subprocess
@@ -21,9 +20,9 @@ from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.digests import Digests
-from seqtool.data.text import encoding, text_preparation
+from seqtool.data.preparation import prepare_pairs
+from seqtool.data.text import encoding
 from seqtool.data.text.encoding import LimitSettings
-from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
@@ -212,7 +211,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "function", "left"),
-    [(text_preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
+    [(preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
 )
 def test_what_fails_leaves_what_can_be_gone_on_from(
     config: Config, module: Any, function: str, left: int, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +229,7 @@ def test_what_fails_leaves_what_can_be_gone_on_from(
 KILLED = """
 import json, os, signal, sys
 from seqtool.data import preparation
-from seqtool.data.text.text_preparation import prepare_pairs
+from seqtool.data.preparation import prepare_pairs
 
 write, splits = preparation._write_split, []
 def write_one_and_die(*arguments):
@@ -258,7 +257,7 @@ KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
 from seqtool.data import columns, preparation
 from seqtool.data.text import encoding
-from seqtool.data.text.text_preparation import prepare_pairs
+from seqtool.data.preparation import prepare_pairs
 
 encoding.CHUNK, preparation.SHARD = 3, 6
 append, times = columns.ColumnsWriter._append, []
@@ -308,13 +307,12 @@ def test_a_second_process_waits_for_the_first(
         assert waiting.wait(timeout=10)
         make(directory, *arguments)
 
-    def flock(file: Any, operation: int) -> None:
-        if operation == fcntl.LOCK_EX:
-            waiting.set()
-        fcntl.flock(file, operation)
+    def announce(*text: str, file: Any) -> None:
+        print(*text, file=file)
+        waiting.set()
 
     monkeypatch.setattr(directories, "_make", make_slowly)
-    monkeypatch.setattr(directories, "flock", flock)
+    monkeypatch.setattr(directories, "print", announce, raising=False)
     threads = [threading.Thread(target=prepare_pairs, args=(config,)) for _ in range(3)]
     for thread in threads:
         thread.start()

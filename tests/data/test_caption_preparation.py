@@ -25,8 +25,8 @@ from seqtool.data.configuration import CacheSettings, cache_settings
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store, store_preparation
 from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.data.preparation import prepare_pairs
 from seqtool.data.text import encoding
-from seqtool.data.text.text_preparation import prepare_pairs
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
@@ -218,7 +218,7 @@ def test_bad_images_are_reported_and_the_rest_is_unharmed(
         f"train\t{pictures / 'empty.png'} is empty.",
         lines[2],
     ]
-    assert lines[2].startswith(f"valid\t{pictures / 'text.png'} is no image")
+    assert lines[2].startswith(f"valid\t{pictures / 'text.png'} is not an image")
     assert lines[3:] == [f"valid\t{pictures / 'missing.png'} does not exist."]
     described = cache.describe().splitlines()
     assert described[3].split()[5:] == ["2", "3", "of", "refused", "images"]
@@ -242,7 +242,7 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
     with pytest.raises(InputError) as error:
         prepare(config)
     assert str(error.value).startswith(
-        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is no image of "
+        f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is not an image "
     )
     (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN, "valid": {}}))
     with pytest.raises(InputError) as error:
@@ -420,7 +420,7 @@ def test_a_preparation_goes_on_with_what_another_one_left(
             prepare(config)
     caplog.set_level(logging.INFO)
     cache = prepare(config)
-    assert any("Going on after 12 captions of the split 'train'" in message for message in caplog.messages)
+    assert any("Resuming after 12 captions of the split 'train'" in message for message in caplog.messages)
     assert cache.summary == whole.summary
     for name in cache.summary["files"]:
         assert (cache.directory / name).read_bytes() == (whole.directory / name).read_bytes()

@@ -99,7 +99,7 @@ def test_flickr8k_with_files_missing(flickr8k: Path) -> None:
         "Flickr8k_text.zip has it; set data.directory to where its files are."
     )
     assert refusal(Flickr8k(directory=f"{flickr8k}/no").fetch) == (
-        f"{flickr8k}/no is no directory: set data.directory to where the images are."
+        f"{flickr8k}/no is not a directory: set data.directory to where the images are."
     )
 
 
@@ -218,7 +218,7 @@ def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
         ({"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]}, "{} images[1] is image a again."),
         (
             {"images": [karpathy("train", "a", "\ud800")]},
-            "{} images[0] has a caption of a that is no valid text: '\\ud800'.",
+            "{} images[0] has a caption of a that is not valid text: '\\ud800'.",
         ),
         ({"images": [karpathy("val", "a", "x")]}, "{} has no image of the split train."),
         ({"images": []}, "{} has no captions."),
@@ -454,7 +454,7 @@ def test_photos_with_files_missing(tmp_path: Path) -> None:
         f"{tmp_path}/b.csv does not exist: set data.valid to a file of captions."
     )
     assert refusal(make_photos(tmp_path / "no", "a.csv").fetch) == (
-        f"{tmp_path}/no is no directory: set data.directory to where the images are."
+        f"{tmp_path}/no is not a directory: set data.directory to where the images are."
     )
 
 

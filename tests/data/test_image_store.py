@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from seqtool.data import digests
 from seqtool.data.digests import Digests
-from seqtool.data.images import parallel_loading, store_preparation
+from seqtool.data.images import image_decoding, store_preparation
 from seqtool.data.images.image_decoding import fit, open_image
 from seqtool.data.images.image_store import ImageStore, is_store, weights_digest
 from seqtool.data.images.store_preparation import prepare_store
@@ -137,9 +137,9 @@ def test_a_store_that_is_there_is_not_made_again(
 
 
 def test_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_loading, "CHUNK", 2)
+    monkeypatch.setattr(image_decoding, "CHUNK", 2)
     alone = prepare(files)
-    monkeypatch.setattr(parallel_loading, "SMALL", 0)
+    monkeypatch.setattr(image_decoding, "SMALL", 0)
     together = prepare(files, processes=2, root=alone.directory.parent / "other")
     assert torch.equal(alone.source(range(7)).values, together.source(range(7)).values)
     assert alone.summary == together.summary
@@ -148,7 +148,7 @@ def test_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypat
 def test_images_that_cannot_be_read_are_left_out(
     prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel_loading, "CHUNK", 3)
+    monkeypatch.setattr(image_decoding, "CHUNK", 3)
     bad = [tmp_path / name for name in ("empty.jpg", "text.jpg", "cut.png", "missing.jpg")]
     bad[0].touch()
     bad[1].write_text("no image")
@@ -160,7 +160,7 @@ def test_images_that_cannot_be_read_are_left_out(
     assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10, atol=1e-5)
     reasons = [store.refused[i] for i in (0, 2, 9, 10, 11)]
     assert reasons[0] == f"{bad[0]} is empty."
-    assert reasons[1].startswith(f"{bad[1]} is no image of a known format")
+    assert reasons[1].startswith(f"{bad[1]} is not an image of a known format")
     assert reasons[2].startswith(f"{bad[2]} is a damaged image")
     assert reasons[3] == f"{bad[3]} does not exist."
     assert reasons[4] == f"{tmp_path} is a directory, not an image."
@@ -181,7 +181,7 @@ def test_what_fails_for_a_moment_is_not_kept(
         f"{files[3]} can no longer be read (No such file or directory): prepare again once it can.",
         f"{files[3]} changed while it was read: prepare again.",
     ]
-    monkeypatch.setattr(parallel_loading, "SMALL", 0)
+    monkeypatch.setattr(image_decoding, "SMALL", 0)
     for happen, message in zip(happens, messages, strict=True):
         with monkeypatch.context() as patch:
             patch.setattr(store_preparation, "load", after(happen))
@@ -200,7 +200,7 @@ def after(happens: Callable[[], object]) -> Any:
 
     def load(*arguments: Any, **settings: Any) -> Any:
         happens()
-        return parallel_loading.load(*arguments, **settings)
+        return image_decoding.load(*arguments, **settings)
 
     return load
 
@@ -306,11 +306,11 @@ SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
-from seqtool.data.images import parallel_loading
+from seqtool.data.images import image_decoding
 from seqtool.data.images import store_preparation
 from seqtool.models.backbone import EncoderSettings
 
-parallel_loading.CHUNK = 2
+image_decoding.CHUNK = 2
 encode, seen = store_preparation._encoded, []
 def act(*arguments):
     seen.append(1)
@@ -408,7 +408,7 @@ def test_digests_are_remembered_until_size_or_time_change(
 
 def test_a_worker_that_dies_is_a_sentence() -> None:
     with pytest.raises(InputError) as error:
-        list(workers.in_order(os._exit, [1, 1], workers=2))
+        list(workers.in_order(os._exit, [1, 1], processes=2))
     assert str(error.value).startswith(
-        "A process that prepared data ended before its work did, perhaps for want of memory: set data.processes=1 "
+        "A process that prepared data ended before its work did, possibly out of memory: set data.processes=1 "
     )

@@ -21,11 +21,12 @@ import pytest
 from PIL import Image, ImageFile
 
 from seqtool.cli import main as cli
-from seqtool.data.images import image_decoding, urls
+from seqtool.data.images import image_decoding
 from seqtool.data.images.finding import find_images
 from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image
-from seqtool.data.images.urls import DownloadError, download
 from seqtool.errors import InputError
+from seqtool.runtime import network
+from seqtool.runtime.network import DownloadError, download
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 128, 0), (0, 0, 255), (255, 255, 255)
 
@@ -136,12 +137,12 @@ def bomb(width: int, height: int) -> bytes:
 PHOTO = encoded(photograph(640, 480), "JPEG")
 REFUSED = {
     "truncated JPEG": (PHOTO[: len(PHOTO) // 2], r"is a damaged image \(image file is truncated .*\)\."),
-    "header alone": (PHOTO[:30], r"is a damaged image \(.+\)\.|is no image of a known format .*"),
+    "header alone": (PHOTO[:30], r"is a damaged image \(.+\)\.|is not an image of a known format .*"),
     "truncated PNG": (encoded(photograph(), "PNG")[:200], r"is a damaged image \(.+\)\."),
     "zero bytes": (b"", r"is empty\."),
-    "text": (b"A dog is running.\n", r"is no image of a known format \(JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM\)\."),
-    "web page": (b"<!DOCTYPE html><html></html>", r"is no image of a known format \(.*\)\."),
-    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"is no image of a known format \(.*\)\."),
+    "text": (b"A dog is running.\n", r"is not an image of a known format \(JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM\)\."),
+    "web page": (b"<!DOCTYPE html><html></html>", r"is not an image of a known format \(.*\)\."),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", r"is not an image of a known format \(.*\)\."),
     "floats": (encoded(Image.new("F", (2, 2)), "TIFF"), r"is a damaged image \(its pixels are floating-point .*\)\."),
     "bomb": (bomb(10_001, 10_000), r"has more than 100 million pixels: make it smaller\."),
     "bigger bomb": (bomb(200_000, 200_000), r"has more than 100 million pixels: make it smaller\."),
@@ -418,7 +419,7 @@ def test_images_from_the_web(server: str, monkeypatch: pytest.MonkeyPatch) -> No
         ("loop", "redirects more than 5 times."),
         ("down/5", "redirects more than 5 times."),
         ("empty", "is empty."),
-        ("long", "is no image of a known format (JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM)."),
+        ("long", "is not an image of a known format (JPEG, PNG, GIF, WEBP, BMP, TIFF, PPM)."),
         ("nonsense", "cannot be read (nonsense)."),
     ],
 )
@@ -445,7 +446,7 @@ def test_answers_that_never_end(server: str, path: str) -> None:
     start = time.monotonic()
     with pytest.raises(ImageError) as caught:
         read_image(f"{server}/{path}", seconds=0.3)
-    assert str(caught.value) == f"{server}/{path} was not there within 0.3 seconds."
+    assert str(caught.value) == f"{server}/{path} timed out after 0.3 seconds."
     assert time.monotonic() - start < 2
     assert ends(lambda: not [thread for thread in threading.enumerate() if thread.name == "download"])
 
@@ -460,12 +461,12 @@ def test_servers_that_do_not_answer() -> None:
         silent.listen()
         with pytest.raises(ImageError) as caught:
             read_image(address, seconds=0.2)
-        assert str(caught.value) == f"{address} was not there within 0.2 seconds."
+        assert str(caught.value) == f"{address} timed out after 0.2 seconds."
 
 
 def test_a_name_that_takes_too_long_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "_follow", lambda *_: time.sleep(1))
-    with pytest.raises(DownloadError, match=r"^was not there within 0\.1 seconds\.$"):
+    monkeypatch.setattr(network, "_follow", lambda *_: time.sleep(1))
+    with pytest.raises(DownloadError, match=r"^timed out after 0\.1 seconds\.$"):
         download("http://example.org", seconds=0.1)
 
 

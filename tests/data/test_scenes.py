@@ -24,7 +24,7 @@ from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES
 from seqtool.data.corpora.scenes import SPLITS, Scenes, generate
 from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once
-from seqtool.data.text.alignment import words
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.runtime.classes import build
@@ -118,10 +118,10 @@ def test_words_before_a_noun_phrase_tell_which_object_it_is(described: list[Desc
 
 
 def test_vocabulary_and_variety(described: list[Described]) -> None:
-    vocabulary = {word for _, captions in described for caption in captions for word in words(caption)}
+    vocabulary = {word for _, captions in described for caption in captions for word in words_and_punctuation(caption)}
     assert len(vocabulary) == 57
     assert vocabulary >= {*COLOURS, *SHAPES, "two", "three", "four", "small", "large", "corner", "between", "under"}
-    longest = max(len(words(caption)) for _, captions in described for caption in captions)
+    longest = max(len(words_and_punctuation(caption)) for _, captions in described for caption in captions)
     assert longest == 17
 
 
@@ -336,17 +336,19 @@ def mirror(box: Box) -> Box:
 
 
 def test_random_words_are_refused_without_an_error(described: list[Described]) -> None:
-    vocabulary = sorted({word for _, captions in described for caption in captions for word in words(caption)})
+    vocabulary = sorted(
+        {word for _, captions in described for caption in captions for word in words_and_punctuation(caption)}
+    )
     draw = random.Random(0)
     for scene, captions in described[:300]:
-        shuffled = words(captions[0])
+        shuffled = words_and_punctuation(captions[0])
         draw.shuffle(shuffled)
         for text in (" ".join(draw.choices(vocabulary, k=draw.randrange(12))), " ".join(shuffled)):
             if parse(text) is None:
                 assert not is_true(text, scene) and named(text) == set()
             object_words(text, scene)
-        for end in range(len(words(captions[0]))):
-            parse(" ".join(words(captions[0])[:end]))
+        for end in range(len(words_and_punctuation(captions[0]))):
+            parse(" ".join(words_and_punctuation(captions[0])[:end]))
 
 
 def test_named_and_recall() -> None:
@@ -377,7 +379,7 @@ def test_every_kind_of_a_reference_has_its_object_word(described: list[Described
         for caption in captions:
             found = object_words(caption, scene)
             assert sorted(box for _, boxes in found for box in boxes) == sorted(item.box for item in scene.items)
-            nouns = {words(caption)[word] for word, _ in found}
+            nouns = {words_and_punctuation(caption)[word] for word, _ in found}
             assert nouns <= {*SWAPS["shape"], *SWAPS["shapes"]}
 
 
@@ -572,7 +574,7 @@ class Said:
     """A caption as a captioner gives it, with all attention of each word on one cell of the grid."""
 
     def __init__(self, text: str, attended: list[tuple[int, int]] | None) -> None:
-        self.text, self.words, self.grid = text, words(text), (8, 8)
+        self.text, self.words, self.grid = text, words_and_punctuation(text), (8, 8)
         self.attention = None
         if attended is not None:
             self.attention = np.zeros((len(self.words), 64), np.float32)

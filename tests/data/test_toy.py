@@ -10,11 +10,21 @@ from itertools import pairwise
 import pytest
 
 from seqtool.data.corpora import toy_words
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.parallel import Toy
 from seqtool.data.corpora.toy import Pair, generate, surface
-from seqtool.data.corpora.toy_grammar import assemble, being, sentence, statement
-from seqtool.data.corpora.toy_phrases import Draw, Nominal, Word, noun_phrase, phrase
-from seqtool.data.text.alignment import parse_pharaoh, words
+from seqtool.data.corpora.toy_grammar import (
+    Nominal,
+    Word,
+    assemble,
+    being,
+    noun_phrase,
+    phrase,
+    sentence,
+    statement,
+)
+from seqtool.data.text.alignment import parse_pharaoh
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 
 DIGEST = """
@@ -109,7 +119,10 @@ class Aligned:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.source, self.target = words(pair.source), [word.lower() for word in words(pair.target)]
+        self.source, self.target = (
+            words_and_punctuation(pair.source),
+            [word.lower() for word in words_and_punctuation(pair.target)],
+        )
         self.links = sorted(parse_pharaoh(pair.alignment)[0], key=lambda link: link[1])
         self.sure = {target: source for source, target in self.links}
         self.possible = parse_pharaoh(pair.alignment)[1]
@@ -336,8 +349,8 @@ def test_a_subject_of_which_all_has_been_said() -> None:
 def test_long_sentences_are_clauses_of_the_same_language() -> None:
     """Up to the length asked for, spread over all lengths, and the usual corpus stays what it was."""
     pairs = generate(seed=3, train=1, valid=1, test=600, longest=100)["test"]
-    lengths = [len(words(pair.source)) for pair in pairs]
-    assert max(lengths) <= 100 and max(len(words(pair.target)) for pair in pairs) <= 100
+    lengths = [len(words_and_punctuation(pair.source)) for pair in pairs]
+    assert max(lengths) <= 100 and max(len(words_and_punctuation(pair.target)) for pair in pairs) <= 100
     for low in range(0, 100, 20):
         assert sum(low < length <= low + 20 for length in lengths) > 60
     for pair in pairs:

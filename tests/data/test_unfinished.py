@@ -159,16 +159,16 @@ def test_preparing_goes_on_from_where_it_was(
         while_decoding(patch, ends_with(error), images=BATCH + 40)
         ended(*TEXT)
         ended(*PHOTOS)
-    assert caplog.messages.count("What is prepared so far is kept: the same command goes on with it.") == 2
+    assert caplog.messages.count("What has been prepared is kept: run the same command to resume.") == 2
     assert [name.rpartition(".")[2] for name in left()] == ["partial"] * 2
     goes_on(whole, caplog)
 
 
 def goes_on(whole: dict[str, bytes], caplog: pytest.LogCaptureFixture) -> None:
     assert run(*TEXT) == run(*PHOTOS) == 0
-    end = "which a preparation that was ended early has left."
-    assert f"Going on after {CHUNK:,} training pairs, {end}" in caplog.messages
-    assert f"Going on after {BATCH:,} images, {end}" in caplog.messages
+    end = "of an interrupted preparation."
+    assert f"Resuming after {CHUNK:,} training pairs {end}" in caplog.messages
+    assert f"Resuming after {BATCH:,} images {end}" in caplog.messages
     assert content() == whole
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.text.alignment import words
 from seqtool.data.text.vocabulary import Vocabulary, load, load_all, normalize, save_all
 from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
@@ -106,7 +106,7 @@ def test_size_is_exact_or_a_limit() -> None:
 def test_words_are_those_of_alignments_and_keep_their_spaces() -> None:
     vocabulary = learn("word")
     text = '¿Tienes "un gato" rojo (o no)?'
-    assert [piece.removeprefix("▁") for piece in vocabulary.pieces(text)] == words(text)
+    assert [piece.removeprefix("▁") for piece in vocabulary.pieces(text)] == words_and_punctuation(text)
     assert vocabulary.pieces("¿Tienes un gato?") == ["▁¿", "Tienes", "▁un", "▁gato", "?"]
 
 

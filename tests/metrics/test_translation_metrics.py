@@ -293,7 +293,10 @@ def test_tokeniser_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("seqtool.metrics.translation.BLEU", unreachable)
     with pytest.raises(InputError) as error:
         Bleu([["a"]], tokenize="flores200", lowercase=False)
-    expected = "The tokeniser 'flores200' could not be had (Connection refused): it needs the network once."
+    expected = (
+        "The tokeniser 'flores200' cannot be downloaded (Connection refused): "
+        "copy ~/.sacrebleu/models from another machine."
+    )
     assert str(error.value) == expected
 
 

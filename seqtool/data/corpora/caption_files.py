@@ -10,7 +10,7 @@ from seqtool.data.corpora.caption_records import FILE, NUMBER, Entry, Record, js
 from seqtool.data.corpora.caption_tables import UnknownFormError, is_header, is_image, text_records
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.errors import InputError
-from seqtool.runtime.files import BOM, read_lines, read_whole
+from seqtool.runtime.files import read_lines, read_text
 
 JSON = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # how a file of JSON begins
 TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
@@ -86,23 +86,6 @@ def read_list(path: Path) -> dict[str, str]:
     return places
 
 
-def read_text(path: Path) -> str:
-    r"""The text of a file in UTF-8, whose lines may end in \n, \r\n or \r; they end in \n here."""
-    content = read_whole(path).removeprefix(BOM)
-    if not content:
-        raise InputError(f"{path} is empty.")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        before = content[: error.start]
-        raise InputError(
-            f"{path} line {before.count(10) + 1:,} is not valid UTF-8 (byte {error.start - before.rfind(10)} of the "
-            "line): convert the file to UTF-8."
-        ) from error
-    text = text.replace("\r\n", "\n")
-    return text if "\n" in text.strip() else text.replace("\r", "\n")
-
-
 def captioned(
     directory: Path, entries: Mapping[str, Sequence[Entry]], paths: Mapping[str, str] | None = None
 ) -> list[Captioned]:
@@ -128,7 +111,7 @@ def check_captions(entries: Iterable[Entry]) -> None:
         if not entry.caption.strip():
             empty.append(entry)
         elif SURROGATE.search(entry.caption):
-            raise InputError(f"{entry.place} has a caption of {entry.image} that is no valid text: {entry.caption!r}.")
+            raise InputError(f"{entry.place} has a caption of {entry.image} that is not valid text: {entry.caption!r}.")
     if len(empty) == 1:
         raise InputError(f"{empty[0].place} has an empty caption of {empty[0].image}.")
     if empty:

@@ -1,6 +1,5 @@
 """Records of images and their captions in JSON, in a list, in lines, or as data sets are published."""
 
-import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +43,12 @@ class Entry(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a file says of an image: its name, which is the number that a data set gives it or that of its file, its
-    captions, of several hypotheses the best, and any other name. best: all that `caption` wrote of the best hypothesis.
+    """What a file says of an image.
+
+    image: its name, which is the number that a data set gives it or the name of its file.
+    captions: of several hypotheses only the best.
+    other: any other name of it.
+    best: all that `caption` wrote of the best hypothesis.
     """
 
     image: str
@@ -123,8 +126,8 @@ def _records(value: Any, path: Path, places: Mapping[int, str], name: str = "ent
         raise InputError(f"{path} holds no captions: expected {SHAPES}.")
     elif "images" in value and ("annotations" in value or not _has_captions(value["images"])):
         yield from _annotations(value, path)
-    elif held := next((key for key in LISTS if isinstance(value.get(key), list | dict)), None):
-        yield from _records(value[held], path, {}, f"{held}[{{}}]")
+    elif key := next((key for key in LISTS if isinstance(value.get(key), list | dict)), None):
+        yield from _records(value[key], path, {}, f"{key}[{{}}]")
     elif any(key in value for key in (*FILE, *NUMBER)):
         yield _record(value, f"{path} line 1")
     else:
@@ -162,8 +165,6 @@ def _record(record: Any, place: str) -> Record:
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
-    from pycocotools.coco import COCO  # takes a moment, and only COCO's form needs it
-
     file_name = str(path)
     annotations = _field(value, "annotations", list, file_name)
     files: dict[str, str] = {}
@@ -173,22 +174,20 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
         file = _checked(image.get("file_name", identifier), str, place, "file_name")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{place} has the id {identifier} again.")
-    kept: list[dict[str, Any]] = []
+    captions: dict[str, list[Entry]] = {identifier: [] for identifier in files}
+    rejected = 0
     for number, annotation in enumerate(annotations):
         place = f"{file_name} annotations[{number}]"
         identifier = _number(_checked(annotation, dict, place).get("image_id"), place, "image_id")
         caption = _field(annotation, "caption", str, place)
-        if not (annotation.get("is_rejected") or annotation.get("is_precanned")):
-            entry = Entry(files.get(identifier, identifier), caption, place)
-            kept.append({"id": number, "image_id": identifier, "entry": entry})
-    if rejected := len(annotations) - len(kept):
+        if annotation.get("is_rejected") or annotation.get("is_precanned"):
+            rejected += 1
+        else:
+            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, place))
+    if rejected:
         log.warning("%s has %s rejected or precanned captions, which are left out.", path, f"{rejected:,}")
-    coco = COCO()  # type: ignore[no-untyped-call]
-    coco.dataset = {"images": [{"id": image} for image in files], "annotations": kept}
-    with contextlib.redirect_stdout(None):  # pycocotools prints what it does
-        coco.createIndex()  # type: ignore[no-untyped-call]
-    for image in dict.fromkeys([*coco.imgs, *coco.imgToAnns]):
-        yield Record(image, [one["entry"] for one in coco.imgToAnns.get(image, [])], files.get(image))
+    for identifier, entries in captions.items():
+        yield Record(identifier, entries, files.get(identifier))
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
@@ -210,7 +209,7 @@ def _texts(value: Any, place: str) -> tuple[list[str], Mapping[str, Any]]:
     if "text" in first:
         return [_field(first, "text", str, place)], first
     if key := next((key for key in ("caption", "raw") if key in first), None):
-        return [_field(one, key, str, place) for one in values], {}
+        return [_field(caption, key, str, place) for caption in values], {}
     if not all(isinstance(caption, str) for caption in values):
         values = [_checked(caption, str, f"{place}: a caption") for caption in values]
     return values, {}

@@ -19,8 +19,9 @@ COCO_YEARS = (2014, 2017)
 class CaptionFiles(ImageCorpus):
     """A corpus of image files in one directory and annotation files.
 
-    folders: the directory's folders that must exist, each by its possible names. advice: what to do if one of the
-    annotation files is missing.
+    _directory: where the images and annotations are.
+    _folders: the directory's folders that must exist, each by its possible names.
+    _advice: what to do if an annotation file is missing, by its role.
     """
 
     _directory: Path
@@ -37,7 +38,7 @@ class CaptionFiles(ImageCorpus):
     def check(self) -> None:
         """Raise InputError if the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
-            raise InputError(f"{self._directory} is no directory: set data.directory to where the images are.")
+            raise InputError(f"{self._directory} is not a directory: set data.directory to where the images are.")
         for name, path in self.files().items():
             if not path.is_file():
                 raise InputError(f"{path} does not exist: {self._advice[name]}")

@@ -16,8 +16,9 @@ SPLITS = ("train", "valid", "test")
 class Corpus(ABC):
     """Data in splits, of which `train` is one; the others are `valid` and possibly `test`.
 
-    holds: sentence pairs, images with captions, or text. sides: the names of its columns of sentences; captions and
-    text are targets without sources.
+    name: of the corpus, in messages and in the names of caches.
+    holds: sentence pairs, images with captions, or text.
+    sides: the names of its columns of sentences; captions and text are targets without sources.
     """
 
     name: str

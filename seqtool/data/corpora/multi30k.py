@@ -1,18 +1,16 @@
 """Multi30k, task 1 (Elliott et al. 2016): captions of photographs in English, German, French and Czech."""
 
-import hashlib
-import urllib.request
 from pathlib import Path
 from typing import final
 
 from seqtool.data.corpora.corpus import Files
 from seqtool.data.corpora.parallel import PairFiles
 from seqtool.errors import InputError
-from seqtool.runtime.files import check_file, write_whole
+from seqtool.runtime.files import check_file
+from seqtool.runtime.network import difference, download_file
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 LANGUAGES = ("en", "de", "fr", "cs")
-TIMEOUT = 60  # seconds without an answer
 
 CHECKSUMS = """
 test_2016_flickr.cs.gz 22572 200a4a74cc9560f051924abb9803be008d1908d77f747e9141aeb86dfd2797f1
@@ -38,7 +36,7 @@ val.de.gz 24681 f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a
 val.en.gz 21650 14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28
 val.fr.gz 23001 ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9
 """
-KNOWN = {name: (int(size), sha256) for name, size, sha256 in (line.split() for line in CHECKSUMS.strip().split("\n"))}
+PUBLISHED = {name: (int(size), sha256) for name, size, sha256 in map(str.split, CHECKSUMS.strip().splitlines())}
 
 
 @final
@@ -59,8 +57,8 @@ class Multi30k(PairFiles):
                 raise InputError(f"Unknown data.{setting} '{language}'; choose from {', '.join(LANGUAGES)}.")
         if source_language == target_language:
             raise InputError(f"data.source_language and data.target_language are both '{source_language}'.")
-        tests = sorted({name.split(".")[0] for name in KNOWN if name.startswith("test")})
-        tests = [name for name in tests if all(f"{name}.{one}.gz" in KNOWN for one in languages.values())]
+        tests = sorted({name.split(".")[0] for name in PUBLISHED if name.startswith("test")})
+        tests = [name for name in tests if all(f"{name}.{language}.gz" in PUBLISHED for language in languages.values())]
         if test_set not in tests:
             raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(tests)}.")
         self.source_language, self.target_language = source_language, target_language
@@ -75,10 +73,9 @@ class Multi30k(PairFiles):
 
     def fetch(self) -> None:
         """Download missing files, if asked to, and check every file against its published checksum."""
-        if self._download:
-            for path in self._paths():
-                if not path.exists():
-                    _download(path)
+        for path in self._paths():
+            if self._download and not path.exists():
+                download_file(URL + path.name, path, *PUBLISHED[path.name])
         self.check()
 
     def check(self) -> None:
@@ -88,33 +85,8 @@ class Multi30k(PairFiles):
                     f"{path} does not exist: set data.directory to the directory that has Multi30k's "
                     "files, or data.download=true to download them into it."
                 )
-            if problem := _problem(path.name, check_file(path).read_bytes()):
+            if problem := difference(check_file(path).read_bytes(), *PUBLISHED[path.name]):
                 raise InputError(f"{path} is not Multi30k's: {problem}. Remove it and set data.download=true.")
 
     def _paths(self) -> list[Path]:
         return [path for files in self.files().values() for path in files]
-
-
-def _download(path: Path) -> None:
-    address = URL + path.name
-    try:
-        with urllib.request.urlopen(address, timeout=TIMEOUT) as response:
-            content: bytes = response.read()
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error
-        raise InputError(
-            f"Cannot download {address} ({reason}): put Multi30k's files into {path.parent} by hand."
-        ) from error
-    if problem := _problem(path.name, content):
-        raise InputError(f"{address} is not the file that it was: {problem}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
-
-
-def _problem(name: str, content: bytes) -> str | None:
-    """How the content differs from the published size and checksum."""
-    size, sha256 = KNOWN[name]
-    if len(content) != size:
-        return f"it has {len(content):,} bytes instead of {size:,}"
-    found = hashlib.sha256(content).hexdigest()
-    return None if found == sha256 else f"its SHA-256 is {found} instead of {sha256}"

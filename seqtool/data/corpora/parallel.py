@@ -6,7 +6,7 @@ from typing import Any, final
 
 from seqtool.data.corpora import toy
 from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus
-from seqtool.data.text.alignment import words
+from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
@@ -79,11 +79,11 @@ class Toy(TextCorpus):
 
     def words(self, text: str) -> list[str]:
         """Its links are of words and marks."""
-        return words(text)
+        return words_and_punctuation(text)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        found = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
-        return found if self._longest == toy.LONGEST else {**found, "longest": self._longest, "long": toy.LONG}
+        inputs = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
+        return inputs if self._longest == toy.LONGEST else {**inputs, "longest": self._longest, "long": toy.LONG}
 
 
 def _files(split: str, value: Names) -> Files:

@@ -9,7 +9,7 @@ from seqtool.data.corpora.caption_files import Captions, captioned, check_captio
 from seqtool.data.corpora.caption_records import Entry
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
-from seqtool.data.corpora.image_names import in_folder
+from seqtool.data.images.finding import in_folder
 from seqtool.errors import InputError
 
 log = logging.getLogger("seqtool")

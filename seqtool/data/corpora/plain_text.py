@@ -39,8 +39,8 @@ class PlainText(FileCorpus):
         return self._files
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        found = {**super().fingerprint(digest), "valid_share": self._share}
-        return found if self._files["train"] else {**found, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
+        inputs = {**super().fingerprint(digest), "valid_share": self._share}
+        return inputs if self._files["train"] else {**inputs, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
         """The text of a split as it is, line by line with line ends."""

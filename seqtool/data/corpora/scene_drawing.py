@@ -11,7 +11,7 @@ from itertools import combinations
 
 from PIL import Image, ImageDraw
 
-from seqtool.data.corpora.toy_phrases import Draw
+from seqtool.data.corpora.draw import Draw
 
 SIDE = 64  # pixels, of a picture
 CELL = 8  # pixels: two scenes are different if the cells of their objects differ
@@ -174,7 +174,7 @@ def _item(draw: Draw, look: Look, room: Box) -> Item | None:
     shortest, longest = SIDES[size]
     longer = shortest + int(draw.random() * (longest - shortest + 1))
     extent = [max(place) - min(place) for place in zip(*_turn(SHAPES[shape], turned), strict=True)]
-    width, height = (round(longer * one / max(extent)) for one in extent)
+    width, height = (round(longer * length / max(extent)) for length in extent)
     across, down = room[2] - room[0] - width - 2, room[3] - room[1] - height - 2  # at least a pixel from the border
     if min(across, down) < 0:
         return None

@@ -9,8 +9,8 @@ scripts/scene_captions.py reads such captions, and checks whether they are true.
 
 from collections.abc import Sequence
 
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import CLEAR, SHAPES, ZONES, Item, Scene
-from seqtool.data.corpora.toy_phrases import Draw
 
 CAPTIONS = 5  # per scene, all different
 
@@ -54,12 +54,12 @@ PLACED = (
 
 def captions(scene: Scene, draw: Draw) -> list[str]:
     """Captions that name every kind of the scene, their numbers, and their relative positions."""
-    found: list[str] = []
-    while len(found) < CAPTIONS:
+    different: list[str] = []
+    while len(different) < CAPTIONS:
         caption = _caption(scene, draw)
-        if caption not in found:
-            found.append(caption)
-    return found
+        if caption not in different:
+            different.append(caption)
+    return different
 
 
 def _caption(scene: Scene, draw: Draw) -> str:

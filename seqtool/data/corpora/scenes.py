@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import Scene, invent, render
 from seqtool.data.corpora.scene_language import captions
-from seqtool.data.corpora.toy_phrases import Draw
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_record, write_lines
@@ -86,24 +86,27 @@ class Scenes(ImageCorpus):
         """Raise InputError unless the pictures exist and were drawn with these settings."""
         if not self._directory.exists():
             settings = {"directory": self._directory, **self._settings}
-            given = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
-            raise InputError(f"{self._directory} does not exist: {COMMAND} {given} draws the built-in images.")
+            arguments = " ".join(shlex.quote(f"data.{name}={value}") for name, value in settings.items())
+            raise InputError(f"{self._directory} does not exist: {COMMAND} {arguments} draws the built-in images.")
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
         try:
-            found = read_record(self._directory / SUMMARY)
+            summary = read_record(self._directory / SUMMARY)
         except (OSError, ValueError):
-            found = {}  # unknown content
-        others = [name for name, value in self._record.items() if found.get(name) != value]
-        drawn, wanted = (" ".join(f"data.{name}={one.get(name)}" for name in others) for one in (found, self._record))
+            summary = {}  # unknown content
+        others = [name for name, value in self._record.items() if summary.get(name) != value]
+        if not others:
+            return
         if "corpus" in others:
             problem = "is not a directory of the built-in images and is not overwritten:"
         elif "version" in others:
             problem = "has the built-in images of another version of seqtool: remove it, or"
         else:
+            drawn, wanted = (
+                " ".join(f"data.{name}={record.get(name)}" for name in others) for record in (summary, self._record)
+            )
             problem = f"has the built-in images of {drawn}, not {wanted}:"
-        if others:
-            raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
+        raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
 
     def images(self, split: str) -> list[Captioned]:
         return read_captions(self._directory, split)
@@ -135,7 +138,7 @@ def read_records(path: Path, split: str) -> list[dict[str, Any]]:
         raise InputError(f"{path} does not exist: {COMMAND} draws the built-in images.") from error
     except ValueError as error:
         raise InputError(f"{path} is damaged: remove {path.parent} and prepare again.") from error
-    found = [record for record in records if record["file"].startswith(f"{split}/")]
-    if not found:
+    of_split = [record for record in records if record["file"].startswith(f"{split}/")]
+    if not of_split:
         raise InputError(f"{path.parent} has no split '{split}'; choose from {', '.join(SPLITS)}.")
-    return found
+    return of_split

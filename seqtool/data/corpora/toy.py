@@ -3,7 +3,7 @@
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
 past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`;
-`toy_phrases.py` and `toy_grammar.py` put them together; here they become text and links.
+`toy_grammar.py` puts them together; here they become text and links.
 
 Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
 dropped pronoun). Possible links lead to the word that decides a gender, from "¿" to "?", and to the word that
@@ -13,8 +13,8 @@ requires one without a counterpart: "near" for "cerca *de*", the person for "veo
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from seqtool.data.corpora.toy_grammar import long_sentence, sentence
-from seqtool.data.corpora.toy_phrases import Draw, Phrase, Word
+from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.toy_grammar import Phrase, Word, long_sentence, sentence
 
 GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
     "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",

@@ -1,14 +1,73 @@
-"""The sentences and clauses of the built-in corpus, in both languages at once; whole sentences come first."""
+"""The grammar of the built-in corpus: sentences, clauses and phrases, in both languages at once; whole sentences come
+first.
+
+Spanish words remember the English words that they came from, so phrases are joined without counting positions.
+"""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from seqtool.data.corpora import toy_phrases as phrases
 from seqtool.data.corpora import toy_words as words
-from seqtool.data.corpora.toy_inflection import Verb, english_plural
-from seqtool.data.corpora.toy_phrases import NOTHING, Draw, Nominal, Phrase, Word, agreeing, noun_phrase, phrase
+from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.toy_words import Adjective, Noun, Verb, english_plural
 
 TENSES = ("present", "present", "past", "past", "future")
+
+# What phrases are made of
+
+
+@dataclass(frozen=True, eq=False)
+class Word:
+    """A word of either language; a Spanish one also has the English word that it surely, or possibly, came from."""
+
+    text: str
+    sure: "Word | None" = None
+    possible: tuple["Word", ...] = ()
+
+
+@dataclass(frozen=True)
+class Phrase:
+    source: tuple[Word, ...] = ()
+    target: tuple[Word, ...] = ()
+
+    def __add__(self, other: "Phrase") -> "Phrase":
+        return Phrase(self.source + other.source, self.target + other.target)
+
+
+@dataclass(frozen=True)
+class Nominal(Phrase):
+    """A subject or object, with the features that verbs and adjectives agree with."""
+
+    person: int = 2  # the verb's: I, you, he, we, they
+    gender: int = 0
+    heads: tuple[Word, ...] = ()  # the words that decide the gender
+    kind: str = "person"
+
+    @property
+    def plural(self) -> bool:
+        return self.person >= 3
+
+
+NOTHING = Phrase()
+
+
+def phrase(english: str, spanish: str) -> Phrase:
+    """Words with their links: "last week" gave "la~1 semana:1 pasada:0~1"."""
+    source = tuple(Word(word) for word in english.split())
+    target = []
+    for entry in spanish.split():
+        rest, *possible = entry.split("~")
+        text, _, sure = rest.partition(":")
+        target.append(Word(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
+    return Phrase(source, tuple(target))
+
+
+def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
+    """An article or adjective; if its form shows the gender, the noun's heads are possible links."""
+    word = Word(english)
+    genders = forms[2 * noun.plural : 2 * noun.plural + 2]
+    return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
+
 
 # Sentences
 
@@ -23,11 +82,11 @@ def sentence(draw: Draw) -> Phrase:
     if shape < 0.58:
         return statement(clause(draw, tense, time="anywhere"))
     if shape < 0.70:  # My mother bought a red car but sold the house.
-        who = phrases.subject(draw)
+        who = subject(draw)
         unsaid = replace(who, source=(), target=())
-        return statement(action(draw, who, tense) + phrases.contrast(draw) + action(draw, unsaid, tense))
+        return statement(action(draw, who, tense) + contrast(draw) + action(draw, unsaid, tense))
     if shape < 0.78:
-        return statement(clause(draw, tense) + phrase(",", ",:0") + phrases.contrast(draw) + clause(draw, tense))
+        return statement(clause(draw, tense) + phrase(",", ",:0") + contrast(draw) + clause(draw, tense))
     if shape < 0.86:
         return statement(clause(draw, tense) + phrase("because", "porque:0") + clause(draw, tense))
     if shape < 0.90:
@@ -36,22 +95,22 @@ def sentence(draw: Draw) -> Phrase:
     if shape < 0.94:
         condition = phrase("if", "si:0") + clause(draw, "present") + phrase(",", ",:0")
         return statement(condition + clause(draw, "future"))
-    said = phrase("that", "que:0") + clause(draw, tense)
-    who, verb = phrases.subject(draw), draw.pick(words.SAYING)
-    return statement(assemble(who, verb, "past" if tense == "past" else "present", said))
+    thought = phrase("that", "que:0") + clause(draw, tense)
+    who, verb = subject(draw), draw.pick(words.SAYING)
+    return statement(assemble(who, verb, "past" if tense == "past" else "present", thought))
 
 
 def long_sentence(draw: Draw, words: int) -> Phrase:
     """Clauses joined by conjunctions until there are this many English words."""
     made = clause(draw, draw.pick(TENSES))
     while len(made.source) < words:
-        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + phrases.contrast(draw)
+        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + contrast(draw)
         made += joined + clause(draw, draw.pick(TENSES))
     return statement(made)
 
 
-def statement(said: Phrase) -> Phrase:
-    return said + phrase(".", ".:0")
+def statement(clauses: Phrase) -> Phrase:
+    return clauses + phrase(".", ".:0")
 
 
 def question(asked: Phrase) -> Phrase:
@@ -69,7 +128,7 @@ def open_question(draw: Draw, tense: str) -> Phrase:
         thing = noun_phrase(draw, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
         return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
     asked = draw.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return asked + action(draw, phrases.subject(draw, asked=True), tense, asked=True, time="nowhere")
+    return asked + action(draw, subject(draw, asked=True), tense, asked=True, time="nowhere")
 
 
 # Clauses
@@ -78,18 +137,18 @@ def open_question(draw: Draw, tense: str) -> Phrase:
 def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
     shape = draw.random()
     if shape < 0.55:
-        return action(draw, phrases.subject(draw, asked), tense, asked=asked, time=time)
+        return action(draw, subject(draw, asked), tense, asked=asked, time=time)
     if shape < 0.70:
-        return being(draw, phrases.subject(draw, asked), tense, asked)
+        return being(draw, subject(draw, asked), tense, asked)
     if shape < 0.83:
         return being(draw, thing_phrase(draw), tense, asked)
     if shape < 0.88:  # The dog sleeps in the garden.
         animal = noun_phrase(draw, ("animal",), words.SUBJECT)
-        return assemble(animal, draw.pick(words.ANIMAL), tense, phrases.location(draw, ("home", "place")), asked=asked)
+        return assemble(animal, draw.pick(words.ANIMAL), tense, location(draw, ("home", "place")), asked=asked)
     if shape < 0.93:  # There is a cat on the table.
         thing = noun_phrase(draw, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + phrases.location(draw, ("furniture", "home")), asked=asked)
+        return assemble(there, words.HABER, tense, thing + location(draw, ("furniture", "home")), asked=asked)
     return liking(draw, "past" if tense == "past" else "present", asked)
 
 
@@ -104,11 +163,11 @@ def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: s
     elif shape < 0.75:
         verb = draw.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
         mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
-        english, spanish, _ = draw.pick([one for one in words.CLITICS if one[2] not in mine])
+        english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
         clitic = phrase(english, f"{spanish}:0")  # sees him: lo ve
     elif shape < 0.9:
         verb = draw.pick(words.STAYING)
-        rest = phrases.location(draw, ("home", "place"))
+        rest = location(draw, ("home", "place"))
     else:
         verb = draw.pick(words.MOVING)
         rest = phrase("to", "a:0") + noun_phrase(draw, ("place",), words.LOCAL)
@@ -134,22 +193,22 @@ def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
     if shape < 0.7:
         lasts = shape < 0.4 or who.kind not in words.STATE
         verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
-        said = {word.text for word in who.source}
-        news = [group for group in groups[who.kind] if said.isdisjoint(english for english, _ in group)]
-        rest = phrases.description(draw, news or groups[who.kind], who, predicate=True)  # or what was said already
+        mentioned = {word.text for word in who.source}
+        news = [group for group in groups[who.kind] if mentioned.isdisjoint(english for english, _ in group)]
+        rest = description(draw, news or groups[who.kind], who, predicate=True)  # or what is mentioned already
     elif who.kind in words.HUMAN and shape < 0.85:
         english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
         name = agreeing(english_plural(english) if who.plural else english, forms, who)
         verb, rest = words.SER, name if who.plural else phrase("a", "") + name
     else:
         kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-        return assemble(who, words.ESTAR, tense, phrases.location(draw, kinds), negated=negated, asked=asked)
+        return assemble(who, words.ESTAR, tense, location(draw, kinds), negated=negated, asked=asked)
     return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
 
 
 def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
     """I like cats: me gustan los gatos, where the cats are the subject."""
-    who = phrases.one_word(draw, words.PRONOUNS[asked:], said=False)
+    who = one_word(draw, words.PRONOUNS[asked:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
     bare = draw.chance(0.35)
     liked = noun_phrase(draw, kinds, ("bare",) if bare else words.DEFINITE)
@@ -217,9 +276,9 @@ def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
     kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
     second = noun_phrase(draw, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not draw.chance(0.2):
-        return phrases.personal(first, verb)
-    joined = phrase("or", "o:0") if asked else phrases.contrast(draw) if owned else phrase("and", "y:0")
-    return phrases.personal(first, verb) + joined + phrases.personal(second, verb)
+        return personal(first, verb)
+    joined = phrase("or", "o:0") if asked else contrast(draw) if owned else phrase("and", "y:0")
+    return personal(first, verb) + joined + personal(second, verb)
 
 
 def thing_phrase(draw: Draw) -> Nominal:
@@ -233,5 +292,103 @@ def thing_phrase(draw: Draw) -> Nominal:
 def relative(draw: Draw, thing: Nominal) -> Nominal:
     """The house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(phrases.subject(draw), draw.pick(verbs), "past", NOTHING)
+    both = thing + phrase("that", "que:0") + assemble(subject(draw), draw.pick(verbs), "past", NOTHING)
     return replace(thing, source=both.source, target=both.target)
+
+
+# Phrases
+
+
+def subject(draw: Draw, asked: bool = False) -> Nominal:
+    shape = draw.random()
+    if shape < 0.55:
+        return one_word(draw, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+    if shape < 0.85:
+        return noun_phrase(draw, words.HUMAN, words.SUBJECT)
+    if shape < 0.93:
+        return one_word(draw, words.NAMES)
+    first, second = one_word(draw, words.NAMES[:-1]), one_word(draw, words.NAMES[-1:])
+    if draw.chance(0.6):
+        second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
+    both = first + phrase("and", "y:0") + second
+    return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
+
+
+def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
+    """A name, or a pronoun, which Spanish may drop."""
+    text, person, gender = draw.pick(options)
+    word = Word(text)
+    return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
+
+
+def personal(thing: Nominal, verb: Verb) -> Phrase:
+    """Persons take the preposition a, except after tener."""
+    if thing.kind in words.HUMAN and verb is not words.HAVE:
+        return Phrase((), (Word("a", None, thing.heads),)) + thing
+    return thing
+
+
+def location(draw: Draw, kinds: Sequence[str]) -> Phrase:
+    noun = draw.pick(words.NOUNS[draw.pick(kinds)])
+    usual = (noun.preposition, "en:0")
+    relation = draw.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
+    return phrase(*relation) + noun_phrase(draw, kinds, words.LOCAL, noun=noun)
+
+
+def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None) -> Nominal:
+    """A determiner, adjectives and a noun of one of the kinds."""
+    noun = noun or draw.pick(words.NOUNS[draw.pick(kinds)])
+    chosen = draw.pick(determiners)
+    single = len(noun.english) == 1
+    if noun.kind == "kin" and (single or "my" in determiners):
+        chosen = draw.pick(words.POSSESSIVES)
+    elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
+        chosen = "the"
+    many = chosen in words.PLURAL
+    if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
+        many = draw.chance(0.25)
+    head = Word(noun.english[many])
+    bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
+
+    before = after = NOTHING
+    if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+        ranked = chosen in words.DEFINITE and chosen != "this"
+        word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
+        before = agreeing(word, words.BEFORE[word], bare)
+    elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
+        after = description(draw, words.AFTER[noun.kind], bare)
+    before = determiner(draw, chosen, bare) + before
+    source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
+    if noun.kind == "part" and chosen == "the":  # the door of the house
+        whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
+        source, target = source + whole.source, target + whole.target
+    return replace(bare, source=source, target=target)
+
+
+def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
+    if chosen == "bare":
+        return NOTHING
+    if chosen == "number":
+        first = draw.pick(range(len(words.NUMBERS) - 1))
+        low, high = (phrase(*f"{entry}:0".split()) for entry in words.NUMBERS[first : first + 2])
+        return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
+    english = "these" if chosen == "this" and noun.plural else chosen
+    return agreeing(english, words.DETERMINERS[chosen], noun)
+
+
+def description(draw: Draw, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False) -> Phrase:
+    """Big, very big, or two of different groups: big and expensive; in predicates also small but modern."""
+    group = draw.pick(groups)
+    english, forms = draw.pick(group)
+    made = agreeing(english, forms, noun)
+    others = [other for other in groups if other is not group]
+    if others and draw.chance(0.2 if predicate else 0.06):
+        joined = contrast(draw) if predicate else phrase("and", "y:0")
+        return made + joined + agreeing(*draw.pick(draw.pick(others)), noun)
+    if english not in words.ABSOLUTE and draw.chance(0.15):
+        return phrase("very", "muy:0") + made
+    return made
+
+
+def contrast(draw: Draw) -> Phrase:
+    return draw.pick((phrase("and", "y:0"), phrase("but", "pero:0")))

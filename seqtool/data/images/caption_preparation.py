@@ -20,8 +20,7 @@ from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.images.image_store import ImageStore
 from seqtool.data.images.store_preparation import prepare_store
-from seqtool.data.preparation import prepare
-from seqtool.data.steps import Steps
+from seqtool.data.preparation import Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
@@ -85,13 +84,14 @@ class CaptionSteps(Steps):
         counts = [len(image.captions) for image in self._used[split]]
         return np.repeat(np.arange(len(counts)), counts)
 
-    def kept(self, directory: Path, split: str, texts: Iterator[Texts]) -> Iterator[Texts]:
+    def write_others(self, directory: Path, split: str) -> None:
         used = self._used[split]
         rows = [self._rows[image.file] for image in used]
         (directory / f"{split}.rows.bin").write_bytes(np.array(rows, OFFSET).tobytes())
-        records = ({"identifier": one.identifier, "file": str(one.file), "captions": one.captions} for one in used)
+        records = (
+            {"identifier": image.identifier, "file": str(image.file), "captions": image.captions} for image in used
+        )
         write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
-        return texts
 
     def dropped(self, split: str) -> Counter[str]:
         return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})

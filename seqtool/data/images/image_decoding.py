@@ -1,4 +1,4 @@
-"""Reading images: as RGB, or refused, and made square."""
+"""Reading images: as RGB, or refused, and made square; many of them over several processes, without torch."""
 
 import math
 import stat
@@ -6,8 +6,11 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -16,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from seqtool.data.images import urls
-from seqtool.errors import InputError
+from seqtool.errors import InputError, UnfinishedError
+from seqtool.runtime import network
+from seqtool.runtime.workers import in_order
 
 MAXIMUM_PIXELS = 100_000_000
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
 BAND = 1_000_000  # pixels that are converted at a time
+CHUNK = 64  # images that are read, and go through the backbone, together
+SMALL = 4 * CHUNK  # fewer images are read before other processes could start
+MOST_BYTES = 2**30  # of a file: files are read whole, in several processes at once
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
 ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values except 1 (upright)
 UPRIGHT = {
@@ -83,16 +90,16 @@ QUIET = _Quiet()
 ALONE = threading.Lock()
 
 
-def read_image(name: str, *, seconds: float = urls.SECONDS) -> Image.Image:
+def read_image(name: str, *, seconds: float = network.SECONDS) -> Image.Image:
     """The image in a file or at an http(s) address, fetched within so many seconds. Raises ImageError."""
     path = Path(name)
-    if not urls.has_scheme(name) or path.is_file():
+    if not network.has_scheme(name) or path.is_file():
         return open_image(path, name=name)
-    if not urls.is_web_address(name):
+    if not network.is_web_address(name):
         raise ImageError(name, "cannot be read: of addresses only http and https are.")
     try:
-        content = urls.download(name, seconds=seconds)
-    except urls.DownloadError as error:
+        content = network.download(name, seconds=seconds)
+    except network.DownloadError as error:
         raise ImageError(name, str(error)) from error
     return open_image(BytesIO(content), name=name)
 
@@ -113,7 +120,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
             raise _too_large(name) from error
         except UnidentifiedImageError as error:
             empty = not file.seek(0) and not file.read(1)
-            reason = "is empty." if empty else f"is no image of a known format ({', '.join(FORMATS)})."
+            reason = "is empty." if empty else f"is not an image of a known format ({', '.join(FORMATS)})."
             if not empty and Path(name).suffix.lower() in (".heic", ".heif"):
                 reason = "is in Apple's HEIC format, which is not read: convert it to JPEG."
             raise ImageError(name, reason) from error
@@ -209,3 +216,52 @@ def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:
     except DAMAGE:
         return rgb
     return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """pixels: images×3×size×size of the images that can be read; refused: by place in the chunk, why the others
+    cannot, as a clause without the file's name.
+    """
+
+    pixels: NDArray[np.uint8]
+    refused: dict[int, str]
+
+
+def load(
+    images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None
+) -> Generator[Chunk, None, None]:
+    """The images, each a file and the SHA-256 of its content, `CHUNK` at a time in their order, fitted to size×size
+    pixels (`mode` as for `fit`). Raises InputError if a file's content is different, or it is gone.
+    """
+    chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
+    return in_order(partial(_load, size=size, mode=mode), chunks, processes=processes if len(images) >= SMALL else 1)
+
+
+def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
+    pixels = np.empty((len(images), 3, size, size), np.uint8)
+    refused: dict[int, str] = {}
+    for place, (digest, file) in enumerate(images):
+        try:
+            image = open_image(BytesIO(_content(file, digest)), name=str(file))
+            pixels[place - len(refused)] = fit(image, size=size, mode=mode).transpose(2, 0, 1)
+        except ImageError as error:
+            refused[place] = error.reason
+    return Chunk(pixels[: len(images) - len(refused)], refused)
+
+
+def _content(file: Path, expected: str) -> bytes:
+    """The file's content, checked, so that its row in the store is computed from the content that names it."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+            digest = sha256(content)
+            while more := stream.read(MOST_BYTES):
+                digest.update(more)
+    except OSError as error:
+        raise UnfinishedError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
+    if digest.hexdigest() != expected:
+        raise InputError(f"{file} changed while it was read: prepare again.")
+    if len(content) > MOST_BYTES:
+        raise ImageError(str(file), f"has more than {MOST_BYTES >> 30} GB: make it smaller.")
+    return content

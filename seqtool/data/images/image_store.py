@@ -30,9 +30,14 @@ VALUES, DIGESTS = "values.bin", "digests.txt"
 class ImageStore:
     """Stored annotation vectors or pixels of images, by row.
 
-    For the files that the store was prepared for: digests of their content, None if there is none; rows, -1 if the
-    image is refused; refused, a sentence that says why, by the file's index. locations: rows and columns of the
-    grid, and dimension of an annotation vector; None for pixels.
+    For the files that the store was prepared for:
+    digests: of their content, None if there is none.
+    rows: where their images are, -1 if refused.
+    refused: a sentence that says why, by the file's index.
+
+    For annotation vectors, otherwise None:
+    locations: rows and columns of the grid.
+    dimension: of a vector.
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
@@ -52,9 +57,9 @@ class ImageStore:
             self._values = np.memmap(directory / VALUES, kind, mode="r", shape=shape)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
-        known = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
+        row_of = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
-        self.rows = np.array([known.get(digest or "", -1) for digest in digests], np.int64)
+        self.rows = np.array([row_of.get(digest or "", -1) for digest in digests], np.int64)
         self.refused: dict[int, str] = {}
         for i in np.flatnonzero(self.rows < 0).tolist():
             reason = summary["refused"].get(digests[i])

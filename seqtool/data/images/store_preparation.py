@@ -13,12 +13,12 @@ import PIL
 import torch
 from numpy.typing import NDArray
 
-from seqtool.data.corpora.image_names import images_in
 from seqtool.data.digests import Digests
-from seqtool.data.directories import SUMMARY, make_once, place, versions
+from seqtool.data.directories import SUMMARY, Unfinished, make_once, place, versions
+from seqtool.data.images.finding import images_in
+from seqtool.data.images.image_decoding import load
 from seqtool.data.images.image_store import DIGESTS, FORMAT, VALUES, ImageStore, size_text, unreadable, weights_digest
-from seqtool.data.images.parallel_loading import load
-from seqtool.errors import InputError, out_of_memory
+from seqtool.errors import InputError, UnfinishedError, out_of_memory
 from seqtool.models.backbone import (
     Backbone,
     EncoderSettings,
@@ -27,8 +27,8 @@ from seqtool.models.backbone import (
     make_backbone,
 )
 from seqtool.runtime.devices import MODEL_TOO_LARGE
+from seqtool.runtime.files import cut
 from seqtool.runtime.progress import progress_bar
-from seqtool.runtime.unfinished import Unfinished, UnfinishedError, keep
 
 Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
 
@@ -59,7 +59,7 @@ def prepare_store(
         check_default_weights(encoder)  # needed, as no finished store exists
     memory = Digests(root / "digests.json")
     digests = memory.of(files)
-    distinct = {one: file for one, file in zip(digests, files, strict=True) if one is not None}
+    distinct = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
     if frozen:
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
@@ -105,7 +105,7 @@ def _fill(
     if not kept:
         digest, file = images[0]
         raise InputError(f"None of the {len(images):,} images can be used; {file} {refused[digest]}")
-    (directory / DIGESTS).write_text("".join(f"{one}\n" for one in kept))
+    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
     return {
         "format": FORMAT,
         "shape": [len(kept), *shape],
@@ -133,27 +133,29 @@ def _write_values(
 ) -> Mapping[str, str]:
     """Write the images' rows, of `row` bytes each; returns by digest why some of them are refused.
 
-    It resumes from what an earlier preparation has left, if that was made `by` the same weights and
-    versions.
+    It resumes from what an interrupted preparation has left, if that was made `by` the same weights and versions.
     """
+
+    def size(progress: Mapping[str, Any]) -> int:
+        return int(progress["done"] - len(progress["refused"])) * row
+
     unfinished = Unfinished(directory)
-    begun = unfinished.known.get("images", {})
-    if begun.get("by") != by:
-        begun = {"done": 0, "refused": {}}
-    done: int = begun["done"]
-    refused: dict[str, str] = dict(begun["refused"])  # why, by digest
+    progress = unfinished.progress.get("images", {})
+    if progress.get("by") != by:
+        progress = {"done": 0, "refused": {}}
+    done: int = progress["done"]
+    refused: dict[str, str] = dict(progress["refused"])  # why, by digest
     if done:
-        log.info("Going on after %s images, which a preparation that was ended early has left.", f"{done:,}")
-    written = (done - len(refused)) * row  # bytes
-    _check_room(directory, len(images) * row, len(images), written=written)
+        log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
+    _check_room(directory, len(images) * row, len(images), written=size(progress))
     chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
     with (
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.noting("images", lambda at: keep(file, (at["done"] - len(at["refused"])) * row)) as reached,
+        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
     ):
-        keep(file, written)
+        cut(file, size(progress))
         bar.update(done)
         noted = time.monotonic()
         for chunk in chunks:

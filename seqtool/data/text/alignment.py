@@ -1,41 +1,23 @@
 """Words and the alignments between them: from attention over pieces to Pharaoh's `i-j`.
 
 Words are what white space separates in the text as it was given or written, unless a setting or a corpus says
-otherwise (`SPLITS`). A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the
+otherwise (`words.SPLITS`). A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the
 target's, as in attention: target words × source words.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.scripts import tokens
 from seqtool.errors import InputError
 
 Link = tuple[int, int]
 Matrix = NDArray[np.floating]
 
-PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
-# Full-width marks, and those of other scripts; without ⁇, an unknown word, and ’, which ends words as ' does.
-OTHER_PUNCTUATION = (
-    "！，．：；？＂（）［］｛｝｟｠｡｢｣､、。〃〈〉《》「」『』【】〔〕〖〗〘〙〚〛〝〞〟﹐﹑﹒﹔﹕﹖﹗‥‹›‼‽⁈⁉⸘⸮"
-    "\u037e\u00b7\u0387\u055b-\u055e\u0589\u05c3\u060c\u061b\u061d-\u061f\u06d4\u0700-\u070a"  # Greek to Syriac
-    "\u0964\u0965\u0df4\u0e5a\u0e5b\u0f0d-\u0f12\u104a\u104b\u17d4-\u17d6\u17da"  # of India to Cambodia
-    "\u1361-\u1368\u166e\u1802-\u1805\u1808\u1809\u1c3b-\u1c3f\u1c7e\u1c7f\ua4fe\ua4ff\ua60d-\ua60f"
-    "\ua92e\ua92f\ua9c7-\ua9c9\uaaf0\uaaf1\uabeb"
-)
-
-
-def _words(marks: str) -> re.Pattern[str]:
-    return re.compile(rf"[{marks}]+|[^\s{marks}](?:\S*[^\s{marks}])?")
-
-
-WORD = _words(re.escape(PUNCTUATION))
-WORD_OF_ANY_SCRIPT = _words(re.escape(PUNCTUATION) + OTHER_PUNCTUATION)
 LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
 
@@ -43,25 +25,6 @@ SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
 def joined(pieces: Iterable[str]) -> str:
     """The text of pieces."""
     return "".join(pieces).replace(SPACE, " ").strip()
-
-
-def words(text: str) -> list[str]:
-    """The words and marks of a sentence: split at white space, leading and trailing punctuation as separate words.
-
-    Nothing inside a word is split, nor is a run of punctuation, so that text which is already tokenised keeps
-    its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?  Vocabularies of words are made of these, and know only the
-    marks of `PUNCTUATION`.
-    """
-    return WORD.findall(text)
-
-
-def words_and_marks(text: str) -> list[str]:
-    """The same with the marks of any script: هل أنت؟ → هل | أنت | ؟"""
-    return WORD_OF_ANY_SCRIPT.findall(text)
-
-
-SPLITS: dict[str, Callable[[str], list[str]]] = {"spaces": str.split, "marks": words_and_marks, "characters": tokens}
-"""The values of the setting `words`: how a text is split into the words that links number."""
 
 
 def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:

@@ -21,7 +21,7 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
     for index in range(4, len(vocabulary)):
         piece = vocabulary.piece(index)
         ids |= {piece: index, piece.removeprefix("▁"): index}
-    found: dict[int, NDArray[np.float32]] = {}
+    vectors: dict[int, NDArray[np.float32]] = {}
     for number, line in enumerate(read_lines(path), 1):
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may hold spaces
         if not line.strip() or (number == 1 and len(line.split()) == 2):
@@ -36,11 +36,11 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
             vector = _vector(values)
             if vector is None:
                 raise InputError(f"{path} line {number} has values that are not numbers.")
-            found[ids[word]] = vector
-    if not found:
+            vectors[ids[word]] = vector
+    if not vectors:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors of this language?")
-    rows = sorted(found)
-    return np.array(rows), np.stack([found[row] for row in rows])
+    rows = sorted(vectors)
+    return np.array(rows), np.stack([vectors[row] for row in rows])
 
 
 def _vector(values: list[str]) -> NDArray[np.float32] | None:

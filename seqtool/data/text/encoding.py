@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.runtime import workers
+from seqtool.runtime.workers import in_order
 
 CHUNK = 10_000  # examples
 SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
@@ -92,11 +92,10 @@ def encode(
     Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one if the `count`
     of examples is small. Only a few chunks are in memory at a time.
     """
-    processes = workers.number(processes) if count >= SMALL else 1
     iterator = iter(examples)
     chunks = iter(lambda: list(islice(iterator, CHUNK)), [])
     encoded = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
-    return workers.in_order(encoded, chunks, workers=processes)
+    return in_order(encoded, chunks, processes=processes if count >= SMALL else 1)
 
 
 def encode_chunk(
@@ -105,12 +104,14 @@ def encode_chunk(
     """The examples as ids, each side by its vocabulary. Without limits every one is kept."""
     vocabularies = _loaded(directory, sides).values()
     texts = zip(*examples, strict=True)
-    ids = [known.encode_batch(lines) for known, lines in zip(vocabularies, texts, strict=True)]
+    ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
     lengths = (map(len, example) for example in zip(*ids, strict=True))
     reasons = [None if limits is None else limits.reason(*each) for each in lengths]
     kept = np.array([reason is None for reason in reasons])
     return Encoded(
-        sides=tuple(_side(list(compress(side, kept)), known) for side, known in zip(ids, vocabularies, strict=True)),
+        sides=tuple(
+            _side(list(compress(side, kept)), vocabulary) for side, vocabulary in zip(ids, vocabularies, strict=True)
+        ),
         kept=kept,
         dropped=Counter(reason for reason in reasons if reason),
     )

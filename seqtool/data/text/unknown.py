@@ -1,14 +1,13 @@
 """What a vocabulary does not know of a text, and the sentences that say so."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.models.tokens import UNK
 
-SHARE = 0.01  # of a split's tokens: more unknown ones are said
+SHARE = 0.01  # of a split's tokens: a larger share of unknown ones is reported
 READ = 10_000  # examples in which the unknown pieces of a split are counted
 NAMED = 5
 
@@ -20,7 +19,7 @@ def unknown_pieces(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[st
 
 
 def unknown_of(text: str, ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
-    """The same for one text with its ids."""
+    """The same for a single text with its ids."""
     if UNK not in ids:
         return []
     return [piece for piece, index in zip(vocabulary.pieces(text), ids, strict=True) if index == UNK]
@@ -42,24 +41,21 @@ def is_much(side: Mapping[str, Any]) -> bool:
     return bool(side["unknown"] > SHARE * side["tokens"])
 
 
-def of_cache(summary: Mapping[str, Any], directory: Path) -> Iterator[str]:
+def of_cache(summary: Mapping[str, Any]) -> Iterator[str]:
     """A sentence about the splits of a cache of which much is unknown, if there are any."""
-    shares, old = [], False
+    shares = []
     for name, split in summary["splits"].items():
         sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
         for side, entry in sides.items():
             if is_much(entry):
                 where = f"{name}'s {side}" if side else name
-                pieces = entry.get("commonest_unknown")
-                shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{(pieces and f': {pieces}') or ''}")
-                old |= pieces is None
+                pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
+                shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")
     if shares:
         yield (
             f"Many tokens are unknown to the vocabulary, {'; '.join(shares)}. A larger data.vocabulary.size, a smaller "
             "data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
         )
-    if old:
-        yield f"An earlier version prepared {directory}: remove it, and the text is prepared again, perhaps with fewer."
 
 
 def _shown(piece: str) -> str:

@@ -19,21 +19,22 @@ from typing import final
 
 import sentencepiece
 
-from seqtool.data.text.alignment import SPACE, words
-from seqtool.data.text.words import marks
+from seqtool.data.text.alignment import SPACE
+from seqtool.data.text.words import combining_marks, words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
+END = "<end>"  # how the end of a text is shown among its pieces
 BLOCK = "▅"  # U+2585
 STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
 """What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with
 them: some of Unicode's noncharacters, which no text should have.
 """
 
-CUT_WORDS = re.compile(r" ?\w+| ?[^\w\s]|\s")  # and other pieces of a text, without regard to combining marks
+UNMARKED = re.compile(r" ?\w+| ?[^\w\s]|\s")  # as `CombiningMarks.verbatim`, of a text without such marks
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -120,10 +121,10 @@ class SentencePieceVocabulary(Vocabulary):
     def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
         super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._model = model
-        self._processor = known = sentencepiece.SentencePieceProcessor(model_proto=model)
-        if (known.pad_id(), known.unk_id(), known.bos_id(), known.eos_id()) != (PAD, UNK, BOS, EOS):
+        self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError("other special pieces than ours")
-        pieces = known.id_to_piece(list(range(known.get_piece_size())))  # ValueError if not UTF-8
+        pieces = processor.id_to_piece(list(range(processor.get_piece_size())))  # ValueError if not UTF-8
         learnt = set().union(*pieces)
         self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
         self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
@@ -167,14 +168,13 @@ class WordVocabulary(Vocabulary):
     ) -> None:
         super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._tokens = [*SPECIALS, *tokens]
-        self._whole = not verbatim or kind != "word" or _has_whole_words(tokens)
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
 
     def __len__(self) -> int:
         return len(self._tokens)
 
     def pieces(self, text: str) -> list[str]:
-        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim, whole=self._whole)
+        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
@@ -257,30 +257,22 @@ def is_listed(kind: str, *, verbatim: bool) -> bool:
     return kind == "word" or (verbatim and kind == "char")
 
 
-def listed_pieces(text: str, kind: str, *, verbatim: bool, whole: bool = True) -> list[str]:
-    """The words of the text as `alignment.words` splits them, ▁ before each that follows a space or begins the text.
-
-    If verbatim, its characters, or its words, other white space and symbols; every space is written ▁. Not `whole`, as
-    in earlier versions: words are cut at combining marks.
+def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
+    """The words of the text as `words_and_punctuation` splits them, ▁ before each that follows a space or begins the
+    text. If verbatim, its characters, or its words, other white space and symbols; every space is written ▁.
     """
     if not verbatim:
         return [piece for token in text.split() for piece in _token_pieces(token)]
     if kind == "char":
         pieces = list(text)
-    elif not whole or text.isascii() or marks().characters.isdisjoint(text):
-        pieces = CUT_WORDS.findall(text)
+    elif text.isascii() or combining_marks().characters.isdisjoint(text):
+        pieces = UNMARKED.findall(text)
     else:
-        pieces = marks().verbatim.findall(text)
+        pieces = combining_marks().verbatim.findall(text)
     return [piece.replace(" ", SPACE) for piece in pieces]
-
-
-def _has_whole_words(tokens: Sequence[str]) -> bool:
-    """Whether a list has words with combining marks, which those of earlier versions do not have."""
-    longer = (token for token in tokens if not token.isascii() and len(token.removeprefix(SPACE)) > 1)
-    return any(not marks().characters.isdisjoint(token) for token in longer)
 
 
 @lru_cache(maxsize=1 << 16)
 def _token_pieces(token: str) -> tuple[str, ...]:
-    first, *rest = words(token)
+    first, *rest = words_and_punctuation(token)
     return (SPACE + first, *rest)

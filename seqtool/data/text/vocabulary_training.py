@@ -173,10 +173,10 @@ def _parts(line: str) -> list[str]:
 
 def _problem(message: str, size: str, text: str) -> str | None:
     """SentencePiece's message in terms of the settings; None for any other message."""
-    if found := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return f"{size} is more than is possible with {text}: set it to {int(found[1]):,} or less."
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"{size} has no room for the characters of {text}: set it to {int(found[1]):,} or more."
+    if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return f"{size} is more than is possible with {text}: set it to {int(match[1]):,} or less."
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return f"{size} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
     if "sentences_.empty()" in message:
         return "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
     return None

@@ -1,0 +1,20 @@
+"""Random choices of the built-in corpora."""
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Draw:
+    """Choices made only with random(), the one sequence that stays the same in every version of Python."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed).random
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[int(self.random() * len(options))]
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
