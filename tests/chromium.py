@@ -74,5 +74,7 @@ def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Visit]:
 
 
 def opened(visit: Visit, file: Path) -> Any:
+    """A report, which is drawn once its data are unpacked."""
     visit.page.goto(file.resolve().as_uri())
+    visit.page.locator("main").wait_for(state="attached")
     return visit.page

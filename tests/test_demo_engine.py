@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,42 @@ from demo_models import alone
 
 import seqtool
 from seqtool.demo import answers
-from seqtool.demo.engine import WAITING, Asked, BusyError, Engine
-from seqtool.demo.requests import Request
+from seqtool.demo.engine import WAITING, BusyError, Engine, WorkItem
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
 
-def asked_at_once(models: Sequence[Any], *asked: Asked) -> list[Any]:
+@dataclass(eq=False)
+class Item(WorkItem):
+    """Something to do; items of one group are done by one call of `work`, with the values of all."""
+
+    work: Callable[[list[Any]], Sequence[Any]]
+    value: Any = None
+    group: Hashable = None
+    size: int = 1
+    room: int = 1
+
+    def answer(self, models: Sequence[Any]) -> Any:
+        return self.work([self.value])[0]
+
+    def answer_together(self, models: Sequence[Any], items: Sequence["Item"]) -> Sequence[Any]:
+        return self.work([item.value for item in items])
+
+
+def waiting_for(event: threading.Event) -> Item:
+    return Item(lambda _: [event.wait(10)])
+
+
+def asked_at_once(models: Sequence[Any], *items: WorkItem) -> list[Any]:
     """The answers, or errors, of requests that all wait while another one is being answered."""
     found: list[Any] = []
 
     async def ask() -> None:
         engine, held = Engine(lambda: models, lambda _: []), threading.Event()
         engine.start()
-        first = asyncio.ensure_future(engine.ask(Asked(lambda _: held.wait(10))))
+        first = asyncio.ensure_future(engine.ask(waiting_for(held)))
         await asyncio.sleep(0.1)
-        waiting = [asyncio.ensure_future(engine.ask(one)) for one in asked]
+        waiting = [asyncio.ensure_future(engine.ask(item)) for item in items]
         await asyncio.sleep(0.1)
         held.set()
         found.extend((await asyncio.gather(first, *waiting, return_exceptions=True))[1:])
@@ -47,7 +68,7 @@ def test_a_model_that_cannot_be_loaded_is_said() -> None:
         engine = Engine(load, lambda _: [])
         engine.start()
         with pytest.raises(InputError, match="no memory is left"):
-            await engine.ask(Asked(list))
+            await engine.ask(Item(list))
         assert (engine.state, engine.problem) == ("failed", "no memory is left")
         engine.stop()
 
@@ -57,18 +78,21 @@ def test_a_model_that_cannot_be_loaded_is_said() -> None:
 def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
     held, done = threading.Event(), []
 
+    def doing(i: int) -> Item:
+        return Item(lambda values: [done.append(value) for value in values], i)
+
     async def asked() -> None:
         engine = Engine(lambda: [1], lambda _: [])
         engine.start()
-        first = asyncio.ensure_future(engine.ask(Asked(lambda _: held.wait(10))))
+        first = asyncio.ensure_future(engine.ask(waiting_for(held)))
         await asyncio.sleep(0.2)
-        waiting = [asyncio.ensure_future(engine.ask(Asked(lambda _, i=i: done.append(i)))) for i in range(WAITING)]
+        waiting = [asyncio.ensure_future(engine.ask(doing(i))) for i in range(WAITING)]
         await asyncio.sleep(0.1)
         with pytest.raises(BusyError):
-            await engine.ask(Asked(list))
+            await engine.ask(Item(list))
         waiting[0].cancel()
         await asyncio.sleep(0.1)
-        waiting.append(asyncio.ensure_future(engine.ask(Asked(lambda _: done.append(WAITING)))))
+        waiting.append(asyncio.ensure_future(engine.ask(doing(WAITING))))
         await asyncio.sleep(0.1)
         held.set()
         await asyncio.gather(first, *waiting[1:])
@@ -82,16 +106,14 @@ def test_requests_of_one_kind_are_done_together() -> None:
     """As far as there is room, and in their order; a request of another kind waits for one such group at most."""
     done: list[list[Any]] = []
 
-    def work(tasks: list[Any]) -> list[Any]:
-        done.append(tasks)
-        return [-one for one in tasks]
-
-    def one(number: int, kind: str | None, size: int) -> Asked:
-        return Asked(lambda _: number, work, lambda found: 10 * found, kind, size, lambda task: 0 if task == 9 else 8)
+    def work(values: list[Any]) -> list[Any]:
+        done.append(values)
+        return [-10 * value for value in values]
 
     kinds = [(1, "a", 4), (2, None, 1), (3, "a", 4), (4, "b", 1), (5, "a", 1), (6, None, 1), (7, "b", 2)]
     kinds += [(8, "a", 20), (9, "c", 1), (10, "c", 1)]
-    assert asked_at_once([], *(one(*each) for each in kinds)) == [-10 * number for number, *_ in kinds]
+    items = [Item(work, number, kind, size, 0 if kind == "c" else 8) for number, kind, size in kinds]
+    assert asked_at_once([], *items) == [-10 * number for number, *_ in kinds]
     assert done == [[1, 3], [2], [4, 7], [5], [6], [8], [9], [10]]
 
 
@@ -99,18 +121,17 @@ def test_who_leaves_while_requests_are_done_together() -> None:
     """The others are answered; at the end of the server nobody is answered who would be done anew."""
     held, began, done = threading.Event(), threading.Event(), []
 
-    def work(tasks: list[int]) -> list[int]:
-        done.append(tasks)
+    def work(values: list[int]) -> list[int]:
+        done.append(values)
         began.set()
         held.wait(10)
-        if tasks == [1, 2, 3]:
+        if values == [1, 2, 3]:
             raise RuntimeError("together")
-        return tasks
+        return values
 
     async def ask(numbers: Sequence[int], left: int, *, stop: bool) -> list[Any]:
         engine = Engine(lambda: [1], lambda _: [])
-        requests = (Asked(lambda _, i=i: i, work, kind="kind", size=1, room=lambda _: 3) for i in numbers)
-        waiting = [asyncio.ensure_future(engine.ask(one)) for one in requests]
+        waiting = [asyncio.ensure_future(engine.ask(Item(work, i, "kind", 1, 3))) for i in numbers]
         await asyncio.sleep(0)
         engine.start()
         await asyncio.to_thread(began.wait, 10)
@@ -135,37 +156,25 @@ def test_who_leaves_while_requests_are_done_together() -> None:
 
 
 def test_only_those_at_fault_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Of requests that are done together: one cannot begin, one breaks the work of all, one cannot end."""
+    """Of requests that are done together, each is done alone if one of them fails."""
     done: list[list[str]] = []
 
-    def begin(name: str) -> str:
-        if name == "begin":
-            raise InputError(name)
-        return name
+    def work(names: list[str]) -> list[str]:
+        done.append(names)
+        for error in (MemoryError, InputError):
+            if error.__name__ in names:
+                raise error("not this one")
+        return names
 
-    def work(tasks: list[str]) -> list[str]:
-        done.append(tasks)
-        if "work" in tasks:
-            raise MemoryError("work")
-        return tasks
-
-    def end(name: str) -> str:
-        if name == "end":
-            raise ValueError(name)
-        return name
-
-    names = ["good", "begin", "work", "end", "better"]
-    found = asked_at_once(
-        [], *(Asked(lambda _, name=name: begin(name), work, end, "kind", 1, lambda _: 9) for name in names)
-    )
-    assert [found[0], found[4]] == ["good", "better"]
-    assert [(type(one), str(one)) for one in found[1:4]] == [
-        (InputError, "begin"),
-        (MemoryError, "work"),
-        (ValueError, "end"),
+    names = ["good", "MemoryError", "better", "InputError"]
+    found = asked_at_once([], *(Item(work, name, "kind", 1, 9) for name in names))
+    assert [found[0], found[2]] == ["good", "better"]
+    assert [(type(one), str(one)) for one in found[1::2]] == [
+        (MemoryError, "not this one"),
+        (InputError, "not this one"),
     ]
-    assert done == [["good", "work", "end", "better"], ["good"], ["work"], ["end"], ["better"]]
-    assert "one by one: work" in caplog.text
+    assert done == [names, *([name] for name in names)]
+    assert "one by one: not this one" in caplog.text
 
 
 BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
@@ -179,10 +188,11 @@ BIG, DOG = "I have a big cat .", "the old dog sees the red house ."
         ([{"settings": {"beam": 3, "n_best": 2}}, {"settings": {"n_best": 2, "beam": 3}}, {}], 2),
         ([{"settings": {"sample": True, "n_best": 2}}, {"settings": {"sample": True, "n_best": 2}}], 2),
         ([{"sentences": [BIG], "tree": True}, {"sentences": [BIG], "tree": True}, {"model": 1}, {}], 4),
-        ([{"unknown": 1}, {"settings": {"beam": 0}}, {}, {}], 1),
-        ([{"settings": {"beam": 50}, "sentences": [""] * 99}] * 3, 2),  # 200 sentences, times 50
+        ([{"settings": {"beam": 0}}, {}, {}], 1),
+        ([{"settings": {"beam": "2"}}, {"settings": {"beam": "2"}}, {}, {}], 1),
+        ([{"settings": {"beam": 50}, "sentences": [""] * 99}] * 3, 3),  # too many, times 50: one by one
         ([{"sentences": [""] * 101}, {}, {"sentences": [""] * 101}], 3),
-        ([{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}], 2),  # more attention than is kept here
+        ([{"sentences": [DOG] * 30}, {}, {"sentences": [DOG] * 30}], 3),  # more attention than is kept: one by one
     ],
 )
 def test_translations_together_are_those_alone(
@@ -197,10 +207,10 @@ def test_translations_together_are_those_alone(
         return hypotheses(self, sentences, **others)
 
     monkeypatch.setattr(Translator, "hypotheses", counted)
-    monkeypatch.setattr(answers, "WEIGHTS", 3 * answers._weights(models[0], [DOG] * 30, None) // 2)
+    monkeypatch.setattr(answers, "WEIGHTS", 3 * answers.attention_weights(models[0], [DOG] * 30) // 2)
 
-    def asked(one: dict[str, Any]) -> Asked:
-        return answers.translate(Request(json.dumps({"sentences": [BIG, DOG], **one}).encode()))
+    def asked(one: dict[str, Any]) -> WorkItem:
+        return answers.Translate.parse(json.dumps({"sentences": [BIG, DOG], **one}).encode())
 
     together = asked_at_once(models, *map(asked, requests))
     assert len(made) == calls

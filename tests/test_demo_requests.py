@@ -1,6 +1,5 @@
 """What the demo's server takes and refuses: settings of every wrong type, hosts, tokens; and that it stops in time."""
 
-import asyncio
 import http.client
 import json
 import logging
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_models import alone
 from test_demo import form, png, serving
 
 import seqtool
-from seqtool.demo import answers, guards
+from seqtool.demo import requests
 from seqtool.demo.app import describe, make_app
 from seqtool.demo.engine import Engine
+from seqtool.training.checkpoint import find
 
 RUNS = ("attend", "scenes", "text")
 TOKEN = "a-token-of-twenty-one"
@@ -34,21 +33,6 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def test_a_refusal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "SECONDS", 0.05)
-
-    async def never(*_: Any) -> Any:
-        await asyncio.Event().wait()
-
-    async def broken(*_: Any) -> None:
-        raise ValueError("a defect")
-
-    for host in (b"elsewhere", b"localhost"):
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", host)], "query_string": b""}
-        guard = guards.Guard(broken, host="127.0.0.1", port=80, token=None)
-        alone(partial(guard, scope, never, never))
-
-
 @pytest.fixture(scope="module")
 def models(shown_runs: Path) -> dict[str, Any]:
     return {run: seqtool.load(shown_runs / "runs" / run, device="cpu", threads=1) for run in RUNS}
@@ -60,7 +44,8 @@ def ports(models: dict[str, Any]) -> Iterator[dict[str, int]]:
     with ExitStack() as stack:
 
         def serve(run: str, **settings: Any) -> int:
-            engine = Engine(lambda: [models[run]], describe)
+            checkpoints = [find(path) for path in models[run].checkpoints]
+            engine = Engine(lambda: [models[run]], partial(describe, checkpoints=checkpoints))
             return stack.enter_context(serving(lambda port: make_app(engine, port=port, **settings)))
 
         yield {
@@ -156,7 +141,7 @@ def test_a_request_stops_between_two_steps(
         time.sleep(0.02)
         return step(*arguments)
 
-    monkeypatch.setattr(answers, "SECONDS", 0.3)
+    monkeypatch.setattr(requests, "SECONDS", 0.3)
     monkeypatch.setattr(model, "step", slow)
     start = time.monotonic()
     status, text = call(ports[run], "POST", f"/api/{kind}", json.dumps(body).encode())
@@ -216,3 +201,14 @@ def test_bearer_in_any_case(scheme: str, ports: dict[str, int]) -> None:
     assert call(ports["token"], "GET", "/api/model", authorization=f"{scheme} {TOKEN}x")[0] == 401
     assert call(ports["token"], "GET", "/api/model", authorization=f"Basic {TOKEN}")[0] == 401
     assert call(ports["token"], "GET", "/api/model", cookie='bad="; =; \\')[0] == 401
+
+
+def test_a_defect_is_logged_and_not_shown(
+    models: dict[str, Any], ports: dict[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(models["text"].models[0], "step", broken)
+    status, text = call(ports["text"], "POST", "/api/generate", b'{"prompts": ["the"]}')
+    assert (status, text.count("\n")) == (500, 1) and "a defect" not in text and "a defect" in caplog.text

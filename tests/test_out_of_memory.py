@@ -15,7 +15,7 @@ import seqtool
 from seqtool.cli import main as cli
 from seqtool.demo import answers
 from seqtool.demo.app import make_app
-from seqtool.demo.engine import Asked, Engine
+from seqtool.demo.engine import Engine
 from seqtool.errors import InputError, OutOfMemoryError
 from seqtool.models.backbone import Backbone
 from seqtool.runtime.files import config_directory
@@ -194,7 +194,7 @@ def test_the_other_jobs_of_a_sweep_go_on(
 
 @pytest.mark.parametrize("error", [ERRORS["cudnn"], ERRORS["python"], OutOfMemoryError("from decoding")])
 def test_the_demo_answers_with_a_sentence(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "translate", lambda request: Asked(failing(error)))
+    monkeypatch.setattr(answers.Translate, "answer", failing(error))
     engine = Engine(lambda: [None], lambda models: [])
     engine.start()
     app, sent = make_app(engine, host="127.0.0.1", port=80, token=None), []
@@ -202,7 +202,7 @@ def test_the_demo_answers_with_a_sentence(error: Exception, monkeypatch: pytest.
     scope = {"type": "http", "method": "POST", "path": "/api/translate", "headers": headers, "query_string": b""}
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"{}", "more_body": False}
+        return {"type": "http.request", "body": b'{"sentences": ["a"]}', "more_body": False}
 
     async def send(message: Any) -> None:
         sent.append(message)

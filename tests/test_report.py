@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import gzip
 import hashlib
 import json
 import re
@@ -21,7 +22,7 @@ from seqtool.metrics.words import f1_by_count, labels
 from seqtool.predict.flags import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
 from seqtool.runtime.files import config_directory
 from seqtool.view import html
-from seqtool.view.packing import DIGITS, MOST, SIZE, STEPS, Details
+from seqtool.view.packing import SIZE, Details, packed
 
 COMMON = [
     "data.processes=1",
@@ -34,7 +35,7 @@ COMMON = [
 ]
 SIZES = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "<!-- </body> & \u2028 ‮abc", "\ud800"]
-BLOCK = re.compile(r'<script type="application/json" id="([\w-]+)">(.*?)</script>', re.DOTALL)
+BLOCK = re.compile(r'<script type="application/gzip" id="([\w-]+)">(.*?)</script>', re.DOTALL)
 
 
 def run(*arguments: str) -> int:
@@ -43,7 +44,8 @@ def run(*arguments: str) -> int:
 
 def blocks(path: Path) -> dict[str, Any]:
     """The data in a report, by the name of their block."""
-    return {name: json.loads(text) for name, text in BLOCK.findall(path.read_text())}
+    found = BLOCK.findall(path.read_text())
+    return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in found}
 
 
 def sections(path: Path) -> dict[str, Any]:
@@ -60,15 +62,6 @@ def addresses(page: str) -> list[str]:
 
     Reader().feed(page)
     return found
-
-
-def numbers(text: str, width: int) -> list[int]:
-    """What `packing.digits` packed."""
-    values = [DIGITS.tobytes().decode().index(letter) for letter in text]
-    return [
-        sum(64 ** (width - 1 - i) * v for i, v in enumerate(values[n : n + width]))
-        for n in range(0, len(values), width)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_report_holds_all_it_needs_and_nothing_runs_in_it(tmp_path: Path) -> None:
     """No address, one script and one style, which the policy names by their hashes; texts cannot end their block."""
     report = {"title": HOSTILE[0], "sections": [{"lines": HOSTILE}]}
-    html.write(tmp_path / "a.html", report, [json.dumps(HOSTILE[:3])])
+    html.write(tmp_path / "a.html", report, [packed(HOSTILE)])
     text = (tmp_path / "a.html").read_text()
     assert addresses(text) == []
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
@@ -97,9 +90,9 @@ def test_a_report_holds_all_it_needs_and_nothing_runs_in_it(tmp_path: Path) -> N
         assert f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'" in text
     assert "default-src 'none'" in text and "unsafe" not in text
     found = blocks(tmp_path / "a.html")
-    assert found["report"] == report and found["details-0"] == HOSTILE[:3]
+    assert found["report"] == report and found["details-0"] == HOSTILE
     assert "<img" not in text and text.count("</script>") == 3
-    html.write(tmp_path / "b.html", report, [json.dumps(HOSTILE[:3])])
+    html.write(tmp_path / "b.html", report, [packed(HOSTILE)])
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -111,25 +104,25 @@ def test_modules_are_put_together_once_each_after_those_that_they_need() -> None
 
 
 def test_details_are_packed() -> None:
-    """Words as places in one list, weights and probabilities to within 1/4095."""
+    """In chunks, with as many digits as the page shows."""
     details, generator = Details(), np.random.default_rng(0)
     weights = generator.random((2, 3)).astype(np.float32)
     predicted = [
-        {"token": "ein", "probability": 0.5, "entropy": 2.0, "likeliest": [["ein", 0.5], ["der", 0.25]]},
+        {"token": "ein", "probability": 0.51239, "entropy": 2.0, "likeliest": [["ein", 0.51239], ["der", 0.00012345]]},
         {"token": "<end>", "probability": 1.0, "entropy": 0.0, "likeliest": [["<end>", 1.0], ["der", 0.0]]},
     ]
     details.add(source=["a", "b", "<end>"], target=["ein", "<end>"], weights=weights, predicted=predicted)
     details.add()
     for _ in range(SIZE):
         details.add(predicted=predicted)
-    chunks = [json.loads(chunk) for chunk in details.chunks()]
+    chunks = [json.loads(gzip.decompress(base64.b64decode(chunk))) for chunk in details.chunks()]
     assert list(map(len, chunks)) == [SIZE, 2] and chunks[0][1] == {}
-    first, pieces = chunks[0][0], details.described()["pieces"]
-    assert [pieces[i] for i in numbers(first["source"], 3)] == ["a", "b", "<end>"]
-    assert [pieces[i] for i in numbers(first["likeliest"], 3)] == ["ein", "der", "<end>", "der"]
-    assert np.allclose(np.array(numbers(first["weights"], 2)) / STEPS, weights.flatten(), atol=1 / STEPS)
-    assert np.allclose(np.array(numbers(first["entropies"], 2)) * MOST / STEPS, [2, 0], atol=MOST / STEPS)
-    assert len(pieces) == len(set(pieces)) == 5
+    first = chunks[0][0]
+    assert first["source"] == ["a", "b", "<end>"] and first["target"] == ["ein", "<end>"]
+    assert np.allclose(first["weights"], weights, rtol=0, atol=0.0005001)
+    shown = {"token": "ein", "probability": 0.512, "entropy": 2.0, "likeliest": [["ein", 0.512], ["der", 0.000123]]}
+    assert first["predicted"] == [shown, predicted[1]]
+    assert len(chunks[1][1]["predicted"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -221,12 +214,10 @@ def test_an_evaluation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(sentences["sources"]) == len(sentences["hypotheses"][0]) == len(data["details-0"]) == 5
     assert [one["label"] for one in sentences["scores"]][:2] == ["BLEU", "chrF2"]
     for detail, text in zip(data["details-0"], sentences["hypotheses"][0], strict=True):
-        pieces = sentences["details"]["pieces"]
-        tokens = [pieces[i] for i in numbers(detail["tokens"], 3)]
+        tokens = [expected["token"] for expected in detail["predicted"]]
         assert "".join(tokens).replace("<end>", "").replace("▁", " ").strip() == text
-        source, target = (numbers(detail[side], 3) for side in ("source", "target"))
-        assert len(numbers(detail["weights"], 2)) == len(source) * len(target)
-        assert len(numbers(detail["likeliest"], 3)) == 5 * len(tokens)
+        assert np.shape(detail["weights"]) == (len(detail["target"]), len(detail["source"]))
+        assert all(len(expected["likeliest"]) == 5 for expected in detail["predicted"])
     first = Path("test.html").read_bytes()
     assert run("eval", *common, "report=test.html") == 0 and Path("test.html").read_bytes() == first
     assert run("eval", "checkpoint=runs/fixed", *common[1:], "report=fixed.html") == 0
@@ -286,7 +277,7 @@ def test_captions(place: Path) -> None:
         assert card["picture"].startswith("data:image/png;base64,") and len(card["captions"]) == 2
         for one in card["captions"]:
             rows, columns = one["grid"]
-            assert len(numbers(one["weights"], 2)) == rows * columns * len(one["words"])
+            assert np.shape(one["weights"]) == (len(one["words"]), rows * columns)
         soft, hard = card["captions"]
         assert "chosen" not in soft and len(hard["words"]) - len(hard["chosen"]) in (0, 1)
     rows = [row[0] for row in sections(Path("captions.html"))["Scores"]["rows"]]
@@ -295,7 +286,7 @@ def test_captions(place: Path) -> None:
     assert len(table["names"]) == len(table["flags"]) == len(data["details-0"]) == len(table["hypotheses"][1]) == 5
     assert "F1 of words by their count in training" in sections(Path("captions.html"))
     for detail, text in zip(data["details-0"], table["hypotheses"][0], strict=True):
-        tokens = [table["details"]["pieces"][i] for i in numbers(detail["tokens"], 3)]
+        tokens = [expected["token"] for expected in detail["predicted"]]
         assert "".join(tokens).replace("<end>", "").replace("▁", " ").strip() == text
     first = Path("captions.html").read_bytes()
     assert run("eval", *common, "report=captions.html") == 0 and Path("captions.html").read_bytes() == first

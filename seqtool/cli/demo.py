@@ -1,4 +1,4 @@
-"""`seqtool demo`: a page on this machine where models are seen at work."""
+"""`seqtool demo`: start a local web demo, where you can watch a model work."""
 
 import importlib.util
 import logging
@@ -8,13 +8,17 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
 from seqtool.settings import names, typed
+
+if TYPE_CHECKING:
+    from seqtool.training.checkpoint import Checkpoint
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
@@ -37,30 +41,29 @@ class DemoSettings:
 
 def demo(config: DictConfig) -> None:
     """Serve the page until Ctrl-C; its address is printed before the models are loaded."""
-    if missing := [one for one in PACKAGES if importlib.util.find_spec(one) is None]:
+    if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
         raise InputError(f"seqtool demo needs {', '.join(missing)}: pip install 'seqtool[demo]'.")
     import uvicorn
 
     from seqtool.demo.app import describe, make_app
-    from seqtool.demo.connections import TimedProtocol
     from seqtool.demo.engine import Engine
-    from seqtool.demo.guards import check_address
+    from seqtool.demo.guards import HEADERS, TimedProtocol, check_address
 
     settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
-    checkpoints, trust = names(config.checkpoint), modules(config.trust)
     check_address(settings.host, settings.port, settings.token)
-    _check(checkpoints, trust)
+    checkpoints = find_checkpoints(names(config.checkpoint), modules(config.trust))
     token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
-    listening = _bound(settings.host, settings.port)
+    listening = bound_socket(settings.host, settings.port)
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(lambda: _loaded(checkpoints, trust, settings), describe)
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what goes wrong is said by the application
+    engine = Engine(partial(load, checkpoints, settings), partial(describe, checkpoints=checkpoints))
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application itself logs what goes wrong
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),
             http=TimedProtocol,
+            headers=list(HEADERS.items()),
             access_log=False,
             log_config=None,
             limit_concurrency=CONNECTIONS,
@@ -79,29 +82,30 @@ def demo(config: DictConfig) -> None:
         os._exit(0)  # Python's own end would abort in a thread that is within torch
 
 
-def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
-    """Find every checkpoint before the server starts. InputError for models of different tasks."""
+def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkpoint"]:
+    """The checkpoints, verified. InputError for models of different tasks."""
     from seqtool.training.checkpoint import find
 
-    found = [find(path, trust=trust) for path in checkpoints]
-    if not found:
+    if not paths:
         raise InputError("demo needs checkpoint=PATH, a run or checkpoint; two are shown side by side: a,b.")
-    for one in found[1:]:
-        if one.reads != found[0].reads:
-            raise InputError(f"{found[0].path} and {one.path} are for different tasks: show them one at a time.")
+    first, *others = checkpoints = [find(path, trust=trust) for path in paths]
+    for other in others:
+        if other.reads != first.reads:
+            raise InputError(f"{first.path} and {other.path} are for different tasks: show them one at a time.")
+    return checkpoints
 
 
-def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: DemoSettings) -> list[Any]:
-    import seqtool
+def load(checkpoints: Sequence["Checkpoint"], settings: DemoSettings) -> list[Any]:
+    from seqtool import tasks
     from seqtool.runtime.devices import keep_memory, set_threads
 
     keep_memory()
     set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [seqtool.load(path, trust=trust, **machine) for path in checkpoints]
+    return [tasks.of_checkpoint(each).load(each.path, trust=each.trust, **machine) for each in checkpoints]
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int) -> socket.socket:
     """A socket that listens there."""
     listening = None
     try:

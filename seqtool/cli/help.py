@@ -22,7 +22,7 @@ SUMMARIES = {
     "eval": "score a checkpoint on a test set, or hypotheses against references",
     "inspect": "say what a run, a checkpoint or a cache is, or compare a directory of runs",
     "report": "write a run or an evaluation as one HTML file to look at",
-    "demo": "serve a page on this machine where models are seen at work",
+    "demo": "start a local web demo, where you can watch a model work",
 }
 
 EXAMPLES = {

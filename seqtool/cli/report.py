@@ -14,7 +14,7 @@ from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import told
 from seqtool.training.verdict import verdict
 from seqtool.view import html, report
-from seqtool.view.run_plots import NORM, panels_of, read_metrics
+from seqtool.view.run_plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
 FLOWS = 6  # measurements of the gradient that are drawn of one run
 
@@ -48,33 +48,29 @@ GRADIENTS = (
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    series = {name: read_metrics(run / METRICS) for name, run in runs.items()}
     panels = []
-    for label, names in panels_of(series):
-        lines = {}
-        for run, known in series.items():
-            for name, said in names.items():
-                if name in known:
-                    lines[f"{run}: {said}" if len(series) > 1 else said] = known[name]
-        title = next(iter(names.values())) if len(names) == 1 else label
-        panels.append(report.panel(title, "updates", label, lines, log=label == NORM))
+    for label, lines in curve_panels({name: read_metrics(run / METRICS) for name, run in runs.items()}):
+        titles = {title for _, title in lines}
+        named = {f"{run}: {title}" if len(runs) > 1 else title: line for (run, title), line in lines.items()}
+        title = titles.pop() if len(titles) == 1 else label
+        panels.append(report.panel(title, "updates", label, named, log=label == NORM))
     return panels
 
 
 def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """A panel for each stack and each tensor of its state."""
-    panels: dict[str, dict[str, tuple[Sequence[float], Sequence[float]]]] = {}
+    measurements: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
         measured = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
         shown = measured[:: -max(1, len(measured) // FLOWS)][::-1] if len(runs) == 1 else measured[-1:]
-        for one in shown:
-            label = f"step {one['step']:,}" if len(runs) == 1 else f"{name}, step {one['step']:,}"
-            highest = {stack.rpartition(".")[0]: state for stack, state in one["gradients"].items()}
-            for stack, state in highest.items():
-                for letter, norms in state.items():
-                    if any(norms):
-                        panels.setdefault(f"∂loss/∂{letter}, {stack}", {})[label] = range(1, len(norms) + 1), norms
-    return [report.panel(title, "time step", "norm", lines, log=True) for title, lines in panels.items()]
+        begin = "" if len(runs) == 1 else f"{name}, "
+        measurements |= {f"{begin}step {measurement['step']:,}": measurement for measurement in shown}
+    panels = []
+    for (kind, stack), norms in gradient_panels(measurements).items():
+        lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}
+        if lines and kind != SINGULAR:
+            panels.append(report.panel(f"∂loss/∂{kind}, {stack}", "time step", "norm", lines, log=True))
+    return panels
 
 
 def _verdict(name: str, run: Path) -> report.Section | None:

@@ -1,1 +1,1 @@
-"""A page on the user's own machine where a model is seen at work: `seqtool demo`."""
+"""A local web demo, where you can watch a model work: `seqtool demo`."""

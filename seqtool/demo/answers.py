@@ -1,13 +1,15 @@
-"""What a request is answered with: for each kind of request a function of its fields, which are taken and checked at
-once, that gives what the engine is asked for. The answers are those of `format=jsonl`.
+"""The kinds of requests to the models: of each its fields, and how it is answered. Answers are those of the commands'
+`format=jsonl`.
 """
 
 import io
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,214 +21,213 @@ from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageErro
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import length_penalty
-from seqtool.demo import search_tree
-from seqtool.demo.deadline import timed
-from seqtool.demo.engine import Asked
-from seqtool.demo.requests import MOST, SEARCHED, SECONDS, TOKENS, Request
+from seqtool.decoding.ranking import LengthPenalty, length_penalty
+from seqtool.demo import scenes, search_tree
+from seqtool.demo.requests import Beginning, Request, check_beginnings, check_likeliest, check_work
 from seqtool.errors import InputError
 from seqtool.models.tokens import EOS
 from seqtool.predict.caption_details import address
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import Prediction
 from seqtool.predict.translator import Translation, Translator
 
 Answer = dict[str, Any]
 TOGETHER = 400  # sentences of several requests: 724 a second, where 50 at a time are 532 and all at once 766
 FEW = 100  # sentences of a request that is answered together with others
-LIKELIEST = int(MOST["likeliest"])
+TOKENS = 500  # of a side of a pair that is scored
 MOST_SHOWN = 100_000  # likeliest tokens of an answer
 WEIGHTS, WEIGHTS_SHOWN = 40_000_000, 4_000_000  # of the attention of a request
 PIXELS = 25_000_000  # of a picture
 
 
-class Task(NamedTuple):
-    """Sentences that are to be translated; `kept`: how many weights of attention they may have."""
+@dataclass(kw_only=True)
+class Translate(Request):
+    """Translations of sentences. prefixes: how each begins; tree: of the search, for one sentence.
 
-    translator: Translator
+    Small requests for translations and nothing else are answered together if their model and settings are the same.
+    """
+
     sentences: list[str]
-    prefixes: list[str | list[str]] | None
-    kept: int
-    asked: dict[str, Any]
+    prefixes: list[Beginning] | None = None
+    likeliest: int = 0
+    weights: bool = False
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        check_likeliest(self.likeliest)
+        check_beginnings(self.prefixes or [])
+        if self.prefixes is not None and len(self.prefixes) != len(self.sentences):
+            raise InputError(f"'prefixes' must be a list of {len(self.sentences):,} beginnings, one for each.")
+        if self.tree and len(self.sentences) != 1:
+            raise InputError("'tree' is for one sentence.")
+        self.size = len(self.sentences)
+        plain = self.prefixes is None and not (self.likeliest or self.weights or self.tree)
+        sampled = (self.settings or {}).get("sample")  # with random numbers by a sentence's place in its request
+        if plain and not sampled and self.size <= FEW:
+            self.group, self.room = json.dumps([self.model, self.settings], sort_keys=True), TOGETHER
+
+    def answer(self, models: Sequence[Any]) -> Answer:
+        translator = self.predictor(models, Translator)
+        lattice = new_lattice(translator) if self.tree else None
+        n_best_lists = self._search(translator, self.sentences, lattice)
+        answer = self._lines(n_best_lists)
+        if lattice is not None:
+            vocabulary = translator.target_vocabulary
+            begun = 0 if self.prefixes is None else len(vocabulary.encode_beginning(self.prefixes[0]))
+            n_best = [translation.pieces[begun:] for translation in n_best_lists[0]]
+            answer["tree"] = search_tree.tree(lattice, n_best, penalty_of(translator), vocabulary)
+        return answer
+
+    def answer_together(self, models: Sequence[Any], items: Sequence["Translate"]) -> list[Answer]:
+        sentences = [sentence for item in items for sentence in item.sentences]
+        n_best_lists = iter(self._search(self.predictor(models, Translator), sentences))
+        return [item._lines(islice(n_best_lists, item.size)) for item in items]
+
+    def _search(
+        self, translator: Translator, sentences: list[str], lattice: Lattice | None = None
+    ) -> list[list[Translation]]:
+        check_work(translator, len(sentences), self.likeliest)
+        check_weights(attention_weights(translator, sentences, self.prefixes), shown=self.weights)
+        return translator.hypotheses(
+            sentences, prefixes=self.prefixes, attention=True, likeliest=self.likeliest, trace=lattice, whole=True
+        )
+
+    def _lines(self, n_best_lists: Iterable[Sequence[Translation]]) -> Answer:
+        lines = []
+        for source, n_best in zip(self.sentences, n_best_lists, strict=True):
+            translations = [record(translation, weights=self.weights) for translation in n_best]
+            lines.append({"source": source, **n_best[0].reading(), "translations": translations})
+        return {"translations": lines}
 
 
-def translate(request: Request) -> Asked:
-    """sentences; prefixes, likeliest, weights, tree (for one sentence), model, settings. Small requests for
-    translations and nothing else are done together, if they have the same model and settings.
-    """
-    sentences = request.texts("sentences")
-    prefixes = request.beginnings("prefixes", len(sentences))
-    likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
-    drawn = request.flag("tree")
-    if drawn and len(sentences) != 1:
-        raise InputError("'tree' is for one sentence.")
+@dataclass(kw_only=True)
+class Score(Request):
+    """How likely given texts are. sources: what each translates, None for a language model."""
 
-    def begin(models: Sequence[Any]) -> Task:
-        translator = _one(request, models, Translator)
-        request.check_work(translator, len(sentences), likeliest)
-        _check_weights(kept := _weights(translator, sentences, prefixes), shown=weights)
-        asked = {"attention": True, "likeliest": likeliest, "trace": _lattice(translator) if drawn else None}
-        return Task(translator, sentences, prefixes, kept, asked)
+    references: list[str]
+    sources: list[str] | None = None
+    likeliest: int = 0
+    weights: bool = False
 
-    def end(done: tuple[Task, list[list[Translation]]]) -> Answer:
-        (translator, _, _, _, asked), found = done
-        lines: Answer = {
-            "translations": [
-                {
-                    "source": source,
-                    **n_best[0].reading(),
-                    "translations": [_record(one, weights=weights) for one in n_best],
-                }
-                for source, n_best in zip(sentences, found, strict=True)
-            ]
-        }
-        if drawn:
-            known = len(translator.target_vocabulary.encode_beginning((prefixes or [""])[0]))
-            lines["tree"] = _tree(translator, asked["trace"], [one.pieces[known:] for one in found[0]])
-        return lines
+    def __post_init__(self) -> None:
+        check_likeliest(self.likeliest)
+        if self.sources is not None and len(self.sources) != len(self.references):
+            count = len(self.references)
+            raise InputError(f"'sources' has {len(self.sources):,} texts, but {count:,} are needed, one for each.")
 
-    plain = not (drawn or weights or likeliest) and prefixes is None and len(sentences) <= FEW
-    kind = ("translate", request.written("model", "settings")) if plain else None
-    return Asked(begin, _translated, end, kind, len(sentences), _room)
-
-
-def _room(task: Task) -> int:
-    """How many sentences may be translated together. None that draw: a draw is by the sentence's place in a request."""
-    settings = task.translator.settings
-    return 0 if settings.sample else min(TOGETHER, SEARCHED // settings.beam)
-
-
-def _translated(tasks: list[Task]) -> list[tuple[Task, list[list[Translation]]]]:
-    """All together, as far as their attention can be kept."""
-    groups: list[list[Task]] = [[]]
-    for one in tasks:
-        if groups[-1] and sum(each.kept for each in groups[-1]) + one.kept > WEIGHTS:
-            groups.append([])
-        groups[-1].append(one)
-    return [done for group in groups for done in _searched(group)]
-
-
-def _searched(tasks: list[Task]) -> Iterator[tuple[Task, list[list[Translation]]]]:
-    translator, _, prefixes, _, asked = tasks[0]
-    sentences = [sentence for one in tasks for sentence in one.sentences]
-    found = iter(timed(translator, SECONDS).hypotheses(sentences, prefixes=prefixes, whole=True, **asked))
-    for one in tasks:
-        yield one, list(islice(found, len(one.sentences)))
-
-
-def score(request: Request) -> Asked:
-    """references; sources of a translation model's; likeliest, weights, model."""
-    references = request.texts("references")
-    sources = request.optional_texts("sources", len(references))
-    likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
-
-    def answer(models: Sequence[Any]) -> Answer:
-        predictor = timed(_one(request, models, Translator, Generator), SECONDS)
-        targets = _check_tokens(predictor.target_vocabulary, references, likeliest)
-        if (sources is None) == isinstance(predictor, Translator):
+    def answer(self, models: Sequence[Any]) -> Answer:
+        predictor = self.predictor(models, Translator, Generator)
+        targets = check_tokens(predictor.target_vocabulary, self.references, self.likeliest)
+        if (self.sources is None) == isinstance(predictor, Translator):
             raise InputError("'sources': a translation model needs one for each reference, a language model has none.")
-        if sources is not None:
-            lengths = _check_tokens(predictor.source_vocabulary, sources, 0)
+        if self.sources is not None:
+            lengths = check_tokens(predictor.source_vocabulary, self.sources)
             if predictor.attends:
-                _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
-        scored = predictor.given(sources, references, likeliest=likeliest)
-        return {"scores": [{**one.pair(), **_given(one, weights=weights)} for one in scored]}
+                weights = sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True))
+                check_weights(weights, shown=self.weights)
+        scored = predictor.given(self.sources, self.references, likeliest=self.likeliest)
+        return {"scores": [{**text.pair(), **given_record(text, weights=self.weights)} for text in scored]}
 
-    return Asked(answer)
 
+@dataclass(kw_only=True)
+class Why(Request):
+    """Why not mine? How likely a translation is beside the best one, and where it left the beam."""
 
-def why(request: Request) -> Asked:
-    """Why not mine? source, translation, model, settings: how likely the translation is beside the best one, and where
-    it left the beam.
-    """
-    source, own = request.text("source"), request.text("translation")
-    if not source.strip():
-        raise InputError("'source' is empty: there is nothing to translate.")
+    source: str
+    translation: str
 
-    def answer(models: Sequence[Any]) -> Answer:
-        translator = timed(_one(request, models, Translator), SECONDS)
-        _check_tokens(translator.source_vocabulary, [source], 0)
-        _check_tokens(translator.target_vocabulary, [own], 0)
-        trace = _lattice(translator)
-        (best, *_), (mine,) = translator.hypotheses([source], trace=trace)[0], translator.forced([source], [own])
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise InputError("'source' is empty: there is nothing to translate.")
+
+    def answer(self, models: Sequence[Any]) -> Answer:
+        translator = self.predictor(models, Translator)
+        vocabulary, penalty = translator.target_vocabulary, penalty_of(translator)
+        check_tokens(translator.source_vocabulary, [self.source])
+        check_tokens(vocabulary, [self.translation])
+        lattice = new_lattice(translator)
+        ((best, *_),) = translator.hypotheses([self.source], trace=lattice)
+        (own,) = translator.forced([self.source], [self.translation])
         if cut := best.reading()["source_cut"]:
             raise InputError(f"The last {cut:,} tokens of the source are not translated: shorten it to compare.")
-        known = translator.target_vocabulary
-        penalty = length_penalty(translator.settings.length_penalty, translator.settings.length_alpha)
-        ids = [*known.encode(own), EOS]
+        ids = [*vocabulary.encode(self.translation), EOS]
         return {
-            "translation": {**_given(mine), "score": mine.log_probability / penalty(len(ids))},
-            "best": _record(best),
-            "left": search_tree.left(trace, ids, known),
+            "translation": {**given_record(own), "score": own.log_probability / penalty(len(ids))},
+            "best": record(best),
+            "left": search_tree.left(lattice, ids, vocabulary),
         }
 
-    return Asked(answer)
 
+@dataclass(kw_only=True)
+class Caption(Request):
+    """Captions of a built-in scene, or of uploaded pictures: `images` has their names and files' content. They are
+    opened one by one in the engine's thread. picture: whether the answer has the pictures as the model saw them.
+    """
 
-def caption(request: Request, images: Sequence[tuple[str, bytes | Image]]) -> Asked:
-    """prefix, likeliest, weights, picture, model, settings; images are opened one by one, where the model is."""
-    prefix = request.beginning("prefix")
-    likeliest, weights = request.number("likeliest", 0, LIKELIEST), request.flag("weights")
-    picture = request.flag("picture")
+    scene: dict[str, Any] | None = None
+    prefix: Beginning = ""
+    likeliest: int = 0
+    weights: bool = False
+    picture: bool = False
+    images: list[tuple[str, bytes | Image]] = field(default_factory=list, init=False)
 
-    def answer(models: Sequence[Any]) -> Answer:
-        captioner = timed(_one(request, models, Captioner), SECONDS)
-        request.check_work(captioner, len(images), likeliest)
+    def __post_init__(self) -> None:
+        check_likeliest(self.likeliest)
+        check_beginnings([self.prefix])
+        if self.scene is not None:
+            self.images.append(("scene", scenes.drawn(self.scene)))
+
+    def answer(self, models: Sequence[Any]) -> Answer:
+        if not self.images:
+            raise InputError("Send pictures as a form with files named 'images', or a 'scene'.")
+        captioner = self.predictor(models, Captioner)
+        check_work(captioner, len(self.images), self.likeliest)
         if captioner.attends:
             settings, locations = captioner.settings, math.prod(captioner.grid)
-            _check_weights(len(images) * settings.n_best * settings.max_length * locations, shown=weights)
-        seen = [_seen(captioner, name, content) for name, content in images]
-        found = captioner.describe(list(map(fromarray, seen)), prefix=prefix, likeliest=likeliest)
-        lines: Answer = {
-            "captions": [
-                {"image": name, "captions": [_record(one, weights=weights) for one in n_best]}
-                for (name, _), n_best in zip(images, found, strict=True)
-            ]
-        }
-        return {**lines, "pictures": list(map(address, seen))} if picture else lines
-
-    return Asked(answer)
+            weights = len(self.images) * settings.n_best * settings.max_length * locations
+            check_weights(weights, shown=self.weights)
+        pixels = [pixels_seen(captioner, name, content) for name, content in self.images]
+        n_best_lists = captioner.describe(list(map(fromarray, pixels)), prefix=self.prefix, likeliest=self.likeliest)
+        lines = []
+        for (name, _), n_best in zip(self.images, n_best_lists, strict=True):
+            lines.append({"image": name, "captions": [record(caption, weights=self.weights) for caption in n_best]})
+        return {"captions": lines, **({"pictures": list(map(address, pixels))} if self.picture else {})}
 
 
-def generate(request: Request) -> Asked:
-    """prompts, model, settings."""
-    prompts = request.texts("prompts")
+@dataclass(kw_only=True)
+class Generate(Request):
+    """Continuations of prompts."""
 
-    def answer(models: Sequence[Any]) -> Answer:
-        generator = timed(_one(request, models, Generator), SECONDS)
-        request.check_work(generator, len(prompts), 0)
-        found = generator.samples(prompts)
-        return {"texts": [generator.line(prompt, some) for prompt, some in zip(prompts, found, strict=True)]}
+    prompts: list[str]
 
-    return Asked(answer)
-
-
-def following(request: Request) -> Asked:
-    """text, likeliest, model: the symbols that may come next, and what was expected within the text."""
-    text, likeliest = request.text("text"), request.number("likeliest", 10, LIKELIEST)
-
-    def answer(models: Sequence[Any]) -> Answer:
-        generator = timed(_one(request, models, Generator), SECONDS)
-        _check_tokens(generator.target_vocabulary, [text], likeliest)
-        found: Answer = generator.following(text, max(1, likeliest))
-        return found
-
-    return Asked(answer)
+    def answer(self, models: Sequence[Any]) -> Answer:
+        generator = self.predictor(models, Generator)
+        check_work(generator, len(self.prompts), 0)
+        sampled = zip(self.prompts, generator.samples(self.prompts), strict=True)
+        return {"texts": [generator.line(prompt, continuations) for prompt, continuations in sampled]}
 
 
-def _one(request: Request, models: Sequence[Any], *kinds: type[Predictor]) -> Any:
-    """The model asked for; all fields of the request have been taken by then."""
-    predictor = request.predictor(models)
-    request.done()
-    if not isinstance(predictor, kinds):
-        raise InputError(f"{predictor.name} is asked at /api/{predictor.command}: this is not for it.")
-    return predictor
+@dataclass(kw_only=True)
+class Next(Request):
+    """The symbols that may follow a text, and what was expected within it."""
+
+    text: str
+    likeliest: int = 10
+
+    def __post_init__(self) -> None:
+        check_likeliest(self.likeliest)
+
+    def answer(self, models: Sequence[Any]) -> Answer:
+        generator = self.predictor(models, Generator)
+        check_tokens(generator.target_vocabulary, [self.text], self.likeliest)
+        answer: Answer = generator.following(self.text, max(1, self.likeliest))
+        return answer
 
 
-def _check_tokens(known: Vocabulary, texts: Sequence[str], likeliest: int) -> list[int]:
+def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
     """The lengths of texts. InputError for those that are too long to be scored beside others' requests."""
-    lengths = [len(ids) for ids in known.encode_batch(texts)]
+    lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
     if max(lengths) > TOKENS:
         raise InputError(f"A text has {max(lengths):,} tokens, and at most {TOKENS:,} are scored here: shorten it.")
     if sum(lengths) * likeliest > MOST_SHOWN:
@@ -234,7 +235,7 @@ def _check_tokens(known: Vocabulary, texts: Sequence[str], likeliest: int) -> li
     return lengths
 
 
-def _check_weights(weights: int, *, shown: bool) -> None:
+def check_weights(weights: int, *, shown: bool) -> None:
     """InputError if attention may have more weights than can be kept, or than are shown."""
     if weights > (limit := WEIGHTS_SHOWN if shown else WEIGHTS):
         raise InputError(
@@ -243,50 +244,47 @@ def _check_weights(weights: int, *, shown: bool) -> None:
         )
 
 
-def _weights(translator: Translator, sentences: Sequence[str], prefixes: Sequence[str | Sequence[str]] | None) -> int:
+def attention_weights(
+    translator: Translator, sentences: Sequence[str], prefixes: Sequence[Beginning] | None = None
+) -> int:
     """How many weights the attention of the n best may have."""
     if not translator.attends:
         return 0
-    settings, known = translator.settings, translator.target_vocabulary
-    begun = [0] * len(sentences) if prefixes is None else [len(known.encode_beginning(prefix)) for prefix in prefixes]
-    ids = [one[: translator.source_length] for one in translator.source_vocabulary.encode_batch(sentences)]
+    settings, vocabulary = translator.settings, translator.target_vocabulary
+    ids = [sentence[: translator.source_length] for sentence in translator.source_vocabulary.encode_batch(sentences)]
     sources = encoded_sentences(ids)
-    rows = enumerate(zip(ids, begun, strict=True))
-    total = sum((len(one) + 1) * most_tokens(sources, row, settings, more) for row, (one, more) in rows)
-    return total * int(settings.n_best)
+    begun = [0] * len(ids) if prefixes is None else [len(vocabulary.encode_beginning(prefix)) for prefix in prefixes]
+    tokens = [most_tokens(sources, row, settings, count) for row, count in enumerate(begun)]
+    return int(settings.n_best) * sum((len(source) + 1) * most for source, most in zip(ids, tokens, strict=True))
 
 
-def _seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
-    """The pixels that the model sees of a picture: the opened one is not kept."""
-    image = content if isinstance(content, Image) else _opened(name, content)
-    return fit(image, size=captioner.encoder.size, mode=captioner.encoder.fit)
+def pixels_seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
+    """What the model sees of a picture, size × size × 3. ImageError for one that is too large or damaged."""
+    if isinstance(content, bytes):
+        width = height = 0
+        with suppress(*DAMAGE, UnidentifiedImageError, DecompressionBombError), QUIET:
+            width, height = pillow_open(io.BytesIO(content), formats=FORMATS).size
+        if width * height > PIXELS:
+            raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
+        content = open_image(io.BytesIO(content), name=name)
+    return fit(content, size=captioner.encoder.size, mode=captioner.encoder.fit)
 
 
-def _opened(name: str, content: bytes) -> Image:
-    width = height = 0
-    with suppress(*DAMAGE, UnidentifiedImageError, DecompressionBombError), QUIET:
-        width, height = pillow_open(io.BytesIO(content), formats=FORMATS).size
-    if width * height > PIXELS:
-        raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
-    return open_image(io.BytesIO(content), name=name)
+def record(prediction: Prediction, *, weights: bool = False) -> Answer:
+    return {**prediction.record(), **prediction.likeliest(), **(prediction.weights() if weights else {})}
 
 
-def _record(one: Prediction, *, weights: bool = False) -> Answer:
-    return {**one.record(), **one.likeliest(), **(one.weights() if weights else {})}
+def given_record(prediction: Prediction, *, weights: bool = False) -> Answer:
+    """The record of a given text, as `score format=jsonl` has it."""
+    written = record(prediction, weights=weights) | prediction.given()
+    return {name: value for name, value in written.items() if name not in ("score", "ended")}
 
 
-def _given(one: Prediction, *, weights: bool = False) -> Answer:
-    """As `score format=jsonl` has it."""
-    found = {name: value for name, value in _record(one, weights=weights).items() if name not in ("score", "ended")}
-    return {**found, **one.given()}
+def penalty_of(translator: Translator) -> LengthPenalty:
+    return length_penalty(translator.settings.length_penalty, translator.settings.length_alpha)
 
 
-def _lattice(translator: Any) -> Lattice:
+def new_lattice(translator: Translator) -> Lattice:
     if translator.settings.sample or translator.settings.coverage_penalty:
         raise InputError("The tree is of a search by probability: leave sample and coverage_penalty out.")
     return Lattice()
-
-
-def _tree(translator: Any, lattice: Lattice, found: Sequence[Sequence[str]]) -> Answer:
-    settings, known = translator.settings, translator.target_vocabulary
-    return search_tree.tree(lattice, found, length_penalty(settings.length_penalty, settings.length_alpha), known)

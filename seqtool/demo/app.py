@@ -2,207 +2,180 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+import mimetypes
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from PIL.Image import Image
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as Http
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Message
 
 from seqtool.demo import answers, scenes
-from seqtool.demo.engine import Asked, BusyError, Engine
-from seqtool.demo.guards import App, Guard, RefusedError
-from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
-from seqtool.errors import InputError, OutOfMemoryError, is_out_of_memory
+from seqtool.demo.engine import Engine
+from seqtool.demo.guards import JSON_BYTES, SECONDS, UPLOAD_BYTES, Bodies, Guard, own_names
+from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
+from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.files import one_line
 from seqtool.runtime.version import __version__
-from seqtool.training.checkpoint import find
+from seqtool.training.checkpoint import Checkpoint
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
 LOOK = 0.5  # seconds between two looks at whether a client is still there
-SAID = 300  # letters of what is said of a request that is refused
-NAME = 200  # letters of a picture's name
-KINDS = {".js": "text/javascript", ".css": "text/css"}
-PAGE = "demo.html"
+MESSAGE = 300  # characters of the message to a client whose request is refused
+NAME = 200  # characters of a picture's name
+KINDS: dict[str, type[Request]] = {
+    "translate": answers.Translate,
+    "score": answers.Score,
+    "why": answers.Why,
+    "generate": answers.Generate,
+    "next": answers.Next,
+    "caption": answers.Caption,
+}
+LIMITS = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
+log = logging.getLogger("seqtool")
+mimetypes.add_type("text/javascript", ".js")  # Windows may know it by another type, as which no browser runs it
 
 
 class Json(JSONResponse):
     """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
 
     def render(self, content: Any) -> bytes:
+        write = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         try:
-            text = _written(content)
+            text = write(content)
         except ValueError:
-            text = _written(json.loads(json.dumps(content, ensure_ascii=False), parse_constant=lambda _: None))
+            text = write(json.loads(json.dumps(content), parse_constant=lambda _: None))
         return text.encode("utf-8", "backslashreplace")
 
 
-def _written(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Starlette:
+    """The application, which starts and stops the engine.
 
-
-def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> App:
-    """The application behind its guards; `host`, `port` and `token`: see `guards.Guard`."""
+    host, port: where the server listens.
+    token: what requests must bring with them, None where none is needed.
+    """
+    bodies, cookie = Bodies(), f"seqtool-token-{port}"  # a browser sends a cookie to every port of a host
 
     @asynccontextmanager
-    async def life(_: Starlette) -> Any:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         engine.start()
         yield
         engine.stop()
 
-    def posted(kind: Callable[[Request], Asked]) -> Callable[[Http], Awaitable[Response]]:
+    async def page(_: Http) -> Response:
+        response = FileResponse(WEB / "demo.html")
+        if token is not None:
+            response.set_cookie(cookie, token, httponly=True, samesite="strict")
+        return response
+
+    async def model(_: Http) -> Response:
+        state = {"state": engine.state, "problem": engine.problem}
+        return Json({"version": __version__, **state, "models": engine.about, "limits": LIMITS})
+
+    async def offered_scenes(_: Http) -> Response:
+        return Json(scenes.offered())
+
+    def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
-            return await _answered(http, engine, kind(Request(await http.body())))
+            is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
+            async with bodies.read(http, UPLOAD_BYTES if is_form else JSON_BYTES) as body:
+                request = await caption_of_form(http, body) if is_form else kind.parse(body)
+                return await answered(http, engine, request)
 
         return endpoint
 
-    async def caption(http: Http) -> Response:
-        request, images = await _pictures(http)
-        return await _answered(http, engine, answers.caption(request, images))
-
-    async def model(_: Http) -> Response:
-        return Json(_described(engine))
-
-    async def offered(_: Http) -> Response:
-        return Response(built_in, media_type="application/json")
-
-    files = {path.name: path.read_bytes() for path in WEB.iterdir() if path.suffix in KINDS}
-    page, built_in = (WEB / PAGE).read_bytes(), json.dumps(scenes.offered())
-
-    async def start(_: Http) -> Response:
-        return Response(page, media_type="text/html")
-
-    async def file(http: Http) -> Response:
-        name = http.path_params["name"]
-        if name not in files:
-            raise HTTPException(404, "There is no such file.")
-        return Response(files[name], media_type=KINDS[PurePath(name).suffix])
-
-    kinds = {
-        **{"translate": answers.translate, "score": answers.score, "why": answers.why},
-        **{"generate": answers.generate, "next": answers.following},
-    }
     routes = [
-        Route("/", start, methods=["GET"]),
-        Route("/web/{name}", file, methods=["GET"]),
-        Route("/api/model", model, methods=["GET"]),
-        Route("/api/scenes", offered, methods=["GET"]),
-        Route("/api/caption", caption, methods=["POST"]),
-        *(Route(f"/api/{name}", posted(kind), methods=["POST"]) for name, kind in kinds.items()),
+        Route("/", page),
+        Mount("/web", StaticFiles(directory=WEB)),
+        Route("/api/model", model),
+        Route("/api/scenes", offered_scenes),
+        *(Route(f"/api/{name}", answering(kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]
-    handlers: Any = {InputError: _refused, BusyError: _busy, HTTPException: _failed, ClientDisconnect: _gone}
-    handlers |= {MultiPartException: _refused, RefusedError: _stopped, Exception: _broken}
-    handlers |= {RuntimeError: _overloaded, MemoryError: _overloaded, OutOfMemoryError: _overloaded}
-    inner = Starlette(routes=routes, exception_handlers=handlers, lifespan=life)
-    return Guard(inner, host=host, port=port, token=token)
+    return Starlette(
+        routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=own_names(host), www_redirect=False)],
+        exception_handlers={
+            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError), refused),
+            **dict.fromkeys((RuntimeError, MemoryError), refused),
+            Exception: broken,
+        },
+        lifespan=lifespan,
+    )
 
 
-async def _answered(http: Http, engine: Engine, asked: Asked) -> Response:
-    """The engine's answer as JSON; a request whose client has gone is taken back, if it still waits."""
-    answer = asyncio.ensure_future(engine.ask(replace(asked, end=lambda found: Json(asked.end(found)))))
-    while True:
+async def caption_of_form(http: Http, body: bytes) -> answers.Caption:
+    """The request in a form with files named `images` and the other fields, as JSON, in `request`."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async with Http(http.scope, receive).form(max_files=PICTURES, max_fields=1) as form:
+        fields = form.get("request", "{}")
+        request = answers.Caption.parse(fields.encode() if isinstance(fields, str) else b"")
+        for file in form.getlist("images"):
+            if not isinstance(file, UploadFile):
+                raise InputError("'images' must be files.")
+            name = PurePath((file.filename or "").replace("\\", "/")).name[:NAME] or "picture"
+            request.images.append((name, await file.read()))
+    return request
+
+
+async def answered(http: Http, engine: Engine, request: Request) -> Response:
+    """The engine's answer as JSON; a request whose client has gone leaves the queue."""
+    answer = asyncio.ensure_future(engine.ask(request))
+    while not answer.done():
         await asyncio.wait({answer}, timeout=LOOK)
-        if answer.done():
-            response: Response = answer.result()
-            return response
-        if await http.is_disconnected():
+        if not answer.done() and await http.is_disconnected():
             answer.cancel()
             raise ClientDisconnect
+    return await run_in_threadpool(Json, answer.result())
 
 
-async def _pictures(http: Http) -> tuple[Request, list[tuple[str, bytes | Image]]]:
-    """The fields of a request for captions, and its pictures with their names: a form with `images` and the fields in
-    `request`, or JSON with a built-in `scene`.
-    """
-    if not http.headers.get("content-type", "").startswith("multipart/form-data"):
-        request = Request(await http.body())
-        described = request.object("scene")
-        if described is None:
-            raise InputError("Send pictures as a form with files named 'images', or a 'scene'.")
-        return request, [("scene", scenes.drawn(described))]
-    async with http.form(max_files=PICTURES, max_fields=1, max_part_size=1 << 20) as form:
-        fields = form.get("request", "{}")
-        request = Request(fields.encode() if isinstance(fields, str) else b"")
-        images: list[tuple[str, bytes | Image]] = []
-        for one in form.getlist("images"):
-            if not isinstance(one, UploadFile):
-                raise InputError("'images' must be files.")
-            name = PurePath((one.filename or "").replace("\\", "/")).name[:NAME] or "picture"
-            images.append((name, await one.read()))
-    if not images:
-        raise InputError("The form has no file named 'images'.")
-    return request, images
+def describe(models: Sequence[Any], checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+    """What the page says about models and their checkpoints; two of one run are told apart by their checkpoints."""
+    names = [model.name for model in models]
+    if len(set(names)) < len(names):
+        names = [f"{name}, {checkpoint.path.name}" for name, checkpoint in zip(names, checkpoints, strict=True)]
+    return [
+        {
+            "name": name,
+            "command": model.command,
+            "attends": model.attends,
+            "parameters": checkpoint.parameters,
+            "settings": {key: value for key, value in vars(model.settings).items() if key not in FIXED},
+        }
+        for name, model, checkpoint in zip(names, models, checkpoints, strict=True)
+    ]
 
 
-def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
-    """What the page says of the models; two of one run are told apart by their checkpoints."""
-    names = [one.name for one in models]
-    if len({*names}) < len(names):
-        names = [f"{one.name}, {', '.join(path.name for path in one.checkpoints)}" for one in models]
-    return [_description(one, name) for one, name in zip(models, names, strict=True)]
+async def refused(_: Http, error: Any) -> Response:
+    """One line, however much of what was sent it repeats. The connection ends: more of the request may be coming."""
+    status, text, headers = 400, str(error), {"connection": "close"}
+    if is_out_of_memory(error):
+        status, text = 503, "Out of memory: ask for less at once, or lower beam, n_best or max_length."
+    elif isinstance(error, RuntimeError):
+        raise error  # a defect
+    elif isinstance(error, TimeoutError):
+        status, text = 408, f"The request did not arrive within {SECONDS:.0f} seconds."
+    elif isinstance(error, HTTPException):
+        status, text, headers = error.status_code, error.detail, {**headers, **(error.headers or {})}
+    return PlainTextResponse(f"{one_line(text)[:MESSAGE]}\n", status, headers)
 
 
-def _description(one: Any, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "command": one.command,
-        "attends": one.attends,
-        "parameters": sum(find(path).parameters for path in one.checkpoints),
-        "settings": _settings(one),
-    }
-
-
-def _settings(predictor: Any) -> dict[str, Any]:
-    """A model's settings for decoding, which a request can change."""
-    return {name: value for name, value in vars(predictor.settings).items() if name not in ("precision", "batch_size")}
-
-
-def _described(engine: Engine) -> dict[str, Any]:
-    limits = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
-    state = {"state": engine.state, "problem": engine.problem}
-    return {"version": __version__, **state, "models": engine.about, "limits": limits}
-
-
-async def _refused(_: Http, error: Exception) -> Response:
-    """One line, however much of what was sent the message repeats."""
-    return PlainTextResponse(f"{one_line(str(error))[:SAID]}\n", 400)
-
-
-async def _stopped(_: Http, error: Any) -> Response:
-    stopped: Response = error.answer()
-    return stopped
-
-
-async def _busy(_: Http, __: Exception) -> Response:
-    return PlainTextResponse("Too many requests are waiting: try again in a moment.\n", 503, {"retry-after": "1"})
-
-
-async def _overloaded(_: Http, error: Exception) -> Response:
-    """The server ran out of memory; any other RuntimeError is a defect."""
-    if not is_out_of_memory(error):
-        raise error
-    return PlainTextResponse("Out of memory: ask for less at once, or lower beam, n_best or max_length.\n", 503)
-
-
-async def _failed(_: Http, error: Exception) -> Response:
-    status = getattr(error, "status_code", 400)
-    return PlainTextResponse(f"{getattr(error, 'detail', error)}\n", status)
-
-
-async def _gone(_: Http, __: Exception) -> Response:
-    return PlainTextResponse("", 400)
-
-
-async def _broken(_: Http, __: Exception) -> Response:
-    """Starlette raises the error again after this answer, and the guard logs it."""
+async def broken(_: Http, error: Exception) -> Response:
+    log.error("A request could not be answered.", exc_info=error)
     return PlainTextResponse("The model could not answer this request; the server's log says why.\n", 500)

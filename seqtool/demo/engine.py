@@ -1,84 +1,69 @@
-"""The models of a demo, behind one bounded queue: one thread loads them and answers one request after another, or
+"""The models of a demo behind one bounded queue: one thread loads them and answers one request after another, or
 several at once where they ask for the same kind of work.
 """
 
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from starlette.exceptions import HTTPException
 
 from seqtool.errors import InputError
 
-Describe = Callable[[Sequence[Any]], list[dict[str, Any]]]
 log = logging.getLogger("seqtool")
 WAITING = 64  # requests at most, besides those that are being answered
 
 
-class BusyError(Exception):
-    """Too many requests are waiting."""
+class WorkItem(ABC):
+    """What a request asks of the models.
 
-
-def _as_it_is(found: Any) -> Any:
-    return found
-
-
-def _none(task: Any) -> int:
-    return 0
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a request asks for. `begin` takes the models, checks the request and gives its task; `work` does the tasks
-    of one or more requests; `end` makes this request's answer of its result. Most requests do everything in `begin`.
-
-    Of those that wait, requests of one `kind` are done together, as far as their `size` is within the `room` of the
-    first one's task.
+    group: items of one group that wait at the same time are answered together; None: always alone.
+    size, room: how much one is, and how much may be answered together.
     """
 
-    begin: Callable[[Sequence[Any]], Any]
-    work: Callable[[list[Any]], Sequence[Any]] = list
-    end: Callable[[Any], Any] = _as_it_is
-    kind: Hashable = None
-    size: int = 0
-    room: Callable[[Any], int] = _none
+    group: Hashable = None
+    size: int = 1
+    room: int = 1
+
+    @abstractmethod
+    def answer(self, models: Sequence[Any]) -> Any: ...
+
+    def answer_together(self, models: Sequence[Any], items: Sequence[Any]) -> Sequence[Any]:
+        """The answers to several items of this group, this one among them, in their order."""
+        raise NotImplementedError
 
 
-class _Waiting(NamedTuple):
-    asked: Asked
-    answer: Future[Any]
+Waiting = tuple[WorkItem, Future[Any]]  # an item, and where its answer goes
 
-    def give(self, make: Callable[[], Any]) -> None:
-        """Give what is made, or what goes wrong with it."""
-        try:
-            found = make()
-        except BaseException as error:
-            self.fail(error)
-        else:
-            if self.answer.set_running_or_notify_cancel():  # else the client has gone
-                self.answer.set_result(found)
 
-    def fail(self, error: BaseException) -> None:
-        if self.answer.set_running_or_notify_cancel():
-            self.answer.set_exception(error)
+class BusyError(HTTPException):
+    def __init__(self) -> None:
+        super().__init__(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
 
 
 class Engine:
-    """`state` is `loading`, `ready` or `failed`, and then `problem` says why; `about` is what is said of the models."""
+    """`state` is `loading`, `ready` or `failed`, and then `problem` says why.
 
-    def __init__(self, load: Callable[[], Sequence[Any]], describe: Describe) -> None:
+    load: gives the models, called in the engine's thread.
+    describe: what the page says about them, which is then in `about`.
+    """
+
+    def __init__(
+        self, load: Callable[[], Sequence[Any]], describe: Callable[[Sequence[Any]], list[dict[str, Any]]]
+    ) -> None:
         self._load, self._describe = load, describe
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._stopped = False
         self._models: Sequence[Any] = ()
         self.about: list[dict[str, Any]] = []
         self.state, self.problem = "loading", ""
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -93,91 +78,67 @@ class Engine:
         """End after the request that is being answered; those that wait are not answered."""
         with self._changed:
             self._stopped = True
-            for one in self._waiting:
-                one.answer.cancel()
+            for _, answer in self._waiting:
+                answer.cancel()
             self._changed.notify()
 
-    async def ask(self, asked: Asked) -> Any:
-        """The answer. Raises BusyError, or what went wrong. A request that is cancelled while it waits gives its place
-        to another one.
-        """
+    async def ask(self, item: WorkItem) -> Any:
+        """The answer. Raises BusyError, or what went wrong. An item that is cancelled leaves the queue."""
         answer: Future[Any] = Future()
         with self._changed:
-            self._waiting = deque(one for one in self._waiting if not one.answer.cancelled())
+            self._waiting = deque(waiting for waiting in self._waiting if not waiting[1].cancelled())
             if len(self._waiting) >= WAITING:
                 raise BusyError
-            self._waiting.append(_Waiting(asked, answer))
+            self._waiting.append((item, answer))
             self._changed.notify()
         return await asyncio.wrap_future(answer)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
             models = self._load()
             self.about, self._models = self._describe(models), models
             self.state = "ready"
-        except Exception as error:  # such as want of memory
+        except Exception as error:  # such as too little memory
             self.state, self.problem = "failed", str(error) or type(error).__name__
             log.error("The model cannot be loaded: %s", self.problem)
-        while (first := self._next()) is not None:
-            self._answer(first)
+        while batch := self._next():
+            self._answer(batch)
 
-    def _answer(self, first: _Waiting) -> None:
-        """Answer a request, and those of its kind that wait. If that fails, each is answered alone, so that only those
-        at fault are told.
-        """
-        tasks = self._begun([first])
-        if tasks and first.asked.kind is not None:
-            tasks += self._begun(self._others(first.asked, first.asked.room(tasks[0][1])))
-        if len(tasks) > 1:
+    def _next(self) -> list[Waiting]:
+        """The next item, and those that are answered together with it; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._stopped)
+            if self._stopped:
+                return []
+            first, answer = self._waiting.popleft()
+            batch, room = [(first, answer)], first.room - first.size
+            for item, answer in list(self._waiting) if first.group is not None else []:
+                if item.group == first.group and item.size <= room and not answer.cancelled():
+                    self._waiting.remove((item, answer))
+                    batch.append((item, answer))
+                    room -= item.size
+            return batch
+
+    def _answer(self, batch: Sequence[Waiting]) -> None:
+        """Answer items together. If that fails, answer each alone, so that only those at fault get an error."""
+        if len(batch) > 1 and self.state == "ready":
+            items = [item for item, _ in batch]
             try:
-                results = first.asked.work([task for _, task in tasks])
-                ended = [partial(one.asked.end, found) for (one, _), found in zip(tasks, results, strict=True)]
+                results = items[0].answer_together(self._models, items)
             except Exception as error:
                 log.warning("Requests could not be answered together, and are answered one by one: %s", error)
             else:
-                for (one, _), end in zip(tasks, ended, strict=True):
-                    one.give(end)
+                for (_, answer), result in zip(batch, results, strict=True):
+                    if answer.set_running_or_notify_cancel():  # otherwise the client has gone
+                        answer.set_result(result)
                 return
-        for one, task in tasks:
+        for item, answer in batch:
             if self._stopped:
-                one.answer.cancel()
-            else:
-                one.give(partial(_alone, one.asked, task))
-
-    def _begun(self, waiting: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-        """Those that can begin, with their tasks; the others are told why not."""
-        begun = []
-        for one in waiting:
-            try:
-                if self.state == "failed":
-                    raise InputError(self.problem)
-                if not one.answer.cancelled():
-                    begun.append((one, one.asked.begin(self._models)))
-            except BaseException as error:
-                one.fail(error)
-        return begun
-
-    def _next(self) -> _Waiting | None:
-        """The next request, or None at the end."""
-        with self._changed:
-            while not self._waiting and not self._stopped:
-                self._changed.wait()
-            return None if self._stopped else self._waiting.popleft()
-
-    def _others(self, first: Asked, room: int) -> list[_Waiting]:
-        """Those of one kind that wait, from the front, as far as there is room for them and the first."""
-        found, left, room = [], deque[_Waiting](), room - first.size
-        with self._changed:
-            for one in self._waiting:
-                if one.asked.kind == first.kind and one.asked.size <= room:
-                    found.append(one)
-                    room -= one.asked.size
-                else:
-                    left.append(one)
-            self._waiting = left
-        return found
-
-
-def _alone(asked: Asked, task: Any) -> Any:
-    (found,) = asked.work([task])
-    return asked.end(found)
+                answer.cancel()
+            elif answer.set_running_or_notify_cancel():
+                try:
+                    if self.state == "failed":
+                        raise InputError(self.problem)
+                    answer.set_result(item.answer(self._models))
+                except BaseException as error:
+                    answer.set_exception(error)

@@ -1,36 +1,30 @@
-"""What protects the server of a demo: from other sites' pages, from other names for this machine, from strangers, and
-from requests that are too large or too slow.
+"""What protects the demo's server: from pages of other sites, from strangers, and from requests that are too large or
+too slow. Other names for this machine are refused by Starlette's TrustedHostMiddleware.
 """
 
 import asyncio
-import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request as Http
-from starlette.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seqtool.errors import InputError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 JSON_BYTES = 2 << 20  # of a request's body
-UPLOAD_BYTES = 20 << 20  # of pictures
-HELD_BYTES = 64 << 20  # of the bodies of all requests that wait for an answer, but for the first `SMALL` of each
-SMALL = 64 << 10  # bytes of a request that always pass
-SECONDS = 60.0  # in which a request must have arrived
-FORM = "multipart/form-data"
-COOKIE = "seqtool-token"
+UPLOAD_BYTES = 20 << 20  # of a form with pictures
+HELD_BYTES = 64 << 20  # of the bodies of all requests that wait for an answer
+SMALL = 64 << 10  # bytes of a request that is read however much is held
+SECONDS = 60.0  # in which a request's body must have arrived
+IDLE_SECONDS = 30.0  # without a request being begun or answered, or any of an answer being read
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
-log = logging.getLogger("seqtool")
-HEADERS = {
+HEADERS = {  # of all answers
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,143 +37,6 @@ HEADERS = {
 }
 
 
-class RefusedError(Exception):
-    """A request that is not answered: the status, and why."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-    def answer(self) -> PlainTextResponse:
-        return PlainTextResponse(f"{self}\n", self.status, {"connection": "close"})
-
-
-class Guard:
-    """An ASGI application behind the guards. host, port: where it listens; token: None where none is needed."""
-
-    def __init__(self, app: App, *, host: str, port: int, token: str | None) -> None:
-        self._app = app
-        self._cookie = f"{COOKIE}-{port}"  # cookies do not tell ports apart
-        self._hosts = {*LOCAL, (f"[{host}]" if ":" in host else host).lower()}
-        self._any_host = host in ("0.0.0.0", "::")
-        self._token = token
-        self._held = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
-            await self._app(scope, receive, send)
-            return
-        http, body = Http(scope), None
-        started = token_in_address = False
-
-        async def guarded(message: MutableMapping[str, Any]) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                if token_in_address:
-                    headers.append("set-cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
-            await asyncio.wait_for(send(message), SECONDS)  # a client that does not read holds nobody up for longer
-
-        refused = None
-        try:
-            try:
-                self._check_host(http.headers)
-                self._check_origin(http.headers, http.method)
-                token_in_address = self._check_token(http)
-                uploads = scope["path"] == "/api/caption" and http.headers.get("content-type", "").startswith(FORM)
-                body = Body(receive, http.headers, UPLOAD_BYTES if uploads else JSON_BYTES, self._hold)
-                await self._app(scope, body.receive, guarded)
-            except RefusedError as error:
-                refused = error
-            except TimeoutError:
-                raise
-            except Exception:
-                log.exception("A request could not be answered.")
-                refused = RefusedError(500, "This request could not be answered; the server's log says why.")
-            if refused is not None and not started:
-                await refused.answer()(scope, receive, guarded)
-        except TimeoutError:
-            log.info("A client did not read its answer.")
-        finally:
-            self._held -= 0 if body is None else body.held
-
-    def _hold(self, count: int) -> None:
-        self._held += count
-        if self._held > HELD_BYTES:
-            raise RefusedError(503, "Too much is being sent at once: try again in a moment.")
-
-    def _check_host(self, headers: Headers) -> None:
-        """A page elsewhere may have given its own name this machine's address (DNS rebinding)."""
-        name = re.sub(r":[0-9]*\Z", "", headers.get("host", "").lower())
-        if not self._any_host and name not in self._hosts:
-            raise RefusedError(421, "The request names another host: open the address that the server printed.")
-
-    def _check_origin(self, headers: Headers, method: str) -> None:
-        """Pages of other sites may not send anything."""
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-        own = origin is None or origin.lower().partition("://")[2] == headers.get("host", "").lower()
-        if method not in ("GET", "HEAD") and not (own and site in ("none", "same-origin")):
-            raise RefusedError(403, "This request comes from another site's page.")
-
-    def _check_token(self, http: Http) -> bool:
-        """Whether the token came in the address, to be kept in a cookie."""
-        if self._token is None:
-            return False
-        in_address, in_cookie = http.query_params.get("token", ""), http.cookies.get(self._cookie, "")
-        scheme, _, credentials = http.headers.get("authorization", "").partition(" ")
-        bearer = credentials.strip() if scheme.lower() == "bearer" else ""
-        if not any(
-            secrets.compare_digest(one.encode(), self._token.encode()) for one in (in_address, bearer, in_cookie)
-        ):
-            raise RefusedError(
-                401, "A token is required: open the whole address that was printed, or send it as a bearer token."
-            )
-        return in_address != ""
-
-
-class Body:
-    """A request's body, of at most so many bytes and within `SECONDS`. `hold` is told of the bytes beyond `SMALL` as
-    they come, and may refuse them; `held` counts them.
-    """
-
-    def __init__(self, receive: Receive, headers: Headers, most: int, hold: Callable[[int], None]) -> None:
-        declared = headers.get("content-length", "0")
-        if not declared.isdecimal() or len(declared) > 15:
-            raise RefusedError(400, "The request's Content-Length is no number.")
-        self._receive, self._most, self._hold = receive, most, hold
-        self._check(int(declared))
-        self._deadline = asyncio.get_running_loop().time() + SECONDS
-        self._complete = False
-        self._received = self.held = 0
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        if self._complete:  # only the client's leaving is still to come
-            return await self._receive()
-        left = self._deadline - asyncio.get_running_loop().time()
-        try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, left))
-        except TimeoutError:
-            raise RefusedError(408, f"The request did not arrive within {SECONDS:.0f} seconds.") from None
-        count = len(message.get("body", b""))
-        self._complete = message["type"] != "http.request" or not message.get("more_body", False)
-        self._received += count
-        self._check(self._received)
-        more = max(0, self._received - SMALL) - self.held
-        self.held += more
-        self._hold(more)
-        return message
-
-    def _check(self, count: int) -> None:
-        if count > self._most:
-            raise RefusedError(413, f"The request is too large: at most {self._most >> 20} MB can be sent.")
-
-
 def check_address(host: str, port: int, token: str | None) -> None:
     """Raise InputError for a port that no server can have, and for a token that is easily guessed or needs quoting."""
     if token is not None and not TOKEN.fullmatch(token):
@@ -188,3 +45,104 @@ def check_address(host: str, port: int, token: str | None) -> None:
         raise InputError(f"port must be from 0 to 65,535, not {port}.")
     if not host or any(letter.isspace() or letter in "/@?#" for letter in host):
         raise InputError(f"host={host} is not an address: use 127.0.0.1 or one of this machine's.")
+
+
+def own_names(host: str) -> list[str]:
+    """The names under which a server that listens on `host` is asked. Others are refused, since a page elsewhere can
+    give its own name this machine's address (DNS rebinding).
+    """
+    return ["*"] if host in ("0.0.0.0", "::") else [*LOCAL, f"[{host}]" if ":" in host else host]
+
+
+class Guard:
+    """ASGI middleware that refuses what pages of other sites send, and requests without the token.
+
+    token: None where none is needed.
+    cookie: the name of the cookie in which the page keeps the token.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, cookie: str) -> None:
+        self._app, self._token, self._cookie = app, token, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if request.method not in ("GET", "HEAD") and is_cross_site(request):
+            raise HTTPException(403, "This request comes from another site's page.")
+        if self._token is not None and not self._has_token(request, self._token):
+            raise HTTPException(
+                401, "A token is required: open the whole address that was printed, or send it as a bearer token."
+            )
+        await self._app(scope, receive, send)
+
+    def _has_token(self, request: Request, token: str) -> bool:
+        """Whether it is in the address, in the cookie or sent as a bearer token."""
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        sent = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
+        sent += [bearer.strip()] if scheme.lower() == "bearer" else []
+        return any(secrets.compare_digest(text.encode(), token.encode()) for text in sent)
+
+
+def is_cross_site(request: Request) -> bool:
+    """Whether a browser says that another site's page sends the request."""
+    host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
+    if origin is not None and origin.lower().partition("://")[2] != host:
+        return True
+    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+class Bodies:
+    """Reads the bodies of requests. `held` counts the bytes of those that are not yet answered."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    @asynccontextmanager
+    async def read(self, request: Request, most: int) -> AsyncIterator[bytes]:
+        """A body of at most `most` bytes, which counts as held within the context. Raises HTTPException for a larger
+        one and where too much is held, TimeoutError for one that takes longer than `SECONDS` to arrive.
+        """
+        body = bytearray()
+        too_large = HTTPException(413, f"The request is too large: at most {most >> 20} MB can be sent.")
+        if int(request.headers.get("content-length", "0")) > most:
+            raise too_large
+        try:
+            async with asyncio.timeout(SECONDS):
+                async for chunk in request.stream():
+                    body += chunk
+                    self.held += len(chunk)
+                    if len(body) > most:
+                        raise too_large
+                    if len(body) > SMALL and self.held > HELD_BYTES:
+                        raise HTTPException(503, "Too much is being sent at once: try again in a moment.")
+            yield bytes(body)
+        finally:
+            self.held -= len(body)
+
+
+class TimedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1, which by itself waits for ever for a request and for an answer to be read. Looks at every
+    connection each `IDLE_SECONDS` and closes it if no request is being answered nor was begun since the last look, or
+    if nothing was read of an answer.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(IDLE_SECONDS, self._look, None, 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self, request: Any, unread: int) -> None:
+        """request, unread: the newest request and the unread bytes of answers at the last look."""
+        is_idle = self.cycle is request and (request is None or request.response_complete)
+        now_unread = self.transport.get_write_buffer_size()
+        if unread and now_unread == unread:
+            self.transport.abort()
+        elif is_idle and not now_unread:
+            self.transport.close()
+        else:
+            self._timer = self.loop.call_later(IDLE_SECONDS, self._look, self.cycle, now_unread)

@@ -1,152 +1,187 @@
-"""What a request may ask for: JSON objects, checked field by field before anything is computed."""
+"""What all requests to the models have in common: JSON objects whose fields a dataclass declares, checked before
+anything is computed, and limits on their work and time.
+"""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
+from seqtool.demo.engine import WorkItem
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_plain, parse_json
-from seqtool.settings import check_types, typed
+from seqtool.settings import typed
 
 SENTENCES = 1000  # of a request
 CHARACTERS = 200_000  # of all its texts together
 TEXT = 20_000  # characters of one text
-TOKENS = 500  # of a side of a pair that is scored
 STOPS, STOP = 10, 100  # texts before which a continuation ends, and characters of one
 SEARCHED = 10_000  # sentences times beam, of a request
 WRITTEN = 20_000  # texts that are written, times the tokens that are shown at each place
-DRAWN = 50_000  # tokens of continuations
+SAMPLED = 50_000  # tokens of continuations
 SECONDS = 60.0  # of work on a request
-MOST: dict[str, float] = {
-    **{"beam": 50, "n_best": 50, "n": 20, "likeliest": 50},
-    **{"max_length": 500, "min_length": 500, "max_source_length": 500},
+LIKELIEST = 50  # tokens that are shown at each place
+LARGEST = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
+FIXED = ("precision", "batch_size")  # settings that a request cannot change
+
+Beginning = str | list[str]  # a text, or the tokens that make it up
+TYPE_NAMES = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict[str, Any]: "an object",
+    NoneType: "null",
+    list[str]: "a list of one or more texts",
+    list[Beginning]: "a list of beginnings, each a text or a list of tokens",
 }
 
 
-class Request:
-    """A JSON object whose fields are taken one by one; `done` refuses those that are left."""
+@dataclass(kw_only=True)
+class Request(WorkItem):
+    """The fields that every kind of request has; a subclass declares its own. Fields without a default are required.
 
-    def __init__(self, content: bytes) -> None:
+    model: the place of the model among those that are shown.
+    settings: for decoding, in place of the server's.
+    """
+
+    model: int = 0
+    settings: dict[str, Any] | None = None
+
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """The request in a JSON object. Raises InputError for any other content, and for fields and values that this
+        kind of request cannot have.
+        """
         try:
-            found = parse_json(content)
-            check_plain(found)
+            sent = parse_json(content)
+            check_plain(sent)
         except ValueError as error:
             raise InputError(f"The request is not JSON that can be read ({error}): send an object.") from error
-        if not isinstance(found, dict):
+        if not isinstance(sent, dict):
             raise InputError("The request must be a JSON object.")
-        self._left: dict[str, Any] = dict(found)
-        self._characters = 0
+        hints = get_type_hints(cls)
+        own = {field.name: hints[field.name] for field in fields(cls) if field.init}
+        required = [field.name for field in fields(cls) if field.init and field.default is MISSING]
+        check_types({**dict.fromkeys(required), **sent}, own, "field")
+        check_lengths(sent)
+        return cls(**sent)
 
-    def texts(self, name: str, count: int | None = None) -> list[str]:
-        """A list of texts; with `count`, exactly so many."""
-        found = self._left.pop(name, None)
-        if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
-            raise InputError(f"'{name}' must be a list of one or more texts.")
-        if len(found) > SENTENCES:
-            raise InputError(f"'{name}' has {len(found):,} texts: at most {SENTENCES:,} can be sent at once.")
-        if count is not None and len(found) != count:
-            raise InputError(f"'{name}' has {len(found):,} texts, but {count:,} are needed, one for each.")
-        return [self._checked(name, one) for one in found]
-
-    def optional_texts(self, name: str, count: int) -> list[str] | None:
-        """The same, or None where the field is missing or null."""
-        if self._left.get(name) is not None:
-            return self.texts(name, count)
-        self._left.pop(name, None)
-        return None
-
-    def beginnings(self, name: str, count: int) -> list[str | list[str]] | None:
-        """How texts begin: each a text or a list of tokens, or None where the field is missing or null."""
-        found = self._left.pop(name, None)
-        if found is None:
-            return None
-        if not isinstance(found, list) or len(found) != count:
-            raise InputError(f"'{name}' must be a list of {count:,} beginnings, one for each.")
-        return [self._beginning(name, one) for one in found]
-
-    def beginning(self, name: str) -> str | list[str]:
-        return self._beginning(name, self._left.pop(name, ""))
-
-    def text(self, name: str, default: str | None = None) -> str:
-        found = self._left.pop(name, default)
-        if not isinstance(found, str):
-            raise InputError(f"'{name}' must be a text.")
-        return self._checked(name, found)
-
-    def number(self, name: str, default: int, most: int) -> int:
-        found = self._left.pop(name, default)
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= most:
-            raise InputError(f"'{name}' must be a whole number from 0 to {most:,}.")
-        return found
-
-    def flag(self, name: str) -> bool:
-        found = self._left.pop(name, False)
-        if not isinstance(found, bool):
-            raise InputError(f"'{name}' must be true or false.")
-        return found
-
-    def written(self, *names: str) -> str:
-        """These fields as they stand, to be compared with another request's; they are not taken."""
-        return json.dumps([self._left.get(name) for name in names], sort_keys=True)
-
-    def object(self, name: str) -> Mapping[str, Any] | None:
-        found = self._left.pop(name, None)
-        if found is not None and not isinstance(found, dict):
-            raise InputError(f"'{name}' must be an object.")
-        return found
-
-    def predictor(self, models: Sequence[Any]) -> Any:
-        """The model that `model` names by its place, with the request's own settings for decoding."""
-        place = self.number("model", 0, len(models) - 1)
-        model: Any = models[place]
-        given = self.object("settings") or {}
-        own = asdict(model.settings)
-        fixed = {"precision", "batch_size"}
-        if unknown := [name for name in given if name not in own or name in fixed]:
-            known = ", ".join(name for name in own if name not in fixed)
-            raise InputError(f"Unknown setting '{unknown[0][:40]}'; a request can set {known}.")
-        check_types(type(model.settings), given)
-        stops = given.get("stop") or []
-        if len(stops) > STOPS or any(len(one) > STOP for one in stops):
+    def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
+        """The model that is asked, with the request's settings, which stops when the request has used up its time.
+        Raises InputError unless it is of one of the kinds, and for settings that it cannot have here.
+        """
+        if not 0 <= self.model < len(models):
+            raise InputError(f"'model' must be a whole number from 0 to {len(models) - 1:,}.")
+        predictor = models[self.model]
+        if not isinstance(predictor, kinds):
+            raise InputError(f"{predictor.name} is asked at /api/{predictor.command}: this is not for it.")
+        schema, defaults, chosen = type(predictor.settings), asdict(predictor.settings), self.settings or {}
+        hints = get_type_hints(schema)
+        check_types(chosen, {name: hints[name] for name in defaults if name not in FIXED}, "setting")
+        stops = chosen.get("stop") or []
+        if len(stops) > STOPS or any(len(text) > STOP for text in stops):
             raise InputError(f"'stop' may have at most {STOPS} texts of {STOP} characters.")
-        settings = typed(type(model.settings), {**own, **given})
-        for name, most in MOST.items():
+        settings = typed(schema, {**defaults, **chosen})
+        for name, most in LARGEST.items():
             if (getattr(settings, name, 0) or 0) > most:
                 raise InputError(f"{name} must be at most {most:,} here, not {getattr(settings, name):,}.")
-        return replace(model, settings=settings)
+        end = time.monotonic() + SECONDS
+        return replace(predictor, settings=settings, models=[Timed(model, end) for model in predictor.models])
 
-    def check_work(self, predictor: Any, texts: int, likeliest: int) -> None:
-        """Raise InputError for a request that would hold the others up."""
-        settings, shown = predictor.settings, max(1, likeliest)
-        written = texts * getattr(settings, "n_best", 1) * shown
-        work = {
-            "sentences times beam": (texts * getattr(settings, "beam", 1), SEARCHED),
-            "texts to write times the tokens shown at each place": (written, WRITTEN),
-            "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, DRAWN),
-        }
-        for name, (asked, most) in work.items():
-            if asked > most:
-                raise InputError(
-                    f"This is too much for one request: {name} is {asked:,}, and at most {most:,} is done."
-                )
 
-    def done(self) -> None:
-        """Raise InputError for a field that nothing has taken."""
-        if self._left:
-            raise InputError(f"Unknown field '{next(iter(self._left))[:40]}'.")
+class Timed:
+    """A model that takes no further step after a time, in seconds of the monotonic clock: InputError."""
 
-    def _beginning(self, name: str, found: Any) -> str | list[str]:
-        if isinstance(found, str):
-            return self._checked(name, found)
-        if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-            raise InputError(f"'{name}': a beginning is a text or a list of tokens.")
-        return [self._checked(name, one) for one in found]
+    def __init__(self, model: Any, end: float) -> None:
+        self._model, self._end = model, end
 
-    def _checked(self, name: str, text: str) -> str:
-        self._characters += len(text)
-        if len(text) > TEXT or self._characters > CHARACTERS:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._check()
+        return self._model(*arguments)
+
+    def step(self, *arguments: Any) -> Any:
+        self._check()
+        return self._model.step(*arguments)
+
+    def _check(self) -> None:
+        if time.monotonic() > self._end:
+            raise InputError(
+                f"The request took longer than {SECONDS:g} seconds: send less at once, or with a smaller beam or "
+                "max_length."
+            )
+
+
+def check_types(sent: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
+    """Raise InputError for a name that is not among the hints, and a value that is not of its type."""
+    for name, value in sent.items():
+        if name not in hints:
+            raise InputError(f"Unknown {kind} '{name[:40]}'; choose from {', '.join(hints)}.")
+        if not is_of(value, hints[name]) or (value == [] and hints[name] == list[str]):
+            raise InputError(
+                f"'{name}' must be {' or '.join(TYPE_NAMES[option] for option in alternatives(hints[name]))}."
+            )
+
+
+def is_of(value: Any, hint: Any) -> bool:
+    """Whether a value from JSON is itself of a type: a number is no text, and 1 is not true."""
+    if isinstance(value, list):
+        items = [get_args(option)[0] for option in alternatives(hint) if get_origin(option) is list]
+        return any(all(is_of(inner, item) for inner in value) for item in items)
+    types = [get_origin(option) or option for option in alternatives(hint)]
+    return type(value) in types or (type(value) is int and float in types)
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def check_lengths(sent: dict[str, Any]) -> None:
+    """Raise InputError for too many texts, or texts that are too long, in the fields of a request."""
+    characters = 0
+    for name, value in sent.items():
+        if isinstance(value, list) and len(value) > SENTENCES:
+            raise InputError(f"'{name}' has {len(value):,} texts: at most {SENTENCES:,} can be sent at once.")
+        lengths = [len(text) for text in texts_in(value)]
+        characters += sum(lengths)
+        if max(lengths, default=0) > TEXT or characters > CHARACTERS:
             raise InputError(
                 f"'{name}' is too long: at most {TEXT:,} characters a text and {CHARACTERS:,} a request can be sent."
             )
-        return text
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in a value from JSON, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value if isinstance(value, list) else value.values():
+            yield from texts_in(inner)
+
+
+def check_beginnings(beginnings: Sequence[Beginning]) -> None:
+    if any("" in beginning for beginning in beginnings if isinstance(beginning, list)):
+        raise InputError("A beginning is a text or a list of tokens, none of which is empty.")
+
+
+def check_likeliest(count: int) -> None:
+    if not 0 <= count <= LIKELIEST:
+        raise InputError(f"'likeliest' must be a whole number from 0 to {LIKELIEST:,}.")
+
+
+def check_work(predictor: Any, texts: int, likeliest: int) -> None:
+    """Raise InputError for a request that would hold the others up."""
+    settings = predictor.settings
+    written = texts * getattr(settings, "n_best", 1) * max(1, likeliest)
+    work = {
+        "sentences times beam": (texts * getattr(settings, "beam", 1), SEARCHED),
+        "texts to write times the tokens shown at each place": (written, WRITTEN),
+        "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, SAMPLED),
+    }
+    for name, (asked, most) in work.items():
+        if asked > most:
+            raise InputError(f"This is too much for one request: {name} is {asked:,}, and at most {most:,} is done.")

@@ -7,11 +7,13 @@ from PIL.Image import Image
 
 from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
+from seqtool.demo.requests import is_of
 from seqtool.errors import InputError
 
 OFFERED = 12  # invented scenes
-MOST = 12  # objects of a scene
+OBJECTS = 12  # of a scene, at most
 CLUTTER = 2**31
+FIELDS = ("shape", "colour", "turned", "box")  # of an object
 
 
 def offered() -> dict[str, Any]:
@@ -28,7 +30,8 @@ def offered() -> dict[str, Any]:
 
 def plain(scene: Scene) -> dict[str, Any]:
     items = [
-        {"shape": one.shape, "colour": one.colour, "turned": one.turned, "box": list(one.box)} for one in scene.items
+        {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
+        for item in scene.items
     ]
     return {"items": items, "clutter": scene.clutter}
 
@@ -36,23 +39,23 @@ def plain(scene: Scene) -> dict[str, Any]:
 def drawn(described: Mapping[str, Any]) -> Image:
     """The picture of a scene in the form of `plain`. Raises InputError for anything else."""
     items, clutter = described.get("items"), described.get("clutter", 0)
-    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MOST:
-        raise InputError(f"'scene' must have 'items', at most {MOST} objects, and may have 'clutter'.")
-    if isinstance(clutter, bool) or not isinstance(clutter, int) or not 0 <= clutter < CLUTTER:
+    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > OBJECTS:
+        raise InputError(f"'scene' must have 'items', at most {OBJECTS} objects, and may have 'clutter'.")
+    if not is_of(clutter, int) or not 0 <= clutter < CLUTTER:
         raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER - 1:,}.")
     return render(Scene(tuple(map(_item, items)), clutter))
 
 
 def _item(described: Any) -> Item:
-    if not isinstance(described, dict) or set(described) != {"shape", "colour", "turned", "box"}:
+    if not isinstance(described, dict) or set(described) != set(FIELDS):
         raise InputError("Each of a scene's items must have 'shape', 'colour', 'turned' and 'box', and nothing else.")
-    shape, colour, turned, box = (described[name] for name in ("shape", "colour", "turned", "box"))
-    for name, value, known in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
-        if not isinstance(value, str) or value not in known:
-            raise InputError(f"Unknown {name}; choose from {', '.join(known)}.")
-    if not _whole(turned) or abs(turned) > 360:
+    shape, colour, turned, box = (described[name] for name in FIELDS)
+    for name, value, choices in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
+        if not isinstance(value, str) or value not in choices:
+            raise InputError(f"Unknown {name}; choose from {', '.join(choices)}.")
+    if not is_of(turned, int) or abs(turned) > 360:
         raise InputError("'turned' must be a whole number of degrees from -360 to 360.")
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_whole, box)):
+    if not is_of(box, list[int]) or len(box) != 4:
         raise InputError("'box' must be four whole numbers: left, top, right, bottom.")
     left, top, right, bottom = box
     if not (0 <= left < right <= SIDE and 0 <= top < bottom <= SIDE):
@@ -60,7 +63,3 @@ def _item(described: Any) -> Item:
     longest = max(right - left, bottom - top)
     size = min(SIDES, key=lambda name: abs(sum(SIDES[name]) / 2 - longest))
     return Item(shape, colour, size, turned, (left, top, right, bottom))
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -15,7 +15,7 @@ from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
 from seqtool.predict.flags import flags_of
 from seqtool.predict.scored_captions import records
-from seqtool.view.packing import Details, fractions
+from seqtool.view.packing import Details, rounded_weights
 
 PICTURES = 200  # in a report
 CONSIDERED = 5000  # pictures from which they are chosen, those of the first images
@@ -24,7 +24,7 @@ END = "<end>"
 SMALL = 128  # up to this side a picture is kept as it is; a larger one as JPEG
 QUALITY = 80
 
-Caption = dict[str, Any]  # text, words, and with attention the grid and the packed weights
+Caption = dict[str, Any]  # text, words, and with attention the grid and the weights
 
 
 class CaptionDetails:
@@ -77,7 +77,7 @@ def caption(record: Mapping[str, Any]) -> Caption:
         found["words"].append(END)
     if len(weights) != len(found["words"]) or not np.isfinite(weights).all():
         return found
-    found |= {"grid": [height, width], "weights": fractions(weights)}
+    found |= {"grid": [height, width], "weights": rounded_weights(weights)}
     if chosen is not None:
         found["chosen"] = chosen
     return found

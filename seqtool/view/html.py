@@ -1,11 +1,10 @@
 """One self-contained HTML file: scripts, style and data inside, nothing from elsewhere, and a policy that allows only
-the script and the style that it was written with. What it shows it takes from JSON, as text.
+the script and the style that it was written with. What it shows it takes from packed JSON, as text.
 """
 
 import base64
 import hashlib
 import html
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import replacing
+from seqtool.view.packing import packed
 
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
@@ -39,15 +39,14 @@ def check_name(path: str | Path) -> None:
 
 
 def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:
-    """Write a report (`web/report.js`), and chunks of details, which are JSON too. No reader ever sees part of it."""
+    """Write a report (`web/report.js`), and packed chunks of details. No reader ever sees part of it."""
     script, style = bundle("report.js"), (WEB / "style.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     with replacing(path) as out:
         title = html.escape(printable(str(report["title"])))
         out.write(PAGE.format(policy=policy, title=title, style=style))
-        out.write(_data("report", json.dumps(report, ensure_ascii=False, separators=(",", ":"), allow_nan=False)))
-        for number, chunk in enumerate(details):
-            out.write(_data(f"details-{number}", chunk))
+        for name, data in (("report", packed(report)), *((f"details-{i}", chunk) for i, chunk in enumerate(details))):
+            out.write(f'<script type="application/gzip" id="{name}">{data}</script>\n')
         out.write(f"<script>{script}</script>\n</body>\n</html>\n")
 
 
@@ -62,22 +61,12 @@ def bundle(name: str) -> str:
         if file in texts:
             return
         text = (WEB / file).read_text(encoding="utf-8")
-        for found in IMPORT.finditer(text):
-            add(found["file"])
+        for imported in IMPORT.finditer(text):
+            add(imported["file"])
         texts[file] = IMPORT.sub("", text).replace("\nexport ", "\n")
 
     add(name)
-    return "\n".join(["(() => {", '"use strict";', *texts.values(), "})();"])
-
-
-def _data(name: str, text: str) -> str:
-    """A block of JSON, in which no text can end the block."""
-    return f'<script type="application/json" id="{name}">{_inert(text)}</script>\n'
-
-
-def _inert(text: str) -> str:
-    """`<` stands only in JSON's strings, and a lone surrogate, which UTF-8 does not have, is written as its escape."""
-    return text.replace("<", "\\u003c").encode("utf-8", "backslashreplace").decode()
+    return "\n".join(["(async () => {", '"use strict";', *texts.values(), "})();"])
 
 
 def _hash(text: str) -> str:

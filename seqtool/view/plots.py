@@ -9,11 +9,11 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,43 +37,36 @@ CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are rea
 LARGEST = 60.0  # inches of a heat map at most: with more words the cells and letters shrink
 PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
 
-P = ParamSpec("P")
-
 
 @contextmanager
 def or_left_out(path: Path) -> Iterator[None]:
     """Draw a figure that the work does without: if that fails, a sentence on standard error says so."""
     try:
         yield
-    except InputError as error:
-        tqdm.write(printable(f"{path} is left out: {error}"), file=sys.stderr)
-    except OSError as error:
-        tqdm.write(printable(f"{path} is left out: {error.strerror or error}."), file=sys.stderr)
+    except (InputError, OSError) as error:
+        reason = f"{error.strerror or error}." if isinstance(error, OSError) else str(error)
+        tqdm.write(printable(f"{path} is left out: {reason}"), file=sys.stderr)
 
 
-def drawn(draw: Callable[P, None]) -> Callable[P, None]:
-    """Let a function draw with matplotlib's default settings and without its messages about fonts and cache folders;
-    afterwards the settings are the caller's again. It raises InputError if matplotlib fails.
+@contextmanager
+def matplotlib_drawing() -> Iterator[None]:
+    """Lets a function draw (`@matplotlib_drawing()`) with matplotlib's default settings and without its messages about
+    fonts and cache folders; afterwards the settings are the caller's again. Raises InputError if matplotlib fails.
     """
-
-    @wraps(draw)
-    def drawing(*arguments: P.args, **named: P.kwargs) -> None:
-        logger = logging.getLogger("matplotlib")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            matplotlib = _matplotlib()
-            settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
-            with matplotlib.rc_context(settings):
-                draw(*arguments, **named)
-        except (InputError, OSError):
-            raise
-        except Exception as error:  # matplotlib raises all kinds
-            raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
-        finally:
-            logger.setLevel(level)
-
-    return drawing
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        matplotlib = _matplotlib()
+        settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
+        with matplotlib.rc_context(settings):
+            yield
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # matplotlib raises all kinds
+        raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
+    finally:
+        logger.setLevel(level)
 
 
 def _matplotlib() -> Any:
@@ -92,7 +85,7 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-@drawn
+@matplotlib_drawing()
 def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
     """A heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
@@ -119,7 +112,7 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
     save_figure(figure, path)
 
 
-@drawn
+@matplotlib_drawing()
 def attention_over_image(
     image: NDArray[np.uint8],
     words: Sequence[str],
@@ -161,7 +154,7 @@ def attention_over_image(
     save_figure(figure, path)
 
 
-@drawn
+@matplotlib_drawing()
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
     """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
 
@@ -172,7 +165,7 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *
     bins = next(iter(systems.values()))
     for index, (name, scores) in enumerate(systems.items()):
         shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
-        points = [(one.value, one.low, one.high) if (one := score.bleu) else (np.nan,) * 3 for score in scores]
+        points = [(bleu.value, bleu.low, bleu.high) if (bleu := score.bleu) else (np.nan,) * 3 for score in scores]
         values, low, high = np.array(points, float).T  # None is NaN
         axes.errorbar(
             np.arange(len(points)) + shift,
@@ -247,9 +240,9 @@ def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
     fonts = font_manager.fontManager.ttflist if missing else []
     for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
         suits = font.style == "normal" and not font.name.startswith(NOT_FOR_WORDS)
-        if suits and (found := missing & characters(font.fname)):
+        if suits and (added := missing & characters(font.fname)):
             chosen.append((font.name, font.fname))
-            missing -= found
+            missing -= added
     return chosen
 
 

@@ -1,7 +1,10 @@
-"""Plots of training runs, one or several in a figure: learning curves, and how gradients flow through time."""
+"""Plots of training runs, one or several in a figure: learning curves, and how gradients flow through time. `Panel`s
+hold what is drawn, here by matplotlib and on a report's page by `web/charts.js`.
+"""
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,120 +13,128 @@ import numpy as np
 
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES, score
-from seqtool.view.plots import COLOURS, clean, drawable, drawn, legend, make_figure, save_figure
+from seqtool.view.plots import COLOURS, clean, drawable, legend, make_figure, matplotlib_drawing, save_figure
 
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # of one run's steps, light to dark
 NORM = "‖gradient‖"
+SINGULAR = "singular values"
 LINES = ("-", "--")  # the first and the second curve of several runs in one panel
 
-Series = Mapping[str, tuple[list[int], list[float]]]
+Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
 
 class NothingToDrawError(InputError):
     """Records that hold no number for a figure."""
 
 
-@drawn
+# One chart of lines: what the y axis is called, and x and y of each line, by the run and by what it is called.
+Panel = tuple[str, dict[tuple[str, str], tuple[list[int], list[float]]]]
+
+
+def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
+    """The panels of runs' learning curves: losses, scores, learning rate and the gradient's norm before clipping."""
+    recorded = dict.fromkeys(name for series in runs.values() for name in series)
+    own = [name.removeprefix("valid_") for name in recorded if "." in name]
+    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
+    titles: list[tuple[str, dict[str, str]]] = [
+        ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
+        *((metric.label, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
+        ("learning rate", {"learning_rate": "learning rate"}),
+        (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
+    ]
+    panels: list[Panel] = []
+    for label, names in titles:
+        lines = {
+            (run, title): series[name]
+            for run, series in runs.items()
+            for name, title in names.items()
+            if name in series
+        }
+        panels += [(label, lines)] if lines else []
+    return panels
+
+
+@matplotlib_drawing()
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
-    """Losses, scores, learning rate and the gradient's norm before clipping against steps, from the metrics.jsonl of
-    runs by their names: see `read_metrics`. Several runs have a colour each. NothingToDrawError where they hold none.
+    """Draw the learning curves in the metrics.jsonl of runs by their names (`curve_panels`, `read_metrics`). Several
+    runs have a colour each. NothingToDrawError where they hold no values.
     """
-    runs = {name: read_metrics(file) for name, file in metrics.items()}
-    panels = panels_of(runs)
+    panels = curve_panels({name: read_metrics(file) for name, file in metrics.items()})
     if not panels:
         places = ", ".join(map(str, metrics.values()))
         raise NothingToDrawError(f"{places} holds no losses, scores or learning rates to draw.")
+    several, colours = len(metrics) > 1, {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(metrics)}
     figure = make_figure(7, 2.3 * len(panels) + 0.4)
     plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
-    for axes, (label, names) in zip(plots, panels, strict=True):
-        _curves(axes, names, runs)
-        negative = any(
-            value < 0 for series in runs.values() for name in names for value in series.get(name, ([], []))[1]
-        )
-        clean(axes, ylabel=label, **({"yscale": "log"} if label == NORM else {} if negative else {"ylim": (0, None)}))
-        if len(names) > 1 or (len(runs) > 1 and axes is plots[0]):
-            legend(axes, above=len(runs) > 1)
+    for axes, (label, lines) in zip(plots, panels, strict=True):
+        titles = list(dict.fromkeys(title for _, title in lines))
+        for (run, title), (steps, values) in lines.items():
+            place = titles.index(title)
+            axes.plot(
+                steps,
+                values,
+                color=colours[run] if several else COLOURS[place],
+                linestyle=LINES[place] if several else "-",
+                marker="." if len(steps) <= 40 else None,
+                label=drawable(f"{run}: {title}" if several else title),
+            )
+        negative = any(value < 0 for _, values in lines.values() for value in values)
+        scale = {"yscale": "log"} if label == NORM else {} if negative else {"ylim": (0, None)}
+        clean(axes, ylabel=label, **scale)
+        if len(titles) > 1 or (several and axes is plots[0]):
+            legend(axes, above=several)
     plots[-1].set_xlabel("updates")
     figure.align_ylabels()
     save_figure(figure, path)
 
 
-def panels_of(runs: Mapping[str, Series]) -> list[tuple[str, dict[str, str]]]:
-    """The panels of learning curves: what the y axis is called, and the series in it by what they are called."""
-    known = dict.fromkeys(name for series in runs.values() for name in series)
-    own = [name.removeprefix("valid_") for name in known if "." in name]
-    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
-    panels = [
-        ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
-        *((one.label, {f"valid_{one.name}": f"validation {one.label}"}) for one in scores),
-        ("learning rate", {"learning_rate": "learning rate"}),
-        (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
-    ]
-    panels = [(label, {k: v for k, v in names.items() if k in known}) for label, names in panels]
-    return [(label, names) for label, names in panels if names]
+def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, list[Any]]]:
+    """What measurements (`training.gradient_flow.flow`, by their names) say of the highest layer of each stack: for the
+    letter of a tensor of its state, ‖∂loss/∂h_t‖ by time step; for `SINGULAR`, the singular values of ∂s_t/∂s_{t−1}.
+    """
+    panels: dict[tuple[str, str], dict[str, list[Any]]] = {}
+    for name, measured in measurements.items():
+        for layer, state in measured["gradients"].items():  # a higher layer takes the place of a lower one
+            for kind, values in {**state, SINGULAR: measured["singular_values"][layer]}.items():
+                panels.setdefault((kind, _stack(layer)), {})[name] = values
+    return panels
 
 
-def _curves(axes: Any, names: Mapping[str, str], runs: Mapping[str, Series]) -> None:
-    for run, (label, series) in enumerate(runs.items()):
-        for index, (name, said) in enumerate(names.items()):
-            steps, values = series.get(name, ([], []))
-            axes.plot(
-                steps,
-                values,
-                color=COLOURS[(run if len(runs) > 1 else index) % len(COLOURS)],
-                linestyle=LINES[index] if len(runs) > 1 else "-",
-                marker="." if len(steps) <= 40 else None,
-                label=drawable(f"{label}: {said}" if len(runs) > 1 else said),
-            )
+def _stack(layer: str) -> str:
+    """The name of the stack that a layer belongs to: `decoder` of `decoder.1`."""
+    return re.sub(r"\.\d+$", "", layer)
 
 
-@drawn
+@matplotlib_drawing()
 def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
-    """‖∂loss/∂h_t‖ and ‖∂loss/∂c_t‖ against the time step t, and the singular values of ∂s_t/∂s_{t−1}, on logarithmic
-    scales: a column for the highest layer of each stack, one line per measurement (`training.gradient_flow.flow`). They
+    """Draw what `gradient_panels` gives on logarithmic scales: a column for each stack, one line per measurement. They
     are steps of one run, from light to dark, or different `runs`, in different colours. A gradient that vanished to 0
     or exploded leaves a gap. NothingToDrawError where all of them have.
     """
-    if not any(map(_has_numbers, measurements.values())):
+    panels = gradient_panels(measurements)
+    if not any(any(values) for lines in panels.values() for values in lines.values()):
         raise NothingToDrawError("No gradient and no singular value can be drawn.")
     steps = max(1, len(measurements) - 1)
     shades = [SHADES[index * (len(SHADES) - 1) // steps] for index in range(len(measurements))]
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(measurements))] if runs else shades
-    stacks: dict[str, list[str]] = {}  # by their name, their layers
-    for measured in measurements.values():
-        for name in measured["gradients"]:
-            layers = stacks.setdefault(re.sub(r"\.\d+$", "", name), [])
-            layers += [] if name in layers else [name]
-    states = [set(state) for measured in measurements.values() for state in measured["gradients"].values()]
-    rows = [letter for letter in "hc" if letter in set[str]().union(*states)]
-    figure = make_figure(4.2 * max(2, len(stacks)), 2.8 * (len(rows) + 1))
-    panels = figure.subplots(len(rows) + 1, len(stacks), sharey="row", squeeze=False)
-    for column, (stack, layers) in enumerate(stacks.items()):
-        where = stack if len(layers) == 1 else f"{stack}, highest layer"
-        for row, axes in enumerate(panels[:, column]):
-            for index, (label, measured) in enumerate(measurements.items()):
-                top = [name for name in measured["gradients"] if name in layers][-1:]
-                kind = "gradients" if row < len(rows) else "singular_values"
-                values = [measured[kind][name] for name in top]
-                values = [one.get(rows[row], []) for one in values] if row < len(rows) else values
-                shown = np.array(values[0] if values else [], dtype=float)
-                shown[~(np.isfinite(shown) & (shown > 0))] = np.nan
-                places = np.arange(1, len(shown) + 1)
-                axes.plot(places, shown, color=colours[index], linewidth=1.2, label=drawable(label))
-            clean(axes, yscale="log")
-            axes.set_xlabel(f"time step t of {where}" if row < len(rows) else f"singular values of {where}, in order")
-    for axes, letter in zip(panels[:, 0], rows, strict=False):
-        axes.set_ylabel(f"‖∂loss/∂{letter}$_t$‖ of the last token's loss")
-    panels[-1, 0].set_ylabel("of ∂s$_t$/∂s$_{t-1}$")
-    legend(panels[0, 0])
+    layers = Counter(map(_stack, {layer for measured in measurements.values() for layer in measured["gradients"]}))
+    kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == other for other, _ in panels)]
+    stacks = list(dict.fromkeys(stack for _, stack in panels))
+    figure = make_figure(4.2 * max(2, len(stacks)), 2.8 * len(kinds))
+    grid = figure.subplots(len(kinds), len(stacks), sharey="row", squeeze=False)
+    for axes, (kind, stack) in zip(grid.flat, ((kind, stack) for kind in kinds for stack in stacks), strict=True):
+        for colour, name in zip(colours, measurements, strict=True):
+            values = np.array(panels.get((kind, stack), {}).get(name, []), dtype=float)  # None is NaN
+            values[~(np.isfinite(values) & (values > 0))] = np.nan
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.2, label=drawable(name))
+        where = f"{stack}, highest layer" if layers[stack] > 1 else stack
+        clean(axes, yscale="log")
+        axes.set_xlabel(f"singular values of {where}, in order" if kind == SINGULAR else f"time step t of {where}")
+    for axes, kind in zip(grid[:, 0], kinds, strict=True):
+        axes.set_ylabel("of ∂s$_t$/∂s$_{t-1}$" if kind == SINGULAR else f"‖∂loss/∂{kind}$_t$‖ of the last token's loss")
+    legend(grid[0, 0])
     figure.tight_layout()
     save_figure(figure, path)
-
-
-def _has_numbers(measured: Mapping[str, Any]) -> bool:
-    """Whether any value of a measurement can be drawn on a logarithmic scale."""
-    columns = [column for state in measured["gradients"].values() for column in state.values()]
-    return any(any(column) for column in (*columns, *measured["singular_values"].values()))
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:

@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from test_demo import Server, place, serving, strange_sentences  # noqa: F401 a 
 import seqtool
 from seqtool.demo.app import describe, make_app
 from seqtool.demo.engine import Engine
+from seqtool.training.checkpoint import find
 
 SENTENCE = "I have a big cat but a small house."
 
@@ -42,7 +44,7 @@ def texts(place: Path) -> Iterator[Server]:  # noqa: F811
 
 def opened(visit: Visit, server: Server) -> Any:
     visit.page.goto(f"http://127.0.0.1:{server.port}/")
-    visit.page.locator(".column .found[aria-busy=false]").first.wait_for()
+    visit.page.locator(".column .answer[aria-busy=false]").first.wait_for()
     return visit.page
 
 
@@ -123,7 +125,7 @@ def test_a_word_is_forced(visit: Visit, words: Server) -> None:
     settled(page)
     begins = column.locator(".prefix").text_content()
     assert begins.startswith("Begins with “") and forced in begins
-    tokens = column.locator(".found > .predicted .tokens button").all_text_contents()
+    tokens = column.locator(".answer > .predicted .tokens button").all_text_contents()
     prefix = [one.replace(" ", "▁").replace("␣", "▁") for one in tokens[:2]]
     expected = words.post("/api/translate", {"sentences": [SENTENCE], "prefixes": [prefix]}).json
     assert column.locator(".translation").text_content() == expected["translations"][0]["translations"][0]["text"]
@@ -270,10 +272,10 @@ def test_what_comes_next_as_one_types(visit: Visit, texts: Server) -> None:
     text = page.get_by_label("Text", exact=True)
     text.fill("")
     text.press_sequentially("the c")
-    until(page, lambda: page.locator(".found .tokens button").count() == 5)
+    until(page, lambda: page.locator(".answer .tokens button").count() == 5)
     assert page.locator(".likeliest .force").count() >= 8
     page.locator(".likeliest .force").first.click()
-    until(page, lambda: page.locator(".found .tokens button").count() == 6)
+    until(page, lambda: page.locator(".answer .tokens button").count() == 6)
     page.get_by_label("Tokens", exact=True).fill("12")
     page.get_by_role("button", name="Continue").click()
     page.locator(".continuation").wait_for()
@@ -290,7 +292,7 @@ def test_it_says_that_the_model_is_loading(visit: Visit, place: Path) -> None:  
         held.wait(20)
         return [seqtool.load(place / "runs/attend", device="cpu", threads=1)]
 
-    engine = Engine(load, describe)
+    engine = Engine(load, partial(describe, checkpoints=[find(place / "runs/attend")]))
     with serving(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
         visit.page.goto(f"http://127.0.0.1:{port}/?token={token}")
         visit.page.get_by_text("Loading the model…").wait_for()

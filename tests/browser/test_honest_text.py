@@ -1,9 +1,13 @@
 """The page and reports show what is there: marks of direction, and what was forced, cut off, unknown or left out."""
 
+import base64
+import gzip
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from test_demo import serving
 import seqtool
 from seqtool.demo.app import describe, make_app
 from seqtool.demo.engine import Engine
+from seqtool.training.checkpoint import find
 from seqtool.view import html, report
 from seqtool.view.packing import Details
 
@@ -39,7 +44,8 @@ def no_marks(page: Any) -> None:
 
 @contextmanager
 def demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
-    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)], describe)
+    describing = partial(describe, checkpoints=[find(run)])
+    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)], describing)
     chosen = {"host": "127.0.0.1", "token": None, **settings}
     query = "" if chosen["token"] is None else f"?token={chosen['token']}"
     with serving(lambda port: make_app(engine, port=port, **chosen)) as port:
@@ -49,7 +55,7 @@ def demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
 
 
 def settled(page: Any) -> None:
-    page.locator(".column .found[aria-busy=false]").first.wait_for()
+    page.locator(".column .answer[aria-busy=false]").first.wait_for()
 
 
 def test_marks_of_direction_in_a_report(visit: Visit, tmp_path: Path) -> None:
@@ -178,5 +184,6 @@ def test_a_report_says_what_is_marked(shown_runs: Path, monkeypatch: pytest.Monk
         Path(name).write_text(f"{line}\n" * 2)
     files = ["hypotheses=ours.de", "baseline=theirs.de", "references=ref.de", "bootstrap=2", "report=marked.html"]
     assert run("eval", *files) == 0
-    found = Path("marked.html").read_text().partition('id="report">')[2].partition("</script>")[0]
-    assert any("struck out" in (one.get("note") or "") for one in json.loads(found)["sections"])
+    (data,) = re.findall('id="report">(.*?)<', Path("marked.html").read_text())
+    sections = json.loads(gzip.decompress(base64.b64decode(data)))["sections"]
+    assert any("struck out" in (section.get("note") or "") for section in sections)

@@ -13,7 +13,7 @@ from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
 from seqtool.runtime.files import config_directory
 from seqtool.view import html, report
-from seqtool.view.packing import Details, fractions
+from seqtool.view.packing import Details, rounded_weights
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -51,7 +51,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "words": ["a", "dog"],
         "text": "a dog",
         "grid": [2, 2],
-        "weights": fractions(np.array([[1, 0, 0, 0], [0, 0, 0, 1]])),
+        "weights": rounded_weights(np.array([[1, 0, 0, 0], [0, 0, 0, 1]])),
     }
     plain = {"words": ["a", "cat"], "text": "a cat"}
     cards = [
@@ -86,6 +86,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_accessible_and_reflows(visit: Visit, evaluation: Path) -> None:
     page = opened(visit, evaluation)
     page.get_by_role("button", name="Open").first.click()
+    page.locator(".inside .tokens").wait_for()
     page.get_by_text("Values").first.click()
     visit.accessible()
     visit.reflows()
@@ -157,7 +158,7 @@ def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> 
     opener.focus()
     page.keyboard.press("Enter")
     inside = page.locator("tr.inside:not([hidden])")
-    assert inside.locator(".link").count() > 0
+    inside.locator(".link").first.wait_for(state="attached")
     token = inside.locator(".tokens button").nth(1)
     token.click()
     assert (

@@ -1,6 +1,6 @@
 // Attention between the words of a source and those of a target: as lines between two rows of words, or as a heat map.
 
-import { choice, fill, h, label, moved, s, said, shown } from "./elements.js";
+import { choice, explorable, fill, fixed, h, label, s, shown } from "./elements.js";
 
 const LETTER = 8.6; // pixels that a letter takes
 const CELL = 22;
@@ -25,60 +25,29 @@ function links({ source, target, weights, onword }) {
   const above = row(source);
   const below = row(target);
   const width = Math.max(above.width, below.width, 80);
-  for (const one of [above, below]) if (one.leftwards) one.middles = one.middles.map((x) => width - x);
+  for (const words of [above, below]) if (words.leftwards) words.middles = words.middles.map((x) => width - x);
   const height = 150;
-  const drawn = weights.flatMap((one, t) =>
-    one.map((weight, i) =>
-      weight < LEAST
-        ? null
-        : s("line", {
-            class: "link",
-            "data-target": t,
-            "data-source": i,
-            x1: above.middles[i],
-            x2: below.middles[t],
-            y1: 26,
-            y2: height - 26,
-            "stroke-opacity": weight.toFixed(3),
-            "stroke-width": (0.5 + 3 * weight).toFixed(2),
-          }),
-    ),
-  );
+  const line = (weight, t, i) => s("line", { class: "link", "data-target": t, "data-source": i, x1: above.middles[i], x2: below.middles[t], y1: 26, y2: height - 26, "stroke-opacity": weight.toFixed(3), "stroke-width": (0.5 + 3 * weight).toFixed(2) });
+  const lines = weights.flatMap((ofWord, t) => ofWord.map((weight, i) => (weight < LEAST ? null : line(weight, t, i))));
   const reading = h("p", { class: "reading", "aria-live": "polite" }, "Choose a word of the lower row to see where it looked.");
-  let place = -1;
   const words = [
     ...source.map((word, i) => s("text", { class: "word", "data-source": i, x: above.middles[i], y: 18 }, cut(word))),
-    ...target.map((word, t) =>
-      s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => mark(t), onclick: () => onword?.(t) }, cut(word)),
-    ),
+    ...target.map((word, t) => s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => go(t), onclick: () => onword?.(t) }, cut(word))),
   ];
-  function mark(t) {
-    place = t;
-    for (const line of svg.querySelectorAll(".link")) line.classList.toggle("off", Number(line.dataset.target) !== t);
-    for (const word of svg.querySelectorAll(".word[data-target]")) word.classList.toggle("on", Number(word.dataset.target) === t);
-    for (const word of svg.querySelectorAll(".word[data-source]"))
-      word.classList.toggle("on", weights[t][Number(word.dataset.source)] === Math.max(...weights[t]));
+  function show(t, byKey) {
+    const mark = (selector, name, holds) => svg.querySelectorAll(selector).forEach((element) => element.classList.toggle(name, holds(element.dataset)));
+    mark(".link", "off", (data) => Number(data.target) !== t);
+    mark(".word[data-target]", "on", (data) => Number(data.target) === t);
+    mark(".word[data-source]", "on", (data) => weights[t][Number(data.source)] === Math.max(...weights[t]));
     fill(reading, looked(target[t], source, weights[t]));
+    if (byKey) svg.querySelector(`.word[data-target="${t}"]`).scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  const svg = s(
-    "svg",
+  const { svg, go } = explorable(
     {
-      class: `links ${onword ? "choosing" : ""} ${below.leftwards ? "leftwards" : ""}`,
-      viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
-      role: "application",
-      tabindex: 0,
+      ...{ class: `links ${onword ? "choosing" : ""} ${below.leftwards ? "leftwards" : ""}`, width, height, count: target.length, show, enter: onword },
       "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words${onword ? ", Enter chooses one" : ""}`,
-      onkeydown: (event) => {
-        if (event.key === "Enter" && place >= 0) onword?.(place);
-        const next = moved(event, place, target.length);
-        if (next === null) return;
-        mark(next);
-        svg.querySelector(`.word[data-target="${next}"]`).scrollIntoView({ block: "nearest", inline: "nearest" });
-      },
     },
-    drawn.filter(Boolean),
+    lines.filter(Boolean),
     words,
   );
   return h("div", {}, h("div", { class: "scroll" }, svg), reading);
@@ -88,43 +57,25 @@ function links({ source, target, weights, onword }) {
 export function heatMap({ source, target, weights }) {
   const left = Math.max(40, ...target.map((word) => cut(word).length * LETTER + 8));
   const top = Math.max(30, ...source.map((word) => cut(word).length * LETTER * 0.75 + 12));
-  const width = left + CELL * source.length + 90;
-  const height = top + CELL * target.length + 4;
+  const [across, down] = [source.length, target.length];
   const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
-  let place = -1;
   const frame = s("rect", { class: "frame", width: CELL, height: CELL, visibility: "hidden" });
-  const go = (next) => {
-    place = next;
-    const [t, i] = [Math.floor(next / source.length), next % source.length];
+  function show(place, byKey) {
+    const [t, i] = [Math.floor(place / across), place % across];
     frame.setAttribute("x", left + CELL * i);
     frame.setAttribute("y", top + CELL * t);
     frame.setAttribute("visibility", "visible");
-    fill(reading, `${label(target[t])} ← ${label(source[i])}: ${said(weights[t][i], 3)}`);
-  };
-  const cells = weights.flatMap((one, t) =>
-    one.map((weight, i) =>
-      s("rect", { class: "cell", x: left + CELL * i, y: top + CELL * t, width: CELL, height: CELL, "fill-opacity": weight.toFixed(3), onpointerenter: () => go(t * source.length + i) }),
-    ),
-  );
-  const svg = s(
-    "svg",
+    fill(reading, `${label(target[t])} ← ${label(source[i])}: ${fixed(weights[t][i], 3)}`);
+    if (byKey) frame.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  const cell = (weight, t, i) => s("rect", { class: "cell", x: left + CELL * i, y: top + CELL * t, width: CELL, height: CELL, "fill-opacity": weight.toFixed(3), onpointerenter: () => go(t * across + i) });
+  const { svg, go } = explorable(
     {
-      class: "heat",
-      viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
-      role: "application",
-      tabindex: 0,
+      ...{ class: "heat", width: left + CELL * across + 90, height: top + CELL * down + 4, count: across * down, across, show },
       "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
-      onkeydown: (event) => {
-        const next = moved(event, place, weights.length * source.length, source.length);
-        if (next === null) return;
-        go(next);
-        frame.scrollIntoView({ block: "nearest", inline: "nearest" });
-      },
     },
-    s("rect", { class: "ground", x: left, y: top, width: CELL * source.length, height: CELL * target.length }),
-    cells,
+    s("rect", { class: "ground", x: left, y: top, width: CELL * across, height: CELL * down }),
+    weights.flatMap((ofWord, t) => ofWord.map((weight, i) => cell(weight, t, i))),
     source.map((word, i) => {
       const x = left + CELL * (i + 0.65);
       return s("text", { class: "word start", x, y: top - 6, transform: `rotate(-55 ${x} ${top - 6})` }, cut(word));
@@ -138,7 +89,7 @@ export function heatMap({ source, target, weights }) {
 function looked(word, source, weights) {
   const order = weights.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]);
   const best = order.slice(0, 3).filter(([weight], i) => i === 0 || weight >= LEAST);
-  return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${said(weight)}`).join(", ")}`;
+  return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${fixed(weight)}`).join(", ")}`;
 }
 
 /** Where the words of a row stand, from its own side: `leftwards` if they are read from right to left. */

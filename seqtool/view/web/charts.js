@@ -1,6 +1,6 @@
 // Charts in SVG, whose values can be read: under the pointer, with the arrow keys, and in a table below.
 
-import { fill, h, moved, s, said, unique } from "./elements.js";
+import { explorable, fill, fixed, h, later, s, unique } from "./elements.js";
 
 const COLOURS = 6; // --colour-0 … in style.css; more series begin again, with other dashes
 const DASHES = ["", "7 4", "2 3"];
@@ -10,151 +10,93 @@ const LEFT = 62;
 const RIGHT = 24;
 const TOP = 10;
 const BOTTOM = 52;
+const APART = 9; // pixels between the intervals of two series in one bin
+
+/**
+ * Lines through points: series are {name, x, y}, x rising. `log`: the y axis is logarithmic, and values that are not
+ * above 0 are left out. `digits` of the values that are read.
+ */
+export function lines({ series, log = false, digits = 3, ...labels }) {
+  const shown = (value) => value !== null && (!log || value > 0);
+  const points = ({ x, y }) => x.map((place, i) => ({ x: place, value: y[i] })).filter(({ value }) => shown(value));
+  const text = ({ value }) => precise(value, digits);
+  return chart({ ...labels, log, text, series: series.map((one) => ({ name: one.name, points: points(one) })) });
+}
+
+/** Points with intervals over named bins: series are {name, points}, a point {value, low, high} or null. */
+export function intervals({ series, digits = 1, ...labels }) {
+  const points = (one) => one.points.flatMap((point, bin) => (point ? [{ x: bin, ...point }] : []));
+  const text = ({ value, low, high }) => fixed(value, digits) + (low === undefined ? "" : ` [${fixed(low, digits)}, ${fixed(high, digits)}]`);
+  return chart({ ...labels, text, series: series.map((one) => ({ name: one.name, points: points(one) })) });
+}
+
+/**
+ * The chart with its legend, the values under the pointer or at the place that the arrow keys chose, and a table.
+ * series: {name, points}, a point {x, value} or {x, value, low, high}; bins: if given, what the xs number; text writes
+ * the value of a point.
+ */
+function chart({ title, label, xLabel, series, text, log = false, bins = null }) {
+  const all = series.flatMap((one) => one.points);
+  if (all.length === 0) return h("p", { class: "empty" }, `${title}: no values.`);
+  const places = bins ? bins.map((_, bin) => bin) : [...new Set(all.map(({ x }) => x))].sort((a, b) => a - b);
+  const xs = scale(bins ? [-0.5, bins.length - 0.5] : extent(places), LEFT, WIDTH - RIGHT);
+  const ys = scale(padded(extent(all.flatMap(({ value, high }) => [value, high ?? value])), log), HEIGHT - BOTTOM, TOP, log);
+  const values = series.map(({ points }) => new Map(points.map((point) => [point.x, text(point)])));
+  const value = (i, x) => values[i].get(x) ?? "–";
+
+  const caption = unique("chart");
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the values.");
+  const step = xs(1) - xs(0);
+  const cursor = bins
+    ? s("rect", { class: "band", x: -step / 2, y: TOP, width: step, height: HEIGHT - BOTTOM - TOP, visibility: "hidden" })
+    : s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
+  function show(place) {
+    const x = places[place];
+    cursor.setAttribute("transform", `translate(${xs(x)})`);
+    cursor.setAttribute("visibility", "visible");
+    const read = series.flatMap(({ name }, i) => (bins || values[i].has(x) ? [`${name} ${value(i, x)}`] : []));
+    fill(reading, `${bins ? `${bins[x]} ${xLabel}` : `${xLabel} ${x}`}: ${read.join(", ")}`);
+  }
+  const distance = (i, x) => Math.abs(places[i] - x);
+  const nearest = (x) => places.reduce((best, _, i) => (distance(i, x) < distance(best, x) ? i : best), 0);
+  const { svg, go } = explorable(
+    {
+      ...{ class: "chart", width: WIDTH, height: HEIGHT, count: places.length, show, "aria-labelledby": caption },
+      onpointermove: (event) => {
+        const box = svg.getBoundingClientRect();
+        go(nearest(xs.back(((event.clientX - box.left) / box.width) * WIDTH)));
+      },
+    },
+    cursor,
+    axes(xs, ys, { bins, xLabel, label }),
+    series.flatMap(({ points }, i) => curve(points, i, xs, ys, bins ? APART * (i - (series.length - 1) / 2) : null)),
+  );
+  const key = (i) => s("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" }, s("line", { ...look(i), x1: 0, x2: 24, y1: 4, y2: 4 }));
+  const legend = h("ul", { class: "legend" }, series.map(({ name }, i) => h("li", {}, key(i), name)));
+  const rows = () => places.map((x) => [bins ? bins[x] : x, ...series.map((_, i) => value(i, x))]);
+  const table = () => plain([xLabel, ...series.map(({ name }) => name)], rows());
+  return h("figure", { class: "plot" }, h("figcaption", { id: caption }, title), series.length > 1 ? legend : null, svg, reading, later("Values", table));
+}
+
+/** The i-th series: a line through its points, and in bins, `shift` pixels beside their middles, dots and intervals. */
+function curve(points, i, xs, ys, shift) {
+  const x = (point) => xs(point.x) + (shift ?? 0);
+  const line = s("polyline", { ...look(i), points: points.map((point) => `${x(point).toFixed(1)},${ys(point.value).toFixed(1)}`).join(" ") });
+  if (shift === null && points.length > 1) return [line];
+  const dot = (point) => s("circle", { class: `dot colour-${i % COLOURS}`, cx: x(point), cy: ys(point.value), r: shift === null ? 4 : 3.5 });
+  const bar = ({ low, high, ...point }) => s("line", { class: `series colour-${i % COLOURS}`, x1: x(point), x2: x(point), y1: ys(low ?? point.value), y2: ys(high ?? point.value) });
+  return [line, ...points.flatMap((point) => [bar(point), dot(point)])];
+}
 
 /** Colour and dashes of the i-th series. */
 function look(i) {
   return { class: `series colour-${i % COLOURS}`, "stroke-dasharray": DASHES[Math.floor(i / COLOURS) % DASHES.length] };
 }
 
-/**
- * Lines through points: series are {name, x, y}, x rising. `log`: the y axis is logarithmic, and values that are not
- * above 0 are left out. `digits` of the values that are read.
- */
-export function lines({ title, label, xLabel, series, log = false, digits = 3 }) {
-  const usable = series.map(({ name, x, y }) => ({
-    name,
-    points: x.map((value, i) => [value, y[i]]).filter((point) => point[1] !== null && (!log || point[1] > 0)),
-  }));
-  const all = usable.flatMap((one) => one.points);
-  if (all.length === 0) return h("p", { class: "empty" }, `${title}: no values.`);
-  const xs = scale(extent(all.map((point) => point[0])), LEFT, WIDTH - RIGHT);
-  const ys = scale(padded(extent(all.map((point) => point[1])), log), HEIGHT - BOTTOM, TOP, log);
-  const places = [...new Set(all.map((point) => point[0]))].sort((a, b) => a - b);
-  const drawn = usable.map(({ points }, i) =>
-    points.length === 1
-      ? s("circle", { ...look(i), cx: xs(points[0][0]), cy: ys(points[0][1]), r: 3.5 })
-      : s("polyline", { ...look(i), points: points.map(([x, y]) => `${xs(x).toFixed(1)},${ys(y).toFixed(1)}`).join(" ") }),
-  );
-  const cursor = s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
-  const parts = [...axes(xs, ys, { xLabel, label, digits }), ...drawn, cursor];
-  const values = usable.map(({ points }) => new Map(points));
-  const value = (i, x) => precise(values[i].get(x), digits);
-  const read = (place) => {
-    const x = places[place];
-    const known = usable.flatMap(({ name }, i) => (values[i].has(x) ? [`${name} ${value(i, x)}`] : []));
-    return `${xLabel} ${x}: ${known.join(", ")}`;
-  };
-  const at = (place) => {
-    for (const end of ["x1", "x2"]) cursor.setAttribute(end, xs(places[place]));
-    cursor.setAttribute("visibility", "visible");
-  };
-  const nearest = (x) => {
-    const value = xs.back(x);
-    return places.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(places[best] - value) ? i : best), 0);
-  };
-  const table = {
-    columns: [xLabel, ...usable.map((one) => one.name)],
-    rows: () => places.map((x) => [x, ...usable.map((_, i) => value(i, x))]),
-  };
-  return figure({ title, parts, names: usable.map((one) => one.name), count: places.length, read, at, nearest, table });
-}
-
-/** Points with intervals over named bins: series are {name, points}, a point {value, low, high} or null. */
-export function intervals({ title, label, xLabel, bins, series, digits = 1 }) {
-  const known = series.flatMap((one) => one.points).filter(Boolean);
-  if (known.length === 0) return h("p", { class: "empty" }, `${title}: no values.`);
-  const ys = scale([0, 1.05 * Math.max(...known.map((one) => one.high ?? one.value))], HEIGHT - BOTTOM, TOP);
-  const step = (WIDTH - LEFT - RIGHT) / bins.length;
-  const middle = (bin) => LEFT + (bin + 0.5) * step;
-  const parts = [...valueAxis(ys, label, digits)];
-  bins.forEach((name, bin) => {
-    const [range, count] = name.split(" "); // how many there are stands below
-    parts.push(s("text", { class: "tick", x: middle(bin), y: HEIGHT - BOTTOM + 14 }, range));
-    if (count) parts.push(s("text", { class: "tick", x: middle(bin), y: HEIGHT - BOTTOM + 28 }, count));
-  });
-  parts.push(s("text", { class: "label", x: (LEFT + WIDTH) / 2, y: HEIGHT - 6 }, xLabel));
-  series.forEach(({ points }, i) => {
-    const x = (bin) => middle(bin) + 9 * (i - (series.length - 1) / 2);
-    const path = points.map((point, bin) => (point ? `${x(bin).toFixed(1)},${ys(point.value).toFixed(1)}` : null));
-    parts.push(s("polyline", { ...look(i), points: path.filter(Boolean).join(" ") }));
-    points.forEach((point, bin) => {
-      if (!point) return;
-      const place = { x1: x(bin), x2: x(bin), y1: ys(point.low ?? point.value), y2: ys(point.high ?? point.value) };
-      parts.push(s("line", { class: `series colour-${i % COLOURS}`, ...place }));
-      parts.push(s("circle", { class: `dot colour-${i % COLOURS}`, cx: x(bin), cy: ys(point.value), r: 3.5 }));
-    });
-  });
-  const band = s("rect", { class: "band", y: TOP, width: step, height: HEIGHT - BOTTOM - TOP, visibility: "hidden" });
-  const value = (point) =>
-    point ? said(point.value, digits) + (point.low === undefined ? "" : ` [${said(point.low, digits)}, ${said(point.high, digits)}]`) : "–";
-  return figure({
-    title,
-    parts: [band, ...parts],
-    names: series.map((one) => one.name),
-    count: bins.length,
-    read: (bin) => `${bins[bin]} ${xLabel}: ${series.map((one) => `${one.name} ${value(one.points[bin])}`).join(", ")}`,
-    at: (bin) => {
-      band.setAttribute("x", LEFT + bin * step);
-      band.setAttribute("visibility", "visible");
-    },
-    nearest: (x) => Math.min(Math.max(Math.floor((x - LEFT) / step), 0), bins.length - 1),
-    table: { columns: [xLabel, ...series.map((one) => one.name)], rows: () => bins.map((bin, i) => [bin, ...series.map((one) => value(one.points[i]))]) },
-  });
-}
-
-/** The chart with its legend, the values under the pointer or at the place that the arrow keys chose, and a table. */
-function figure({ title, parts, names, count, read, at, nearest, table }) {
-  const caption = unique("chart");
-  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the values.");
-  let place = -1;
-  const go = (next) => {
-    place = next;
-    at(place);
-    fill(reading, read(place));
-  };
-  const svg = s(
-    "svg",
-    {
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
-      class: "chart",
-      role: "application",
-      tabindex: 0,
-      "aria-labelledby": caption,
-      onpointermove: (event) => {
-        const box = svg.getBoundingClientRect();
-        go(nearest(((event.clientX - box.left) / box.width) * WIDTH));
-      },
-      onkeydown: (event) => {
-        const next = moved(event, place, count);
-        if (next !== null) go(next);
-      },
-    },
-    parts,
-  );
-  const legend = names.map((name, i) =>
-    h("li", {}, s("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" }, s("line", { ...look(i), x1: 0, x2: 24, y1: 4, y2: 4 })), name),
-  );
-  return h(
-    "figure",
-    { class: "plot" },
-    h("figcaption", { id: caption }, title),
-    names.length > 1 ? h("ul", { class: "legend" }, legend) : null,
-    svg,
-    reading,
-    later("Values", () => plain(table.columns, table.rows())),
-  );
-}
-
-/** Details whose content is made when they are opened first: a long run has many values. */
-function later(title, make) {
-  const details = h("details", { ontoggle: () => details.children.length === 1 && details.append(make()) }, h("summary", {}, title));
-  return details;
-}
-
 /** A value with so many digits after the point, or as many as a small one needs. */
 function precise(value, digits) {
-  const small = typeof value === "number" && value !== 0 && Math.abs(value) < 10 ** (1 - digits);
-  return small ? Number(value.toPrecision(3)).toString() : said(value, digits);
+  const small = value !== 0 && Math.abs(value) < 10 ** (1 - digits);
+  return small ? Number(value.toPrecision(3)).toString() : fixed(value, digits);
 }
 
 /** A small table of text. */
@@ -194,7 +136,6 @@ function scale([low, high], from, to, log = false) {
   const powers = log ? powersOfTen(a, b) : [];
   map.powers = powers.length > 1;
   map.ticks = map.powers ? powers : round(low, high === low ? low + 1 : high);
-  map.ends = [from, to];
   return map;
 }
 
@@ -225,21 +166,19 @@ function tickText(value, ticks) {
   return value.toFixed(Math.max(0, Math.min(4, -Math.floor(Math.log10(step || 1) + 1e-9))));
 }
 
-function valueAxis(ys, label) {
-  const parts = ys.ticks.flatMap((tick) => [
+function axes(xs, ys, { bins, xLabel, label }) {
+  const bottom = HEIGHT - BOTTOM;
+  const middle = (TOP + bottom) / 2;
+  const grid = ys.ticks.flatMap((tick) => [
     s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: ys(tick), y2: ys(tick) }),
     s("text", { class: "tick end", x: LEFT - 6, y: ys(tick) + 4 }, ys.powers ? tick.toExponential(0) : tickText(tick, ys.ticks)),
   ]);
-  const middle = (TOP + HEIGHT - BOTTOM) / 2;
-  return [...parts, s("text", { class: "label", x: 14, y: middle, transform: `rotate(-90 14 ${middle})` }, label)];
-}
-
-function axes(xs, ys, { xLabel, label }) {
-  const bottom = HEIGHT - BOTTOM;
+  const named = bins?.map((name, bin) => name.split(" ").map((part, line) => s("text", { class: "tick", x: xs(bin), y: bottom + 14 * (line + 1) }, part))); // its range, and below how many there are
+  const numbered = () => [...xs.ticks.map((tick) => s("text", { class: "tick", x: xs(tick), y: bottom + 16 }, tickText(tick, xs.ticks))), s("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: bottom, y2: bottom })];
   return [
-    ...valueAxis(ys, label),
-    ...xs.ticks.map((tick) => s("text", { class: "tick", x: xs(tick), y: bottom + 16 }, tickText(tick, xs.ticks))),
-    s("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: bottom, y2: bottom }),
+    ...grid,
+    ...(named?.flat() ?? numbered()),
     s("text", { class: "label", x: (LEFT + WIDTH) / 2, y: HEIGHT - 6 }, xLabel),
+    s("text", { class: "label", x: 14, y: middle, transform: `rotate(-90 14 ${middle})` }, label),
   ];
 }

@@ -13,17 +13,17 @@ const state = document.getElementById("state");
 if (location.search) history.replaceState(null, "", location.pathname); // the token, which stays in a cookie
 
 async function begin() {
-  const found = await get("/api/model");
-  if (found.state === "loading") {
+  const served = await get("/api/model");
+  if (served.state === "loading") {
     state.textContent = "Loading the model…";
     setTimeout(attempt, EVERY);
     return;
   }
-  if (found.state === "failed") throw new Error(found.problem);
-  const names = found.models.map((one) => `${one.name} (${counted(one.parameters)} parameters)`);
+  if (served.state === "failed") throw new Error(served.problem);
+  const names = served.models.map((one) => `${one.name} (${counted(one.parameters)} parameters)`);
   fill(state, names.join(", "));
-  document.title = inert(`${found.models.map((one) => one.name).join(", ")}: seqtool demo`);
-  fill(document.getElementById("view"), await VIEWS[found.models[0].command](found.models), interfaces(found));
+  document.title = inert(`${served.models.map((one) => one.name).join(", ")}: seqtool demo`);
+  fill(document.getElementById("view"), await VIEWS[served.models[0].command](served.models), interfaces(served));
 }
 
 function interfaces({ limits }) {
@@ -37,7 +37,7 @@ function interfaces({ limits }) {
     ["GET /api/model", "names, settings and limits"],
     ["GET /api/scenes", "some built-in scenes, and what objects there can be"],
   ];
-  const note = `Answers are those of format=jsonl. At most ${counted(limits.sentences)} texts and ${counted(limits.characters)} characters a request; what is wrong is said in a sentence, with a status from 400 on.`;
+  const note = `Answers are those of format=jsonl. At most ${counted(limits.sentences)} texts and ${counted(limits.characters)} characters a request; a refusal is one sentence, with a status from 400 on.`;
   return h("details", { class: "interface" }, h("summary", {}, "The JSON interface"), h("p", {}, note), h("dl", { class: "facts" }, calls.map(([name, body]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("code", {}, body))))));
 }
 

@@ -49,8 +49,14 @@ export function unique(prefix) {
   return `${prefix}-${numbers}`;
 }
 
+/** Details whose content is made when they are opened first. */
+export function later(title, make, attributes = {}) {
+  const details = h("details", { ...attributes, ontoggle: () => details.children.length === 1 && details.append(make()) }, h("summary", {}, title));
+  return details;
+}
+
 /** A number with so many digits after the point; "–" for none. */
-export function said(value, digits = 2) {
+export function fixed(value, digits = 2) {
   return value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits);
 }
 
@@ -81,8 +87,45 @@ export function choice(label, options, chosen, choose) {
   return h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
 }
 
+/**
+ * A drawing of `count` places, with `width` and `height`. The arrow keys go through them, and `go(place)` to any; `show`
+ * is called with the new place and whether a key chose it, `enter` with the place at which Enter is pressed.
+ */
+export function explorable({ count, across = 1, width, height, show, enter = null, ...attributes }, ...children) {
+  let place = -1;
+  function go(next, byKey = false) {
+    place = next;
+    show(next, byKey);
+  }
+  const onkeydown = (event) => {
+    if (event.key === "Enter" && place >= 0) enter?.(place);
+    const next = moved(event, place, count, across);
+    if (next !== null) go(next, true);
+  };
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "application", tabindex: 0, onkeydown, ...attributes }, ...children);
+  return { svg, go };
+}
+
+/** Buttons of which the Tab key reaches one; the arrow keys go from it to others, by `move(place)`. */
+export function buttonRow({ move, ...attributes }, buttons) {
+  const onkeydown = (event) => {
+    const place = buttons.indexOf(event.target);
+    const next = place < 0 ? null : moved(event, place, buttons.length);
+    if (next !== null) move(next);
+  };
+  return h("div", { class: "tokens", dir: "auto", role: "group", onkeydown, ...attributes }, buttons);
+}
+
+/** Marks one of the buttons of a row, or none for -1. */
+export function mark(buttons, place) {
+  buttons.forEach((button, i) => {
+    button.classList.toggle("on", i === place);
+    if (place >= 0) button.tabIndex = i === place ? 0 : -1;
+  });
+}
+
 /** Moves through `count` places with the arrow keys, Home and End; gives the new place, or null for another key. */
-export function moved(event, place, count, across = 1) {
+function moved(event, place, count, across = 1) {
   const on = getComputedStyle(event.currentTarget).direction === "rtl" ? -1 : 1;
   const steps = { ArrowLeft: -on, ArrowRight: on, ArrowUp: -across, ArrowDown: across };
   if (event.ctrlKey || event.metaKey || event.altKey) return null;

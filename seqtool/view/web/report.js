@@ -3,13 +3,16 @@
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
-import { choice, counted, fill, h, inert, said } from "./elements.js";
+import { choice, counted, fill, fixed, h, inert } from "./elements.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
-import { fractions, integers, matrix } from "./unpacking.js";
 
-const read = (id) => JSON.parse(document.getElementById(id).textContent);
+/** What a block of the file holds: JSON, packed by seqtool/view/packing.py. */
+function read(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
 
 const SECTIONS = {
   facts: ({ rows }) => h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
@@ -35,7 +38,7 @@ function samples({ steps }) {
   return h("div", { class: "samples" }, h("div", { class: "controls" }, slider, status), place);
 }
 
-/** Every sentence, with the scores of its own; a row opens to all that is known of it. */
+/** Every sentence, with the scores of its own; a row opens to show more about it. */
 function sentences({ systems, scores, sources, names, references, hypotheses, values, flags, details }) {
   const rows = hypotheses[0].map((_, i) => i);
   const source = (i) => (sources ? sources[i] : "");
@@ -46,10 +49,10 @@ function sentences({ systems, scores, sources, names, references, hypotheses, va
     columns.push({ label: name, value: (i) => hypotheses[k][i], cell: (i) => (k ? differing(hypotheses[k][i], hypotheses[0][i]) : hypotheses[0][i]) }),
   );
   scores.forEach(({ label, digits }, j) => {
-    systems.forEach((name, k) => columns.push({ label: k ? `${label} ${name}` : label, value: (i) => values[k][j][i], cell: (i) => said(values[k][j][i], digits), number: true }));
+    systems.forEach((name, k) => columns.push({ label: k ? `${label} ${name}` : label, value: (i) => values[k][j][i], cell: (i) => fixed(values[k][j][i], digits), number: true }));
     systems.slice(1).forEach((name, k) => {
       const change = (i) => difference(values[0][j][i], values[k + 1][j][i]);
-      columns.push({ label: systems.length > 2 ? `Δ ${label} ${name}` : `Δ ${label}`, value: change, cell: (i) => said(change(i), digits), number: true });
+      columns.push({ label: systems.length > 2 ? `Δ ${label} ${name}` : `Δ ${label}`, value: change, cell: (i) => fixed(change(i), digits), number: true });
     });
   });
   return table({
@@ -58,7 +61,7 @@ function sentences({ systems, scores, sources, names, references, hypotheses, va
     rows,
     search: (i) => [names ? names[i] : "", source(i), ...references[i], ...hypotheses.map((one) => one[i])].join("\n"),
     flags: (i) => flags[i],
-    open: (i) => sentence({ i, source: source(i), references: references[i], systems, hypotheses: hypotheses.map((one) => one[i]), flags: flags[i], detail: details ? detailed(i, details) : null }),
+    open: (i) => sentence({ source: source(i), references: references[i], systems, hypotheses: hypotheses.map((one) => one[i]), flags: flags[i], more: details ? opened(i, details) : null }),
   });
 }
 
@@ -66,7 +69,7 @@ function difference(first, second) {
   return typeof first === "number" && typeof second === "number" ? first - second : null;
 }
 
-function sentence({ source, references, systems, hypotheses, flags, detail }) {
+function sentence({ source, references, systems, hypotheses, flags, more }) {
   const facts = [["Source", source], ...references.map((one, i) => [references.length > 1 ? `Reference ${i + 1}` : "Reference", one])].filter(([, text]) => text !== "");
   const written = hypotheses.map((text, k) => h("div", {}, h("dt", {}, systems[k]), h("dd", { dir: "auto" }, references.length ? differing(text, references[0]) : text)));
   return h(
@@ -75,30 +78,23 @@ function sentence({ source, references, systems, hypotheses, flags, detail }) {
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", { dir: "auto" }, value))), written),
     references.length ? h("p", { class: "note" }, "Marked words are not in the reference, struck out ones only there.") : null,
     flags.length ? h("p", { class: "flags" }, `Flags: ${flags.join(", ")}`) : null,
-    detail?.weights ? alignment(detail) : null,
-    detail?.predicted ? tokens(detail.predicted).element : null,
+    more,
   );
 }
 
 const chunks = new Map();
 
-/** What is shown of a sentence only when it is opened; it lies in chunks, which are parsed when they are needed. */
-function detailed(i, { size, pieces, nats: most }) {
+/** The rest about a sentence, which lies in chunks, each read when it is needed. */
+function opened(i, { size }) {
+  const place = h("div", { "aria-busy": "true" });
   const number = Math.floor(i / size);
   if (!chunks.has(number)) chunks.set(number, read(`details-${number}`));
-  const found = chunks.get(number)[i % size];
-  const words = (text) => integers(text, 3).map((piece) => pieces[piece]);
-  const detail = {};
-  if (found.weights !== undefined) Object.assign(detail, { source: words(found.source), target: words(found.target) });
-  if (found.weights !== undefined) detail.weights = matrix(found.weights, detail.source.length);
-  if (found.tokens !== undefined) {
-    const probabilities = (text) => fractions(text, most).map((nats) => Math.exp(-nats));
-    const [names, p, entropies] = [words(found.tokens), probabilities(found.nats), fractions(found.entropies, most)];
-    const [others, other] = [words(found.likeliest), probabilities(found.likeliest_nats)];
-    const k = others.length / Math.max(names.length, 1);
-    detail.predicted = names.map((token, t) => ({ token, probability: p[t], entropy: entropies[t], likeliest: others.slice(t * k, (t + 1) * k).map((one, j) => [one, other[t * k + j]]) }));
-  }
-  return detail;
+  chunks.get(number).then((sentences) => {
+    const { predicted, ...looked } = sentences[i % size];
+    fill(place, looked.weights ? alignment(looked) : null, predicted ? tokens(predicted).element : null);
+    place.removeAttribute("aria-busy");
+  });
+  return place;
 }
 
 /** Pictures with their captions: all of a choice, with one word singled out in each. */
@@ -107,9 +103,9 @@ function pictures({ pictures: all, orders, scores, systems }) {
   const place = h("div", { class: "gallery" });
   const status = h("p", { class: "status", "aria-live": "polite" });
   function draw() {
-    const shownOnes = state.word ? all.map((_, i) => i).filter((i) => all[i].captions.some((one) => places(one.words, state.word).length)) : orders[state.order];
-    status.textContent = `${counted(shownOnes.length)} of ${counted(all.length)} pictures`;
-    fill(place, shownOnes.map((i) => card(all[i], { scores, systems, word: state.word })));
+    const chosen = state.word ? all.map((_, i) => i).filter((i) => all[i].captions.some((one) => places(one.words, state.word).length)) : orders[state.order];
+    status.textContent = `${counted(chosen.length)} of ${counted(all.length)} pictures`;
+    fill(place, chosen.map((i) => card(all[i], { scores, systems, word: state.word })));
   }
   const word = h("input", { type: "search", "aria-label": "Single out a word", placeholder: "Single out a word: dog", oninput: () => { state.word = word.value.trim().toLowerCase(); draw(); } });
   draw();
@@ -119,17 +115,17 @@ function pictures({ pictures: all, orders, scores, systems }) {
 
 function card({ name, picture, captions, references, values }, { scores, systems, word }) {
   const each = captions.map((one, k) => {
-    const attention = one.weights === undefined ? null : matrix(one.weights, one.grid[0] * one.grid[1]);
-    const view = looking({ picture, name: `${name}: ${one.text}`, words: one.words, attention, grid: one.grid ?? null, chosen: one.chosen ?? null });
-    const found = word ? places(one.words, word) : [];
-    if (found.length) view.look(found[0]);
-    const own = scores.map(({ label, digits }, j) => `${label} ${said(values[k][j], digits)}`).join(", ");
+    const view = looking({ picture, name: `${name}: ${one.text}`, words: one.words, attention: one.weights ?? null, grid: one.grid ?? null, chosen: one.chosen ?? null });
+    const [first] = word ? places(one.words, word) : [];
+    if (first !== undefined) view.look(first);
+    const own = scores.map(({ label, digits }, j) => `${label} ${fixed(values[k][j], digits)}`).join(", ");
     return h("div", {}, systems.length > 1 ? h("h4", {}, systems[k]) : null, view.element, h("p", { class: "status" }, own));
   });
   return h("article", { class: "card" }, h("h3", {}, name), each, h("details", {}, h("summary", {}, "References"), h("ul", {}, references.map((one) => h("li", { dir: "auto" }, one)))));
 }
 
-const report = read("report");
+if (!window.DecompressionStream) document.body.append(h("p", {}, "This browser cannot show the report: use one of 2023 or later."));
+const report = await read("report");
 document.title = inert(report.title);
 document.body.append(
   h("header", {}, h("h1", {}, report.title), h("p", {}, report.subtitle)),

@@ -46,7 +46,7 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
     return kept.sort((a, b) => missing(a) - missing(b) || sign * compare(values[a], values[b]) || a - b);
   }
 
-  const lastPage = (found) => Math.max(0, Math.ceil(found.length / PAGE) - 1);
+  const lastPage = (matching) => Math.max(0, Math.ceil(matching.length / PAGE) - 1);
 
   function turn(to) {
     state.page = to(lastPage(chosen()));
@@ -54,18 +54,18 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
   }
 
   function draw() {
-    const found = chosen();
-    const last = lastPage(found);
+    const matching = chosen();
+    const last = lastPage(matching);
     state.page = Math.min(state.page, last);
     heads.forEach((head, i) => {
       const order = state.sort === i ? (state.down ? "descending" : "ascending") : "none";
       head.setAttribute("aria-sort", order);
       head.querySelector("span").textContent = { ascending: " ▲", descending: " ▼", none: "" }[order];
     });
-    const paged = state.printing ? found : found.slice(state.page * PAGE, (state.page + 1) * PAGE);
+    const paged = state.printing ? matching : matching.slice(state.page * PAGE, (state.page + 1) * PAGE);
     fill(body, paged.flatMap(line));
-    const most = Math.min((state.page + 1) * PAGE, found.length);
-    status.textContent = found.length ? `${counted(state.page * PAGE + 1)}–${counted(most)} of ${counted(found.length)}` : "None.";
+    const most = Math.min((state.page + 1) * PAGE, matching.length);
+    status.textContent = matching.length ? `${counted(state.page * PAGE + 1)}–${counted(most)} of ${counted(matching.length)}` : "None.";
     pages.hidden = last === 0;
     turns.forEach(({ button, to }) => button.setAttribute("aria-disabled", String(to(last) === state.page)));
   }

@@ -1,24 +1,16 @@
 // A language model: what may come next as one types, and text that is drawn.
 
 import { newest, post, settings } from "./asking.js";
-import { fill, h, label, said } from "./elements.js";
+import { fill, fixed, h, label } from "./elements.js";
 import { notes, percent, tokens } from "./tokens.js";
 
 const READ = 400; // of the text, the last characters, which the model reads
 const PAUSE = 200; // milliseconds without a key before the model is asked
 
 export function textsView(models) {
-  const own = models[0].settings;
   const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, "The old");
   const columns = models.map((model, place) => column(model, place, text));
-  const fields = {
-    temperature: { label: "Temperature", kind: "number", value: own.temperature, min: 0.1, max: 10, step: "any" },
-    top_k: { label: "top k (0: all)", kind: "number", value: own.top_k, min: 0 },
-    top_p: { label: "top p", kind: "number", value: own.top_p, min: 0.05, max: 1, step: "any" },
-    max_length: { label: "Tokens", kind: "number", value: own.max_length, min: 1, max: 500 },
-    seed: { label: "Seed", kind: "number", value: own.seed, min: 0 },
-  };
-  const controls = settings(fields, () => {});
+  const controls = settings(models[0], ["temperature", "top_k", "top_p", "max_length", "seed"]);
   const look = () => columns.forEach((one) => one.look());
   let timer = null;
   text.addEventListener("input", () => {
@@ -35,7 +27,7 @@ export function textsView(models) {
 }
 
 function column(model, place, text) {
-  const expected = h("div", { class: "found" });
+  const expected = h("div", { class: "answer" });
   const written = h("div", { class: "written", "aria-live": "polite" });
 
   const look = newest(expected, async () => {
@@ -51,7 +43,7 @@ function column(model, place, text) {
     });
     fill(
       expected,
-      h("h3", {}, `What may come next (entropy ${said(answer.entropy)} nats)`),
+      h("h3", {}, `What may come next (entropy ${fixed(answer.entropy)} nats)`),
       h("table", { class: "likeliest" }, h("tbody", {}, rows)),
       h("h3", {}, text.value.length > READ ? `How expected each token was, of the last ${READ} characters` : "How expected each token was"),
       tokens(answer.predicted).element,

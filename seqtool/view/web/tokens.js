@@ -1,8 +1,8 @@
 // What a model expected at each token: its probability as a colour, and for a chosen one the likeliest others.
 
-import { counted, fill, h, label, moved, said, shown } from "./elements.js";
+import { buttonRow, counted, fill, fixed, h, label, mark, shown } from "./elements.js";
 
-const END = "<end>";
+export const END = "<end>"; // how the end of a text is shown
 const NAMED = 12; // unknown pieces that are named
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
@@ -31,29 +31,12 @@ export function tokens(predicted, { onforce = null, onchosen = null } = {}) {
   let pinned = false; // a chosen one stays while the pointer goes on
   function choose(place, focus = true) {
     pinned = focus;
-    buttons.forEach((button, i) => {
-      button.classList.toggle("on", i === place);
-      button.tabIndex = i === place ? 0 : -1;
-    });
+    mark(buttons, place);
     if (focus) buttons[place].focus();
     onchosen?.(place);
     fill(detail, expected(predicted[place], onforce && ((token) => onforce(place, token))));
   }
-  const list = h(
-    "div",
-    {
-      class: "tokens",
-      dir: "auto",
-      role: "group",
-      "aria-label": "Tokens: the arrow keys move through them",
-      onkeydown: (event) => {
-        const place = buttons.indexOf(event.target);
-        const next = place < 0 ? null : moved(event, place, buttons.length);
-        if (next !== null) choose(next);
-      },
-    },
-    buttons,
-  );
+  const list = buttonRow({ move: choose, "aria-label": "Tokens: the arrow keys move through them" }, buttons);
   return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
 }
 
@@ -67,18 +50,13 @@ function expected(one, onforce) {
   const others = one.likeliest.map(([token, probability]) => {
     const name = label(token);
     const bar = h("meter", { min: 0, max: 1, value: probability, "aria-label": `${name}: ${percent(probability)}` });
-    const said = onforce && token !== END ? h("button", { type: "button", class: "force", onclick: () => onforce(token) }, name) : name;
-    return h("tr", {}, h("th", { scope: "row" }, said), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
+    const choosable = onforce && token !== END ? h("button", { type: "button", class: "force", onclick: () => onforce(token) }, name) : name;
+    return h("tr", {}, h("th", { scope: "row" }, choosable), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
   });
   return [
-    h("p", {}, "“", h("bdi", {}, shown(one.token)), `” ${percent(one.probability)}, entropy ${said(one.entropy)} nats. Expected here:`),
+    h("p", {}, "“", h("bdi", {}, shown(one.token)), `” ${percent(one.probability)}, entropy ${fixed(one.entropy)} nats. Expected here:`),
     h("table", { class: "likeliest" }, h("tbody", {}, others)),
   ];
-}
-
-/** The tokens with which a text begins whose token at a place is another one. */
-export function begun(pieces, at, token) {
-  return [...pieces.slice(0, at), token];
 }
 
 /** A beginning, tokens or text, as text. */
@@ -86,21 +64,34 @@ export function written(prefix) {
   return typeof prefix === "string" ? prefix : prefix.join("").replaceAll("▁", " ").trim();
 }
 
-/** A form that forces a word of one's own: `force` is called with the text that then begins; `replace(place)`. */
-export function forcing(pieces, force) {
+/**
+ * A text with its probabilities and its tokens, in whose place others can be forced: `force` is called with how the text
+ * then begins. `choose(place)` shows what else was expected at a token.
+ */
+export function forceable(best, force) {
+  const predicted = best.predicted ?? [];
+  const pieces = predicted.map(({ token }) => token);
+  const begun = (at, token) => [...pieces.slice(0, at), token];
   const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
-  const at = h("select", { "aria-label": "Replace" }, pieces.map((one, i) => h("option", { value: i }, `${i + 1}: ${label(one)}`)));
+  const at = h("select", { "aria-label": "Replace" }, pieces.map((piece, i) => h("option", { value: i }, `${i + 1}: ${label(piece)}`)));
   const submit = (event) => {
     event.preventDefault();
-    if (word.value.trim()) force(written(begun(pieces, Number(at.value), `▁${word.value.trim()}`)));
+    if (word.value.trim()) force(written(begun(Number(at.value), `▁${word.value.trim()}`)));
   };
-  const element = h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it"));
-  return { element, replace: (place) => (at.value = place) };
+  const expected = tokens(predicted, { onforce: (place, token) => force(begun(place, token)), onchosen: (place) => (at.value = place) });
+  const elements = [
+    h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
+    ...probabilities(best),
+    h("h3", {}, "Each token, and what else was expected: choose one to force it"),
+    expected.element,
+    pieces.length ? h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it")) : null,
+  ];
+  return { elements, choose: (place) => place < pieces.length && expected.choose(place) };
 }
 
 /** The log-probability and the score of a text: of the whole, and of what follows a forced beginning. */
-export function probabilities(one) {
-  const text = (begin, logProbability, score) => h("p", { class: "status" }, `${begin}log-probability ${said(logProbability, 3)}, score ${said(score, 3)}${one.ended ? "" : ", cut off"}`);
+function probabilities(one) {
+  const text = (begin, logProbability, score) => h("p", { class: "status" }, `${begin}log-probability ${fixed(logProbability, 3)}, score ${fixed(score, 3)}${one.ended ? "" : ", cut off"}`);
   if (one.prefix_tokens === undefined) return [text("", one.log_probability, one.score)];
   return [
     text("Of the whole: ", one.log_probability_with_prefix, one.score_with_prefix),
