@@ -12,7 +12,8 @@ and two side by side. Every other round runs backwards, so that a drift of the m
 training is compared with the default of its own round. A count is acceptable if one training alone is at most 3 %
 slower than with the default, and each of two side by side reaches at least 0.8 of half the rate of one alone; the
 medians of the rounds decide. SPIN_COUNT in seqtool/runtime/spinning.py is the best of the acceptable counts, or if
-none is, the lowest with which one training alone is fast enough. Run nothing else meanwhile: it takes about forty minutes.
+none is, the lowest with which one training alone is fast enough. Run nothing else meanwhile: it takes about forty
+minutes.
 """
 
 import argparse

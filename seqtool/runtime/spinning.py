@@ -3,8 +3,8 @@
 import os
 import sys
 
-# Of libgomp, whose default is 300,000, about 3 ms. The lowest with which a training alone is at most 3 % slower; each of
-# two side by side then has 0.67 of half the rate of one alone, instead of 0.18 (benchmark_busy.py).
+# Of libgomp, whose default is 300,000, about 3 ms. The lowest with which one training alone is at most 3 % slower; each
+# of two side by side then has 0.67 of half the rate of one alone, instead of 0.18 (benchmark_busy.py).
 SPIN_COUNT = 10_000
 BLOCK_TIME = 1  # ms, of libomp, whose own is 200
 
