@@ -25,8 +25,8 @@ from seqtool.demo.deadline import timed
 from seqtool.demo.engine import Asked
 from seqtool.demo.requests import MOST, SEARCHED, SECONDS, TOKENS, Request
 from seqtool.errors import InputError
+from seqtool.evaluation.pictures import address
 from seqtool.models.tokens import EOS
-from seqtool.predict.caption_details import address
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import Prediction, Predictor

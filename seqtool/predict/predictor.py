@@ -244,7 +244,7 @@ class Predictor(ABC):
         device = find_device(machine.device)
         check_precision(device, chosen.precision)
         paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
-        found = [checkpoint.find(path, trust=trust) for path in paths]
+        found = [path if isinstance(path, Checkpoint) else checkpoint.find(path, trust=trust) for path in paths]
         if not found:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for one in found:
