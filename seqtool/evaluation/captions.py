@@ -204,7 +204,7 @@ class CaptionEvaluator(Evaluator):
         check_images(captions, references, hypotheses_name=name, references_name=place)
         if empty := [image for image in references if not captions[image].strip()]:
             warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
-        return self._evaluate(outputs, references, self._scoring(references), warnings)
+        return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
 
     def of_checkpoint(
         self, predictor: "Captioner", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
@@ -245,7 +245,8 @@ class CaptionEvaluator(Evaluator):
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]
             likelihood = _likelihood(predictor, files, references, settings.bound)
-        return self._evaluate([output, *baseline], references, options, [], counts=counts, likelihood=likelihood)
+        others: dict[str, Any] = {"warnings": [], "counts": counts, "likelihood": likelihood}
+        return self._evaluate([output, *baseline], references, options=options, **others)
 
     def _read(self, file: str, references: Captions[str]) -> CaptionOutput:
         """A system's captions, with what a report shows of them if there will be one."""
@@ -256,11 +257,7 @@ class CaptionEvaluator(Evaluator):
         return output
 
     def _tokenize(self, references: Mapping[str, Sequence[str]]) -> str:
-        """The tokeniser of the settings, or else the one for these references."""
-        tokenize, reason = tokenisers.for_captions(chain.from_iterable(references.values()))
-        if self.settings.tokenize is None and reason:
-            log.info(reason)
-        return self.settings.tokenize or tokenize
+        return self.tokeniser(lambda: tokenisers.for_captions(chain.from_iterable(references.values())))
 
     def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
@@ -277,12 +274,7 @@ class CaptionEvaluator(Evaluator):
         return SavedFrequencies(frequencies, str(file))
 
     def _evaluate(
-        self,
-        outputs: Sequence[CaptionOutput],
-        references: Captions[str],
-        options: Mapping[str, Any],
-        warnings: Sequence[str],
-        **others: Any,
+        self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **others: Any
     ) -> CaptionEvaluation:
         """The evaluation on the images that have references here; a baseline may have described more.
 
@@ -291,7 +283,7 @@ class CaptionEvaluator(Evaluator):
         """
         settings = self.settings
         for output in outputs[1:]:
-            described = {image for image in references if image in output.hypotheses}
+            described = dict.fromkeys(image for image in references if image in output.hypotheses)
             check_images(described, references, hypotheses_name=output.name)
         java: list[dict[str, float]] = [{} for _ in outputs]
         problems: list[str] = []
@@ -299,14 +291,9 @@ class CaptionEvaluator(Evaluator):
             texts = [{image: output.hypotheses[image] for image in references} for output in outputs]
             answers = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in texts]
             java, problems = [scores for scores, _ in answers], answers[0][1]
+        segments = [Segment(image, captions) for image, captions in references.items()]
         evaluation = CaptionEvaluation(
-            settings=settings,
-            segments=[Segment(image, captions) for image, captions in references.items()],
-            outputs=outputs,
-            options=options,
-            java=java,
-            warnings=[*warnings],
-            **others,
+            settings=settings, segments=segments, outputs=outputs, options=options, java=java, **others
         )
         evaluation.warnings += [*(w for scorer in evaluation.system.scorers for w in scorer.warnings()), *problems]
         if settings.bootstrap and settings.baseline is not None and len(references) < FEW:

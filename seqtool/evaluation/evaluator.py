@@ -1,7 +1,8 @@
 """What does the work of `eval`: the interface of the tasks' evaluators, and what several of them need."""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 C = TypeVar("C", bound=Corpus)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -54,6 +57,15 @@ class Evaluator(ABC):
         data: settings of the user's own data; None is the data that the predictor's `config` describes
         checkpoint: identifies the cache of these data, where the test set may be if its files are gone
         """
+
+    def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
+        """The tokeniser of the settings, or else the one that `choose` returns with a sentence to say, maybe empty."""
+        if self.settings.tokenize is not None:
+            return self.settings.tokenize
+        tokenize, reason = choose()
+        if reason:
+            log.info(reason)
+        return tokenize
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise InputError for impossible settings, all in one where that can be, before any work is done."""

@@ -50,8 +50,8 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
         check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
     golds, split = None, SPLITS[settings.words or "spaces"]
     if settings.gold is not None:
-        targets = [references[0], *([] if hypotheses is None else [hypotheses])]
-        golds = read_alignments(settings.gold, sources, targets, split, name=name)
+        texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]
+        golds = read_alignments(settings.gold, texts, split, name=name)
     return _segments(sources, references, golds), split
 
 
@@ -92,7 +92,7 @@ def test_set_of(
     split = corpus.words if settings.words is None else SPLITS[settings.words]
     golds = None if alignments is None else [parse_pharaoh(line) for line in alignments]
     if golds is not None:
-        _check_links(golds, sources, [targets], split, name=f"The gold alignments of {settings.split}")
+        _check_links(golds, [sources, targets], split, name=f"The gold alignments of {settings.split}")
     return _segments(sources, [targets], golds), split
 
 
@@ -118,47 +118,32 @@ def read_translations(path: str) -> list[str]:
     return translations
 
 
-def read_alignments(
-    path: str,
-    sources: Sequence[str],
-    targets: Sequence[Sequence[str]],
-    split: Split,
-    *,
-    name: str,
-) -> list[Gold]:
+def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, name: str) -> list[Gold]:
     """A file of alignments in Pharaoh format.
 
-    sources, targets: the texts whose words the links are between; each link is of one of the targets
-    split: how a text is split into words
-    name: the file to whose lines these are parallel, for messages
+    texts: the sources, and one or more texts for them; each link is between a word of the source and one of one text
+    split: how a line is split into words
+    name: the file with the lines that are aligned, for messages
     """
     alignments = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
-    if len(alignments) != len(sources):
-        raise InputError(
-            f"{path} has {len(alignments):,} lines but {name} has {len(sources):,}: they must be of the same sentences."
-        )
-    _check_links(alignments, sources, targets, split, name=path)
+    counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
+    if len(alignments) != len(texts[0]):
+        raise InputError(f"{counts}: they must be of the same sentences.")
+    _check_links(alignments, texts, split, name=path)
     return alignments
 
 
-def _check_links(
-    alignments: Sequence[Gold],
-    sources: Sequence[str],
-    targets: Sequence[Sequence[str]],
-    split: Split,
-    *,
-    name: str,
-) -> None:
-    """Raise InputError unless each link is between words of the source and of one of the targets."""
-    for number, ((sure, possible), source, *texts) in enumerate(zip(alignments, sources, *targets, strict=True), 1):
-        source_words, target_words = len(split(source)), max(len(split(text)) for text in texts)
+def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], split: Split, *, name: str) -> None:
+    """Raise InputError for a link of a word that neither the source nor, for the other side, one of the texts has."""
+    for number, ((sure, possible), *lines) in enumerate(zip(alignments, *texts, strict=True), 1):
+        source_words, *target_words = (len(split(line)) for line in lines)
+        most = max(target_words)
         for i, j in sorted(sure | possible):
-            if i >= source_words or j >= target_words:
+            if i >= source_words or j >= most:
                 raise InputError(
                     f"{name} line {number:,} has the link {i}-{j}, but its sentences have {source_words} and "
-                    f"{target_words} words, counted from 0: words are what white space separates, unless words=marks "
-                    "says that the links number punctuation too. Give the text, tokenised if need be, that the "
-                    "alignments are of."
+                    f"{most} words, counted from 0: words are what white space separates, unless words=marks says that "
+                    "the links number punctuation too. Give the text, tokenised if need be, that the alignments are of."
                 )
 
 

@@ -16,6 +16,7 @@ from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation
 from seqtool.evaluation.evaluator import Evaluator, corpus_of
+from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
 from seqtool.metrics.tables import table
 from seqtool.models.tokens import UNK
@@ -33,50 +34,64 @@ LIKELIEST = 10  # symbols at each place, in a report
 BLOCK = 100  # tokens that are resampled together, at most
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TextEvaluation(Evaluation):
-    """How well a text is predicted, by line.
+    """How well a text is predicted. The model treats all symbols that it does not know as one, so a text with many of
+    them is predicted too well.
 
     name: of the text
     lines: with their ends
-    nats, tokens, characters: of each line; nats are −log p
-    unknown: how many symbols the model does not know. It treats all of them as one, so a text with many is predicted
-        too well
-    resamples: for the interval
-    predicted: of each line's tokens, what was expected there (`predictor.expectation`); None if not asked for
-    blocks: nats and characters of blocks of tokens, if these are resampled in place of lines
+    ids: the tokens of each line
+    token_nats: −log p of each token of the text
+    expected: what was expected at each token (`predictor.expectation`); empty if not asked for
     """
 
+    settings: EvaluationSettings
     name: str
     lines: Sequence[str]
-    nats: Floats
-    tokens: Integers
-    characters: Integers
-    unknown: int
-    resamples: int
-    blocks: tuple[Floats, Floats] | None
-    predicted: Sequence[Sequence[dict[str, Any]]] | None
+    ids: Sequence[Sequence[int]]
+    token_nats: Floats
+    expected: Sequence[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        self.tokens = np.array([len(ids) for ids in self.ids], np.int64)
+        self.characters = np.array([len(line) for line in self.lines], np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(self.tokens)[:-1]])
+        self.nats: Floats = np.add.reduceat(self.token_nats, self._starts)
+
+    @cached_property
+    def blocks(self) -> tuple[Floats, Floats] | None:
+        """The nats and characters of blocks of equally many tokens, which are resampled if resampling lines would say
+        nothing: because there are few of them for the length of the text, or one of them is most of it. A line's
+        characters are shared among its tokens. None if lines will do.
+        """
+        nats, tokens, characters = self.token_nats, self.tokens, self.characters
+        lines = len(tokens)
+        if 2 * characters.max() <= characters.sum() and (lines >= FEW or len(nats) <= BLOCK * lines):
+            return None
+        starts = np.arange(0, len(nats), min(BLOCK, max(1, len(nats) // FEW)))
+        shared = np.repeat(characters / np.maximum(tokens, 1), tokens)
+        return np.add.reduceat(nats, starts), np.add.reduceat(shared, starts)
 
     @cached_property
     def bits(self) -> Estimate:
         """Bits per character; the interval comes from resampling lines, or blocks."""
         nats, characters = self.blocks or (self.nats, self.characters)
 
-        def bits(segments: Integers) -> float:
+        def bits(segments: NDArray[np.int64]) -> float:
             return float(nats[segments].sum() / math.log(2) / characters[segments].sum())
 
-        return bootstrap(bits, [np.arange(len(nats))], self.resamples)
+        return bootstrap(bits, [np.arange(len(nats))], self.settings.bootstrap)
 
     @property
     def note(self) -> str:
         """What to say about the interval: nothing if it comes from enough lines."""
-        if not self.resamples:
+        if not self.settings.bootstrap:
             return ""
         if self.blocks is None:
-            segments, number, reason = "lines", len(self.nats), ""
+            segments, number, reason = "lines", len(self.lines), ""
         else:
             segments, number = "blocks", len(self.blocks[0])
             reason = f"The interval is by {number:,} blocks of the text, which has few lines. "
@@ -92,7 +107,7 @@ class TextEvaluation(Evaluation):
             "bits_per_character": record_of(self.bits),
             "tokens": int(self.tokens.sum()),
             "characters": int(self.characters.sum()),
-            "unknown": self.unknown,
+            "unknown": sum(ids.count(UNK) for ids in self.ids),
         }
 
     def text(self) -> str:
@@ -106,15 +121,20 @@ class TextEvaluation(Evaluation):
         notes = ["", self.note] if self.note else []
         return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
 
+    def predicted(self) -> Iterator[Sequence[dict[str, Any]]]:
+        """What was expected at the tokens of each line."""
+        return (self.expected[start : start + count] for start, count in zip(self._starts, self.tokens, strict=True))
+
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        for number, (text, nats, tokens) in enumerate(zip(self.lines, self.nats, self.tokens, strict=True), start=1):
-            record = {"line": number, "text": text, "nats": float(nats), "tokens": int(tokens)}
-            yield record if self.predicted is None else {**record, "predicted": self.predicted[number - 1]}
+        columns = zip(self.lines, self.nats, self.tokens, self.predicted(), strict=True)
+        for number, (line, nats, tokens, predicted) in enumerate(columns, 1):
+            record = {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
+            yield {**record, "predicted": predicted} if self.expected else record
 
     @cached_property
     def _packed(self) -> Details:
         details = Details()
-        for predicted in self.predicted or ():
+        for predicted in self.predicted():
             details.add(predicted=predicted)
         return details
 
@@ -122,12 +142,13 @@ class TextEvaluation(Evaluation):
         return self._packed.chunks()
 
     def page(self) -> tuple[str, str, Sequence[Section | None]]:
-        record = self.record()
+        record, bits = self.record(), self.bits.text(4)
         rows = {name: f"{record[name]:,}" for name in ("tokens", "characters", "unknown")}
         rows |= {"nats a token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
-        rows |= {"nats a character": f"{record['nats_per_character']:.4f}", "bits a character": self.bits.text(4)}
+        rows |= {"nats a character": f"{record['nats_per_character']:.4f}", "bits a character": bits}
         rows |= {"interval": self.note} if self.note else {}
-        table_of_lines: Section = {
+        nats_per_token = (self.nats / np.maximum(self.tokens, 1)).tolist()
+        lines: Section = {
             "kind": "sentences",
             "title": "Lines",
             "systems": ["text"],
@@ -135,13 +156,13 @@ class TextEvaluation(Evaluation):
             "sources": None,
             "names": None,
             "references": [[] for _ in self.lines],
-            "hypotheses": [[text.rstrip("\n") for text in self.lines]],
-            "values": [[[rounded(nats) for nats in (self.nats / np.maximum(self.tokens, 1)).tolist()]]],
+            "hypotheses": [[line.rstrip("\n") for line in self.lines]],
+            "values": [[[rounded(nats) for nats in nats_per_token]]],
             "flags": [[] for _ in self.lines],
             "details": self._packed.described(),
         }
-        title, subtitle = f"{self.name}, read by a language model", f"{self.bits.text(4)} bits a character"
-        return title, subtitle, [report.facts("Text", rows), table_of_lines]
+        sections = [report.facts("Text", rows), lines]
+        return f"{self.name}, read by a language model", f"{bits} bits a character", sections
 
 
 class TextEvaluator(Evaluator):
@@ -161,28 +182,12 @@ class TextEvaluator(Evaluator):
     ) -> TextEvaluation:
         settings = self.settings
         name, lines = self._read(predictor, data, checkpoint)
-        encoded = predictor.target_vocabulary.encode_batch(lines)
-        tokens = np.array([len(ids) for ids in encoded], np.int64)
+        ids = predictor.target_vocabulary.encode_batch(lines)
+        stream = [token for of_line in ids for token in of_line]
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST)
-        with progress_bar(total=int(tokens.sum()), unit="token", description="eval") as bar:
-            stream = [token for ids in encoded for token in ids]
+        with progress_bar(total=len(stream), unit="token", description="eval") as bar:
             nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
-        starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])
-        predicted = None
-        if likeliest:
-            predicted = [expected[start : start + count] for start, count in zip(starts, tokens, strict=True)]
-        characters = np.array(list(map(len, lines)), np.int64)
-        return TextEvaluation(
-            name=name,
-            lines=lines,
-            nats=np.add.reduceat(nats, starts),
-            tokens=tokens,
-            characters=characters,
-            unknown=sum(ids.count(UNK) for ids in encoded),
-            resamples=settings.bootstrap,
-            blocks=_blocks(nats, tokens, characters),
-            predicted=predicted,
-        )
+        return TextEvaluation(settings, name, lines, ids, nats, expected)
 
     def _read(
         self, predictor: "Generator", data: DictConfig | None, checkpoint: "Checkpoint | None"
@@ -205,15 +210,3 @@ class TextEvaluator(Evaluator):
             setting = split if predictor.config["data"].get(split) else "train"
             raise InputError(f"{missing[0]} does not exist: say where the text is, data.{setting}=FILE.")
         return f"the split {split}", list(corpus.lines(split))
-
-
-def _blocks(nats: Floats, tokens: Integers, characters: Integers) -> tuple[Floats, Floats] | None:
-    """The nats and characters of blocks of equally many tokens, which are resampled if resampling lines would say
-    nothing: because there are few of them for the length of the text, or one of them is most of it. A line's characters
-    are shared among its tokens. None if lines will do.
-    """
-    lines = len(tokens)
-    if 2 * characters.max() <= characters.sum() and (lines >= FEW or len(nats) <= BLOCK * lines):
-        return None
-    starts = np.arange(0, len(nats), min(BLOCK, max(1, len(nats) // FEW)))
-    return np.add.reduceat(nats, starts), np.add.reduceat(np.repeat(characters / np.maximum(tokens, 1), tokens), starts)

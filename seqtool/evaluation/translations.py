@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -218,9 +218,10 @@ class TranslationEvaluator(Evaluator):
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
         if settings.alignments is not None and settings.gold is not None:
             sources, references = _columns(segments)
-            links = read_alignments(settings.alignments, sources, [hypotheses, references], split, name=name)
+            texts = [sources, hypotheses, references]
+            links = read_alignments(settings.alignments, texts, split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
-        return self._evaluate(segments, outputs, alignment)
+        return self._evaluate(segments, outputs, alignment=alignment)
 
     def of_checkpoint(
         self, predictor: "Translator", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
@@ -237,7 +238,7 @@ class TranslationEvaluator(Evaluator):
         alignment = _align_references(predictor, segments)
         counts = None if settings.report is None else word_counts(predictor, checkpoint)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
-        return self._evaluate(segments, outputs, alignment, counts)
+        return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
 
     def _read_others(self, segments: Sequence[Segment]) -> list[Output]:
         """The lines of the baseline and of further systems, as many as there are references."""
@@ -287,15 +288,13 @@ class TranslationEvaluator(Evaluator):
         order = np.random.default_rng(seed).permutation(len(fitting))
         return sorted(fitting[place] for place in order[:samples])
 
-    def _evaluate(
-        self,
-        segments: Sequence[Segment],
-        outputs: Sequence[Output],
-        alignment: AlignmentScores | None,
-        counts: Mapping[str, int] | None = None,
-    ) -> TranslationEvaluation:
-        settings = self.settings
-        tokenize = settings.tokenize or self._chosen_tokeniser(segments)
+    def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **others: Any) -> TranslationEvaluation:
+        """others: further fields of the evaluation"""
+        settings, language = self.settings, None
+        references = chain.from_iterable(segment.references for segment in segments)
+        if settings.langpair is not None:
+            language = settings.langpair.partition("-")[2]
+        tokenize = self.tokeniser(lambda: tokenisers.for_translations(references, language=language))
         if settings.ter and tokenize in tokenisers.OF_CHARACTERS:
             log.info("TER knows only words between spaces: leave it out with ter=false.")
         writers = [settings.hypotheses or "What the model wrote", *names(settings.baseline)]
@@ -303,27 +302,13 @@ class TranslationEvaluator(Evaluator):
             warn_of_tokenised([*output.hypotheses.values()], name=writer, tokenize=tokenize)
         if settings.bootstrap and settings.baseline is not None and len(segments) < FEW:
             log.warning(few(len(segments), "sentences"))
+        options = {"tokenize": tokenize, "lowercase": settings.lowercase}
         evaluation = TranslationEvaluation(
-            settings=settings,
-            segments=segments,
-            outputs=outputs,
-            options={"tokenize": tokenize, "lowercase": settings.lowercase},
-            counts=counts,
-            alignment=alignment,
+            settings=settings, segments=segments, outputs=outputs, options=options, **others
         )
         if settings.plot is not None:
             evaluation.draw(Path(settings.plot))
         return evaluation
-
-    def _chosen_tokeniser(self, segments: Sequence[Segment]) -> str:
-        """The tokeniser for the references, or for the language of one of sacreBLEU's test sets."""
-        langpair = self.settings.langpair
-        language = None if langpair is None else langpair.partition("-")[2]
-        references = chain.from_iterable(segment.references for segment in segments)
-        tokenize, reason = tokenisers.for_translations(references, language=language)
-        if reason:
-            log.info(reason)
-        return tokenize
 
 
 def _align_references(translator: "Translator", segments: Sequence[Segment]) -> AlignmentScores | None:

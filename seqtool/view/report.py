@@ -25,13 +25,8 @@ def text(title: str, lines: Sequence[str]) -> Section:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Section:
-    return {
-        "kind": "table",
-        "title": title,
-        "columns": list(columns),
-        "rows": [list(row) for row in rows],
-        "note": note,
-    }
+    listed = [list(row) for row in rows]
+    return {"kind": "table", "title": title, "columns": list(columns), "rows": listed, "note": note}
 
 
 def curves(title: str, panels: Sequence[Mapping[str, Any]], note: str | None = None) -> Section | None:
