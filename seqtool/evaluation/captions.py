@@ -122,7 +122,7 @@ class CaptionEvaluation(SystemsEvaluation):
             yield {**record, **likelihood}
 
     def page(self) -> tuple[str, str, Sequence[Section | None]]:
-        rows = {}
+        rows: dict[str, float] = {}
         for title, scores in zip(self.systems, self.java, strict=True):
             owner = "" if scores is self.java[0] else f" of {title}"
             rows |= {f"{score(name).heading}{owner}": value for name, value in scores.items()}

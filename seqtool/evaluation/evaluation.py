@@ -75,7 +75,7 @@ class Output:
     """
 
     name: str
-    hypotheses: dict[int | str, str] = field(default_factory=dict)
+    hypotheses: dict[Any, str] = field(default_factory=dict)
     flags: list[list[str]] = field(default_factory=list)
     details: Details | None = None
 
@@ -101,7 +101,8 @@ class SystemsEvaluation(Evaluation):
     @cached_property
     def systems(self) -> dict[str, System]:
         """Every system with its scores, by title; the one that is evaluated first."""
-        settings, systems = self.settings, {}
+        settings = self.settings
+        systems: dict[str, System] = {}
         metrics = [metric for metric in scored_in(self.task) if settings.ter or metric != "ter"]
         references = [segment.references for segment in self.segments]
         made = scorers((*metrics, *settings.scores), references, **self.options)

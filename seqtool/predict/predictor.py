@@ -229,7 +229,11 @@ class Predictor(ABC):
 
     @classmethod
     def load(
-        cls, checkpoints: str | Path | Sequence[str | Path], *, trust: str | Sequence[str] = (), **settings: Any
+        cls,
+        checkpoints: str | Path | Sequence[str | Path | Checkpoint],
+        *,
+        trust: str | Sequence[str] = (),
+        **settings: Any,
     ) -> Self:
         """Load a run or checkpoint directory, or several as an ensemble. Settings: those of `decoding`;
         trust: the user's own modules whose classes a checkpoint may name.
