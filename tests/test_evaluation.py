@@ -6,6 +6,8 @@ import json
 import math
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
+from seqtool.training import checkpoint
 from seqtool.view import html, plots
 
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
@@ -144,6 +147,21 @@ def test_what_made_the_hypotheses(place: Path, name: str, others: set[str], caps
     assert run("eval", f"checkpoint=runs/{name}", *machine, "sample=true", "seed=3") == 0
     drawn = capsys.readouterr().out.splitlines()[1]
     assert "sample=true" in drawn and "seed=3" in drawn and "beam=" not in drawn
+
+
+def test_a_checkpoint_is_opened_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    find = checkpoint.find
+    monkeypatch.setattr(checkpoint, "find", lambda path, **others: opened.append(path) or find(path, **others))
+    assert run("eval", "checkpoint=runs/text,runs/text", "device=cpu", "threads=1", "max_length=5", "bootstrap=0") == 0
+    assert opened == ["runs/text", "runs/text"]
+
+
+def test_scoring_files_does_without_torch(files: Path) -> None:
+    """Its import takes longer than the rest."""
+    call = f"main.run(['eval', *{FILES}], main.config_directory())"
+    code = f"from seqtool.cli import main; import sys; sys.exit({call} or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 READ = {
