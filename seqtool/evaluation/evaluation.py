@@ -1,4 +1,4 @@
-"""The results of `eval`: in one form for every task, and for those in which systems write hypotheses."""
+"""The results of `eval` in the form that all tasks share, and those of systems that write hypotheses."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,12 +105,12 @@ class SystemsEvaluation(Evaluation):
         systems: dict[str, System] = {}
         metrics = [metric for metric in scored_in(self.task) if settings.ter or metric != "ter"]
         references = [segment.references for segment in self.segments]
-        made = scorers((*metrics, *settings.scores), references, **self.options)
+        computed_by = scorers((*metrics, *settings.scores), references, **self.options)
         for title, output in zip(_titles(self.outputs, settings), self.outputs, strict=True):
             if len(systems) > self.has_baseline and settings.report is None:
-                made = made[:1]  # a plot shows only the first score of those beside them
+                computed_by = computed_by[:1]  # a plot shows only the first score of those beside them
             hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
-            systems[title] = System(hypotheses, made, samples=settings.bootstrap)
+            systems[title] = System(hypotheses, computed_by, samples=settings.bootstrap)
         return systems
 
     @property

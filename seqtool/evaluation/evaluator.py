@@ -1,4 +1,4 @@
-"""What does the work of `eval`: the interface of the tasks' evaluators, and what several of them need."""
+"""The interface of the tasks' evaluators, which do the work of `eval`, and what several of them need."""
 
 import logging
 from abc import ABC, abstractmethod

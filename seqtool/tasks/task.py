@@ -41,7 +41,7 @@ class Task(ABC):
 
     scores: of a validation, besides the loss (`metrics.scores`); the first decides which is best unless train.best_by
     does. unit: what a training split is counted in. predictor: `module:Class` of what uses a trained model, since that
-    module imports torch; usage: the command line that uses one; evaluator: `module:Class` of what `eval` does.
+    module imports torch; usage: the command line that uses one; evaluator: `module:Class` of what evaluates its models.
     """
 
     name: str
