@@ -269,7 +269,10 @@ class TranslationEvaluator(Evaluator):
                 best = [hypotheses[0] for hypotheses in n_best]
                 _add_details(written, translator, window, best)
                 for i in drawn:
-                    _draw_alignment(best[i - start], Path(str(settings.plot)) / f"alignment-{i + 1:04d}.png")
+                    figure = Path(str(settings.plot)) / f"alignment-{i + 1:04d}.png"
+                    if (alignment := best[i - start].shown(end=False)) is not None:
+                        with plots.or_left_out(figure):
+                            plots.alignment(*alignment, figure)
                 if file is not None:
                     file.writelines(f"{hypothesis.text}\n" for hypothesis in best)
                 written.hypotheses |= {start + i: hypothesis.text for i, hypothesis in enumerate(best, 1)}
@@ -356,9 +359,3 @@ def _add_details(
             hypothesis.text, source=source, ended=hypothesis.ended, unknown=UNK in ids, attention=attention
         )
         output.flags.append(flags)
-
-
-def _draw_alignment(hypothesis: "Translation", figure: Path) -> None:
-    if (attention := hypothesis.shown(end=False)) is not None:
-        with plots.or_left_out(figure):
-            plots.alignment(*attention, figure)
