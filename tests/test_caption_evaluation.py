@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluation_settings import evaluation_settings
 from omegaconf import OmegaConf
 from PIL import Image
 from pycocotools.coco import COCO
 
 from seqtool.cli import main as cli
+from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
+from seqtool.evaluation import captions
+from seqtool.evaluation.captions import CaptionEvaluator
+from seqtool.evaluation.scored_captions import read_hypotheses, read_references
 from seqtool.metrics.ngrams import DocumentFrequencies
-from seqtool.predict import caption_evaluation
-from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.captioner import Captioner
-from seqtool.predict.scored_captions import read_hypotheses, read_references
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 
@@ -38,12 +40,11 @@ NAMES = ["bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d"
 RECORD = [*NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
 
 
-def evaluation(*files: Path, **settings: Any) -> CaptionEvaluation:
+def evaluator(*files: Path, **settings: Any) -> CaptionEvaluator:
     """Of hypotheses and references, if any."""
     names = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
-    others = dict.fromkeys(("hypotheses", "baseline", "output", "document_frequencies", "save_document_frequencies"))
-    common = {"split": "valid", "references": [], "tokenize": "ptb", "bootstrap": 10, "format": "table", "java": False}
-    return CaptionEvaluation(**{**others, **common, **names, **settings})
+    common = {"split": "valid", "tokenize": "ptb", "bootstrap": 10}
+    return CaptionEvaluator(evaluation_settings(**{**common, **names, **settings}))
 
 
 def write(path: Path, data: Any) -> Path:
@@ -60,7 +61,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
     for i, data in enumerate(hypotheses):
         for j, other in enumerate((ANNOTATIONS, references)):
             files = write(tmp_path / f"h{i}.json", data), write(tmp_path / f"r{j}.json", other)
-            records.append(evaluation(*files).of_files().record())
+            records.append(evaluator(*files).of_files().record())
     assert all(record == records[0] for record in records)
     assert list(records[0]) == RECORD
     assert read_references(tmp_path / "r0.json") == references
@@ -69,7 +70,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
 def test_golden_files(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
-    scores = evaluation(*files, tokenize="none").of_files()
+    scores = evaluator(*files, tokenize="none").of_files()
     assert scores.record()["cider_d"] == pytest.approx(0.5997905185184199, abs=1e-9)
     assert "cider_d      0.5998 [" in scores.text()
 
@@ -77,7 +78,7 @@ def test_golden_files(shared: Path) -> None:
 def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
-    scores = evaluation(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
+    scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
     assert "|df:coco(100)|" in scores.record()["signature"]
 
 
@@ -137,17 +138,21 @@ def test_two_captions_of_an_image(tmp_path: Path) -> None:
     """Also where one of the two ids is a number and the other text."""
     twice = [{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]
     with pytest.raises(InputError, match=r"h\.json has 2 captions for image 1: expected one an image\.$"):
-        read_hypotheses(write(tmp_path / "h.json", twice))
+        read_hypotheses(str(write(tmp_path / "h.json", twice)), Captions({}, {}))
+
+
+def scored_images(hypotheses: Path, references: Path) -> list[Any]:
+    return [segment.name for segment in evaluator(hypotheses, references).of_files().segments]
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:
     hypotheses, references = write(tmp_path / "h.json", RESULTS[:1]), write(tmp_path / "r.json", ANNOTATIONS)
-    assert list(evaluation(hypotheses, references).of_files().names) == ["1"]
+    assert scored_images(hypotheses, references) == ["1"]
     write(references, {"images": [{"id": 1}, {"id": 5}, {"id": 6}], "annotations": ANNOTATIONS["annotations"]})
-    assert list(evaluation(hypotheses, references).of_files().names) == ["1"]
+    assert scored_images(hypotheses, references) == ["1"]
     write(hypotheses, [*RESULTS, {"image_id": 5, "caption": "a"}])
     with pytest.raises(InputError, match=r"r\.json has no caption for image 5: every image needs at least one\.$"):
-        evaluation(hypotheses, references).of_files()
+        evaluator(hypotheses, references).of_files()
 
 
 def run(*arguments: str) -> int:
@@ -185,7 +190,7 @@ def coco(directory: Path) -> Any:
 def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = coco(tmp_path / "coco")
     captioner: Any = Describer()
-    evaluation(output=str(tmp_path / "results.json")).of_checkpoint(captioner, data)
+    evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, data)
     written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
     assert sorted(written.getImgIds()) == [1, 2]
 
@@ -194,14 +199,14 @@ def test_a_checkpoints_settings_fetch_nothing(tmp_path: Path, monkeypatch: pytes
     captioner: Any = Describer()
     captioner.config = {"data": coco(tmp_path / "coco")}
     monkeypatch.setattr(Coco, "fetch", pytest.fail)
-    assert evaluation().of_checkpoint(captioner, None) and captioner.asked == 2
+    assert evaluator().of_checkpoint(captioner, None) and captioner.asked == 2
 
 
 def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
     DocumentFrequencies(100, {"a": 90}, "none", "").save(tmp_path / "df.json")
     captioner: Any = Describer()
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluation(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, coco(tmp_path / "coco"))
+        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, coco(tmp_path / "coco"))
     assert captioner.asked == 0
 
 
@@ -224,7 +229,7 @@ def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         assert (hypotheses["1"], len(references["1"]), tokenize) == ("A dog runs.", 2, "ptb")
         return {"meteor": 0.25}, ["SPICE is not there."]
 
-    monkeypatch.setattr(caption_evaluation, "java_scores", scores)
+    monkeypatch.setattr(captions, "java_scores", scores)
     assert run(*FILES) == 0
     plain = json.loads(capsys.readouterr().out)
     assert list(plain) == RECORD

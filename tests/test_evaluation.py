@@ -6,6 +6,8 @@ import json
 import math
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +20,12 @@ from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
-from seqtool.view import plots
+from seqtool.training import checkpoint
+from seqtool.view import html, plots
 
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
 TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
@@ -145,6 +149,21 @@ def test_what_made_the_hypotheses(place: Path, name: str, others: set[str], caps
     assert "sample=true" in drawn and "seed=3" in drawn and "beam=" not in drawn
 
 
+def test_a_checkpoint_is_opened_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    find = checkpoint.find
+    monkeypatch.setattr(checkpoint, "find", lambda path, **others: opened.append(path) or find(path, **others))
+    assert run("eval", "checkpoint=runs/text,runs/text", "device=cpu", "threads=1", "max_length=5", "bootstrap=0") == 0
+    assert opened == ["runs/text", "runs/text"]
+
+
+def test_scoring_files_does_without_torch(files: Path) -> None:
+    """Its import takes longer than the rest."""
+    call = f"main.run(['eval', *{FILES}], main.config_directory())"
+    code = f"from seqtool.cli import main; import sys; sys.exit({call} or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
 READ = {
     "runs/text": ("sources", "references", "baseline", "gold"),
     "runs/photos": ("baseline", "document_frequencies"),
@@ -179,7 +198,7 @@ def test_references_are_not_overwritten_by_their_document_frequencies(
 def test_what_cannot_be_written_is_found_before_decoding(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Translator, "translate", pytest.fail)
+    monkeypatch.setattr(Translator, "hypotheses", pytest.fail)
     monkeypatch.setattr(Captioner, "described", pytest.fail)
     arguments = ["eval", f"checkpoint=runs/{name}", "device=cpu", "threads=1"]
     assert run(*arguments, f"output={tmp_path}/no/x") == 2
@@ -196,13 +215,13 @@ def test_translations_that_are_finished_are_kept(
     (tmp_path / "lines").write_text("a cat\n" * 50)
     windows: list[list[str]] = []
 
-    def translate(self: Translator, lines: list[str]) -> list[str]:
+    def hypotheses(self: Translator, lines: list[str], **_: Any) -> list[list[Any]]:
         windows.append(lines)
         if len(windows) > 1:
             raise KeyboardInterrupt
-        return ["un gato"] * len(lines)
+        return [[SimpleNamespace(text="un gato")]] * len(lines)
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(Translator, "hypotheses", hypotheses)
     files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines", f"output={tmp_path}/out"]
     assert run("eval", "checkpoint=runs/text", *files, "batch_size=1", "device=cpu", "threads=1") == 130
     assert f"Stopped: {tmp_path}/out.partial has what is finished, 32 lines." in capsys.readouterr().err
@@ -259,6 +278,7 @@ def own_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "    score = lambda self, statistics: statistics.mean()\n"
             "class Nothing(Words):\n    score = lambda self, statistics: np.nan\n"
             "class BLEU(Words): pass\nclass cider(Words): pass\n"
+            "def words(references, **options): return Words(references, name='words')\n"
         )
 
 
@@ -284,6 +304,36 @@ def test_own_scores_of_captions(tmp_path: Path, own_scores: None, capsys: pytest
     assert "\nWords: metric:own_scores.Words\n" in capsys.readouterr().out
     assert run("eval", *settings, "format=jsonl") == 0
     assert [json.loads(line)["scores"]["Nothing"] for line in capsys.readouterr().out.splitlines()] == [None, None]
+
+
+@pytest.mark.parametrize("task", ["translation", "captioning"])
+def test_a_metric_is_one_line_of_the_table(
+    task: str, tmp_path: Path, own_scores: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or it has a dotted name and no line at all: both are in every form, with their signatures."""
+    line = MetricInfo("words", "words written", task=task, digits=1, scorer="own_scores:words", title="Words written")
+    monkeypatch.setitem(SCORES, line.name, line)
+    (tmp_path / "lines").write_text("a dog\ntwo old cats\n")
+    (tmp_path / "captions").write_text('{"1": "a dog", "2": "two old cats"}')
+    file = tmp_path / ("captions" if task == "captioning" else "lines")
+    files = [f"hypotheses={file}", f"references={file}", f"baseline={file}", "bootstrap=2"]
+    settings = [f"task={task}", *files, "scores=own_scores.Words"]
+    pages: list[Any] = []
+    monkeypatch.setattr(html, "write", lambda file, page, details: pages.append(page))
+    record = evaluated(capsys, *settings, "report=page.html")
+    signatures = {"words written": "metric:words", "Words": "metric:own_scores.Words"}
+    if task == "captioning":
+        assert record["words written"] == record["Words"] == 2.5 and record["signatures"] == signatures
+    else:
+        scores = {one["name"]: (one["value"], one["signature"]) for one in record["system"]["scores"]}
+        assert {name: scores[name] for name in signatures} == {name: (2.5, text) for name, text in signatures.items()}
+    assert {*signatures} < {one["name"] for one in record["comparison"]["differences"]}
+    assert "Words written" in json.dumps(pages)
+    assert run("eval", *settings) == 0
+    assert re.search(r"words written[ |]+2\.5", capsys.readouterr().out)
+    assert run("eval", *settings, "format=jsonl") == 0
+    lines = [json.loads(line)["scores"] for line in capsys.readouterr().out.splitlines()]
+    assert [(scores["words written"], scores["Words"]) for scores in lines] == [(2, 2), (3, 3)]
 
 
 def test_long_lines_are_cut_with_a_warning(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

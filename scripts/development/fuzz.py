@@ -651,7 +651,7 @@ def warm_up() -> None:
         "timm",
         "torchvision.models.feature_extraction",
         "seqtool.cli.train",
-        "seqtool.predict.caption_evaluation",
+        "seqtool.evaluation.captions",
         "seqtool.predict.captioner",
         "seqtool.predict.generator",
         "seqtool.predict.translator",

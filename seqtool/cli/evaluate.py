@@ -15,10 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.predict.caption_evaluation import CaptionEvaluation
-from seqtool.predict.evaluation import Evaluation, Report
-from seqtool.predict.text_evaluation import TextEvaluation
-from seqtool.predict.translation_evaluation import TranslationEvaluation
+from seqtool.evaluation.evaluation import Evaluation
+from seqtool.evaluation.evaluator import Evaluator
+from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import names, plain, typed
@@ -27,48 +26,48 @@ from seqtool.view import html
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS: dict[str, type[Evaluation]] = {
-    "translation": TranslationEvaluation,
-    "captioning": CaptionEvaluation,
-    "language_modelling": TextEvaluation,
-}
-TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
-FILES = (
-    *("hypotheses", "references", "testset", "langpair", "sources", "text", "baseline", "beside", "alignments", "gold"),
-    "document_frequencies",
-)
+LISTS = ("references", "scores", "beside")
+ONLY_WITH_CHECKPOINT = ("split", "trust")  # besides the data and the decoding settings
 READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+UNRECORDED = {"n_best", "batch_size"}  # decoding settings that change no score
 
 
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses, and print a table, JSON or JSON lines."""
     with _group(config):
-        task, found = _task(config)
-        _check_given(config, task)
-        evaluation = _evaluation(config, task)
-        made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
-        if evaluation.report is not None:
-            _write_page(Path(evaluation.report), report, {**made, "files": _files(config)})
-        if evaluation.format == "jsonl":
-            lines = (_json(one) for one in report.segments())
-            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
-        elif evaluation.format == "json":
-            print(_json({**made, **report.record()}, indent=1))
+        task, checkpoints = _task(config)
+        _check_useful(config, task)
+        evaluator = _evaluator(config, task)
+        decoding: dict[str, Any] = {}
+        if checkpoints:
+            decoding, evaluation = _of_checkpoints(config, evaluator, checkpoints)
         else:
-            print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
+            evaluation = evaluator.of_files()
+        settings = evaluator.settings
+        paths = [str(checkpoint.path) for checkpoint in checkpoints]
+        if settings.report is not None and os.environ.get("RANK", "0") == "0":
+            written = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(decoding)} if paths else {}
+            report = evaluation.report({**written, **settings.origin()})
+            html.write(Path(settings.report), report, evaluation.details())
+            print(f"Report: {settings.report}", file=sys.stderr)
+        if settings.format == "jsonl":
+            lines = (_json(record) for record in evaluation.by_segment())
+            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
+        elif settings.format == "json":
+            origin = {"checkpoints": paths, "decoding": decoding} if paths else {}
+            print(_json({**origin, **evaluation.record()}, indent=1))
+        else:
+            unused = SEARCHING if decoding.get("sample") else SAMPLING
+            used = {name: value for name, value in decoding.items() if name not in unused}
+            origin_lines = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
+            print(origin_lines + evaluation.text())
 
 
-def _files(config: DictConfig) -> dict[str, str]:
-    """The files and the test set that the settings name, by setting."""
-    return {name: ", ".join(given) for name in FILES if name in config and (given := names(config[name]))}
-
-
-def _write_page(file: Path, report: Report, made: Mapping[str, Any]) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        html.write(file, report.page(made), report.details())
-        print(f"Report: {file}", file=sys.stderr)
+def _as_arguments(decoding: Mapping[str, Any]) -> str:
+    """Decoding settings as they are written on a command line."""
+    return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
 
 
 def _json(record: Mapping[str, Any], indent: int | None = None) -> str:
@@ -86,32 +85,65 @@ def _group(config: DictConfig) -> AbstractContextManager[None]:
     return group()
 
 
-def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
-    """The task of `task=`, or of the checkpoint, or translation; and the first checkpoint, if one is named."""
-    if config.task is not None and config.task not in TASKS:
-        raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
+def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
+    """The task of `task=`, or of the checkpoint, or translation; and the checkpoints, one or an ensemble, if files are
+    not what is evaluated.
+    """
+    choices = tasks.TASKS.values()
+    if config.task not in (None, *choices):
+        raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(choices)}.")
     if config.checkpoint is None:
-        return str(config.task or "translation"), None
-    paths = names(config.checkpoint)
-    if not paths:
+        return str(config.task or TRANSLATION), []
+    if not (paths := names(config.checkpoint)):
         raise InputError("checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint.")
     from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
 
-    found = find(paths[0], trust=modules(config.trust))
-    task = tasks.of_checkpoint(found).name
+    checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
+    task = tasks.of_checkpoint(checkpoints[0]).name
     if config.task not in (None, task):
         raise InputError(f"{paths[0]} is for {task}: leave task={config.task} out.")
-    return task, found
+    return task, checkpoints
 
 
-def _evaluation(config: DictConfig, task: str) -> Evaluation:
-    """The evaluation that the settings ask for, checked."""
-    kind = TASKS[task]
-    own = {field.name for field in fields(kind)}
-    values = {name: config[name] for name in own}
-    values |= {name: names(config[name]) for name in ("references", "scores", "beside") if name in own}
-    evaluation = typed(kind, values)
-    evaluation.check(checkpoint=config.checkpoint is not None)
+def _check_useful(config: DictConfig, task: str) -> None:
+    """Refuse settings that only another task, or only a checkpoint, would use."""
+    has_data = OmegaConf.select(config, "data") is not None
+    if config.checkpoint is None:
+        useless = [name for name in (*ONLY_WITH_CHECKPOINT, *_decoding()) if _changed(config, name)]
+        if has_data:
+            useless.insert(0, "data")
+        if useless:
+            raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
+    own = {setting.name: setting.metadata["tasks"] for setting in fields(EvaluationSettings)}
+    for name, those in {**own, **_decoding()}.items():
+        if those and task not in those and _changed(config, name):
+            if task != TRANSLATION:
+                raise InputError(f"{name}= means nothing for {TITLES.get(task, task)}.")
+            advice = f": say task={those[0]}." if config.checkpoint is None else "."
+            raise InputError(f"{name}= is for {TITLES[those[0]]}{advice}")
+    instead = [name for name in ("testset", "sources", "text") if _changed(config, name)]
+    useless = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
+    if instead and useless:
+        raise InputError(f"{instead[0]}= is scored instead of a split: leave {' and '.join(useless)} out.")
+
+
+def _decoding() -> dict[str, Sequence[str]]:
+    """The decoding settings, each with the tasks that it is for; none stands for all."""
+    common = {name: () if name in READING else HYPOTHESES for name in defaults("decoding")}
+    return {**common, "hard_attention": (CAPTIONING,)}
+
+
+def _changed(config: DictConfig, name: str) -> bool:
+    """Whether a setting differs from its default in the YAML files."""
+    return name in config and config[name] != defaults("eval")[name]
+
+
+def _evaluator(config: DictConfig, task: str) -> Evaluator:
+    """The task's evaluator with the settings, checked."""
+    values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
+    settings = typed(EvaluationSettings, {**values, **{name: names(config[name]) for name in LISTS}})
+    evaluator: Evaluator = tasks.evaluator(task)(settings)
+    evaluator.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:
         for setting in ("hypotheses", "references"):
             for file in names(config[setting]):
@@ -120,64 +152,38 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
                         f"{setting}={file} is a file of captions: say task=captioning, or task=translation "
                         "if these are sentences to score."
                     )
-    return evaluation
+    return evaluator
 
 
-def _check_given(config: DictConfig, task: str) -> None:
-    """Refuse settings that only another task, or only a checkpoint, would use."""
-    if config.checkpoint is None:
-        useless = [name for name in ("split", "trust", *_decoding(*TASKS)) if _changed(config, name)]
-        if OmegaConf.select(config, "data") is not None:
-            useless.insert(0, "data")
-        if useless:
-            raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    own = {field.name for field in fields(TASKS[task])} | set(_decoding(task))
-    for kind in TASKS:
-        for name in (*(field.name for field in fields(TASKS[kind])), *_decoding(kind)):
-            if name not in own and _changed(config, name):
-                advice = f": say task={kind}." if config.checkpoint is None else "."
-                is_for = f"is for {TITLES[kind]}{advice}"
-                raise InputError(f"{name}= {is_for if task == 'translation' else f'means nothing for {TITLES[task]}.'}")
-    given = [name for name in ("testset", "sources", "text") if _changed(config, name)]
-    useless = ["data="] if OmegaConf.select(config, "data") is not None else []
-    useless += ["split="] if _changed(config, "split") else []
-    if given and useless:
-        raise InputError(f"{given[0]}= is scored instead of a split: leave {' and '.join(useless)} out.")
-
-
-def _of_checkpoint(
-    config: DictConfig, task: str, evaluation: Evaluation, found: "Checkpoint"
-) -> tuple[dict[str, Any], Report]:
-    """The origin of the hypotheses (checkpoints and decoding settings), and the report on them."""
+def _of_checkpoints(
+    config: DictConfig, evaluator: Evaluator, checkpoints: "Sequence[Checkpoint]"
+) -> tuple[dict[str, Any], Evaluation]:
+    """The decoding settings that matter, and the evaluation of the hypotheses."""
     from seqtool.runtime.devices import keep_memory, make_default  # imports torch, which scoring files does not need
     from seqtool.runtime.distributed import is_first
 
     keep_memory()
     if not is_first():
-        evaluation.write_nothing()
+        evaluator.settings.write_nothing()
+    checkpoint = checkpoints[0]
+    task = tasks.of_checkpoint(checkpoint)
+    own = [name for name, those in _decoding().items() if not those or task.name in those]
     # only settings that were given: a captioner has its own defaults for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
-    given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
-    if found.trust:
-        given["trust"] = found.trust
-    predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
+    chosen = {name: config[name] for name in own if name in written or _changed(config, name)}
+    if checkpoint.trust:
+        chosen["trust"] = checkpoint.trust
+    predictor = task.load(checkpoints, **chosen)
     make_default(predictor.device)
-    used = set(_decoding(task)) - {"n_best", "batch_size"}
     settings = asdict(predictor.settings)
-    decoding = {name: value for name, value in settings.items() if name in used and value is not None}
-    made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
-    return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))
+    decoding = {name: value for name, value in settings.items() if name in {*own} - UNRECORDED and value is not None}
+    return decoding, evaluator.of_checkpoint(predictor, *_data(config, predictor, checkpoint))
 
 
-def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
-    """The origin of the hypotheses as text: the settings that matter, as written on a command line."""
-    unused = SEARCHING if decoding.get("sample") else SAMPLING
-    settings = [f"{name}={str(value).lower()}" for name, value in decoding.items() if name not in unused]
-    return f"Checkpoint: {', '.join(checkpoints)}\nDecoding: {' '.join(settings)}"
-
-
-def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictConfig | None, "Checkpoint | None"]:
-    """The chosen corpus, if any; otherwise `system`'s own data are overridden by the settings given, and the
+def _data(
+    config: DictConfig, predictor: Any, checkpoint: "Checkpoint"
+) -> tuple[DictConfig | None, "Checkpoint | None"]:
+    """The chosen corpus, if any; otherwise the predictor's own data are overridden by the settings given, and the
     checkpoint, whose digests identify their cache, is returned too, unless the places of the files were given.
     """
     from seqtool.training import moved_data  # imports torch
@@ -185,17 +191,6 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:
         return data, None
-    given = {} if data is None else plain(data)
-    system.config = {**system.config, "data": moved_data.data_settings(found, given, config.split)}
-    return None, None if given.keys() & set(moved_data.SOURCES) else found
-
-
-def _decoding(*tasks: str) -> list[str]:
-    """The names of the decoding settings that these tasks have."""
-    found = dict.fromkeys(defaults("decoding") if {"translation", "captioning"} & {*tasks} else READING)
-    return [*found, *(["hard_attention"] if "captioning" in tasks else [])]
-
-
-def _changed(config: DictConfig, name: str) -> bool:
-    """Whether a setting differs from its default in the YAML files."""
-    return name in config and config[name] != defaults("eval")[name]
+    overrides = {} if data is None else plain(data)
+    predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
+    return None, None if overrides.keys() & set(moved_data.SOURCES) else checkpoint

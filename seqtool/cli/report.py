@@ -1,7 +1,7 @@
-"""`seqtool report RUN …`: a run, or several beside each other, as one HTML file."""
+"""`seqtool report RUN …`: the report of a run, or of several beside each other, in one HTML file."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from seqtool.cli.inspect import facts, named
 from seqtool.errors import InputError
+from seqtool.settings import leaves
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import told
@@ -17,6 +18,9 @@ from seqtool.view import html, report
 from seqtool.view.run_plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
 FLOWS = 6  # measurements of the gradient that are drawn of one run
+GRADIENTS = (
+    "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
+)
 
 
 def of_runs(paths: Sequence[str], output: str | None) -> None:
@@ -27,9 +31,9 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
         raise InputError("A report of several runs needs a place: output=FILE.html.")
     file = Path(output) if output is not None else first / "report.html"
     html.check_name(file)
-    found = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
+    checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     sections: list[report.Section | None] = [
-        *(report.facts(f"Run {name}", facts(one)) for name, one in found.items()),
+        *(report.facts(f"Run {name}", facts(of_run)) for name, of_run in checkpoints.items()),
         *(_verdict(name, run) for name, run in runs.items()),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS),
@@ -37,14 +41,9 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
         *(report.samples(f"Samples of {name}", _samples(run)) for name, run in runs.items()),
         *_settings(runs),
     ]
-    trained = [f"{name}: {one.progress['step']:,} steps" for name, one in found.items()]
+    trained = [f"{name}: {of_run.progress['step']:,} steps" for name, of_run in checkpoints.items()]
     html.write(file, report.page(", ".join(runs), "; ".join(trained), sections))
     print(f"Report: {file}")
-
-
-GRADIENTS = (
-    "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
-)
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
@@ -85,8 +84,8 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
         progress = checkpoint.find(path).progress
         last = progress.get("last", {})
-        said = ", ".join(told(last)) if {"loss", "step"} <= last.keys() else "not validated"
-        rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", said))
+        scores = ", ".join(told(last)) if {"loss", "step"} <= last.keys() else "not validated"
+        rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", scores))
     return report.table(f"Checkpoints of {name}", ("checkpoint", "step", "epochs", "validation"), rows)
 
 
@@ -95,7 +94,7 @@ def _samples(run: Path) -> list[dict[str, Any]]:
     path = run / SAMPLES
     if not path.is_file():
         return []
-    lines, found = path.read_text(encoding="utf-8").split("\n"), []
+    lines, records = path.read_text(encoding="utf-8").split("\n"), []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line or "null")
@@ -107,36 +106,29 @@ def _samples(run: Path) -> list[dict[str, Any]]:
             continue
         if not isinstance(record, dict) or not _are_samples(record):
             raise InputError(f"{path} line {number:,} holds no samples.")
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def _are_samples(record: Mapping[str, Any]) -> bool:
-    samples = record.get("samples")
-    return (
-        isinstance(record.get("step"), int)
-        and isinstance(samples, list)
-        and all(isinstance(one, dict) and all(isinstance(text, str) for text in one.values()) for one in samples)
+    step, samples = record.get("step"), record.get("samples")
+    if not (isinstance(step, int) and isinstance(samples, list)):
+        return False
+    return all(
+        isinstance(sample, dict) and all(isinstance(text, str) for text in sample.values()) for sample in samples
     )
 
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
-    """The settings of all runs side by side; those that differ stand first in a table of their own."""
+    """The settings of all runs side by side; those that differ first, in a table of their own."""
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
-    found: dict[str, dict[str, str]] = {}
+    by_setting: dict[str, dict[str, str]] = {}
     for name, path in files.items():
-        for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path), resolve=False), ""):
-            found.setdefault(key, {})[name] = json.dumps(value, ensure_ascii=False)
-    rows = [(key, *(values.get(name, "–") for name in files)) for key, values in found.items()]
+        config: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        for setting, value in leaves(config):
+            by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
+    rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])
     differing = [row for row in rows if len(set(row[1:])) > 1]
     tables = [("Settings that differ", differing), ("Settings", rows)]
-    return [report.table(title, columns, some) for title, some in tables if some]
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict) or not value:
-        yield name, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    return [report.table(title, columns, listed) for title, listed in tables if listed]

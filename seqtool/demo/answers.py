@@ -25,8 +25,8 @@ from seqtool.decoding.ranking import LengthPenalty, length_penalty
 from seqtool.demo import scenes, search_tree
 from seqtool.demo.requests import Beginning, Request, check_beginnings, check_likeliest, check_work
 from seqtool.errors import InputError
+from seqtool.evaluation.pictures import address
 from seqtool.models.tokens import EOS
-from seqtool.predict.caption_details import address
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import Prediction

@@ -4,7 +4,7 @@ Resamples are seeded: the same input gives the same interval.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,13 @@ def few(count: int, segments: str) -> str:
     return f"Intervals and p-values say little: the number of {segments} is {count}, and at least {FEW} are needed."
 
 
-def known(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A `dict_factory` that leaves out intervals and p-values that there are not."""
-    return {name: value for name, value in items if value is not None or name not in ("low", "high", "p_value")}
+def record_of(result: Any) -> dict[str, Any]:
+    """The fields of a dataclass, for JSON, without the intervals and p-values that there are not."""
+
+    def present(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in items if value is not None or name not in ("low", "high", "p_value")}
+
+    return asdict(result, dict_factory=present)
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,11 @@ def estimate(value: float, draws: Draws) -> Estimate:
 
 
 def p_value(difference: float, drawn: Draws, *, scale: float = 1.0) -> float:
-    """How often two equal systems would seem to differ at least as much: sacreBLEU's paired bootstrap, from the
-    differences in each resample, centred on zero. 1 if no resample has any difference; `scale`: the size of the scores.
+    """How often two equal systems would seem to differ at least as much: sacreBLEU's paired bootstrap.
+
+    difference: of the two scores
+    drawn: the difference in each resample, which is centred on zero here
+    scale: the size of the scores; the result is 1 if no resample has a difference that matters at this size
     """
     drawn = np.abs(drawn)
     if drawn.max() <= NOISE * scale:

@@ -29,9 +29,9 @@ def java_scores(
     alternatives = {image: _lines(references[image], tokenize) for image in hypotheses}
     scores: dict[str, float] = {}
     problems: list[str] = []
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', answer)  # 8 of 1.8.0, 17 of 17.0.15
-    version = int(found[1]) if found else 0
+    output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    number = re.search(r'version "(?:1\.)?(\d+)', output)  # 8 of 1.8.0, 17 of 17.0.15
+    version = int(number[1]) if number else 0
     for name, make in (("meteor", meteor), ("spice", spice)):
         if name == "spice" and version > LAST_JDK_OF_SPICE:
             problems.append(f"SPICE does not run on Java {version}: it needs {LAST_JDK_OF_SPICE} or older.")

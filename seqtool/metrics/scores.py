@@ -1,4 +1,4 @@
-"""The scores: their names, whether higher is better, and what computes them. A new score is one line here."""
+"""The metrics: their names, whether higher is better, and what computes them. A new one is a line in `SCORES`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -17,23 +17,28 @@ Statistics = NDArray[Any]  # a row per segment: everything from which the score 
 
 
 @dataclass(frozen=True)
-class Score:
-    """One score. name: in settings and in the files of a run; label: in tables, curves and JSON; title: on the pages of
-    `eval`, empty where it is the label; digits: after the point; scorer: `module:name` of what makes the `Scorer` that
-    computes it, if that is one of ours.
+class MetricInfo:
+    """What there is to know of a metric without computing it.
+
+    name: in settings and in the files of a run
+    label: in tables, curves and JSON
+    digits: after the point
+    task: whose `eval` has it; empty if none computes it
+    scorer: `module:name` of what makes the `Scorer` that computes it, if a `Scorer` does
+    title: where there is room for it; empty if that is the label
     """
 
     name: str
     label: str
-    higher_is_better: bool
+    higher_is_better: bool = True
     digits: int = 2
     unit: str = ""
+    task: str = ""
     scorer: str | None = None
     title: str = ""
 
     @property
     def heading(self) -> str:
-        """What it is called where there is room for it."""
         return self.title or self.label
 
     def text(self, value: float) -> str:
@@ -93,32 +98,42 @@ class Metric(Scorer):
         return "|".join(f"{key}:{value}" for key, value in parts.items())
 
 
-TRANSLATIONS = "seqtool.metrics.translation:"
-CAPTIONS = "seqtool.metrics.captions:CaptionScorer"
+TRANSLATION, CAPTIONING = "translation", "captioning"
+SACREBLEU, CAPTIONS = "seqtool.metrics.translation:", "seqtool.metrics.captions:CaptionScorer"
 
 SCORES = {
-    score.name: score
-    for score in (
-        Score("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
-        Score("bits", "bits/character", higher_is_better=False, digits=3),  # for text
-        # for translations; in training `bleu` is also captions' BLEU-4, and `cider` their CIDEr-D
-        Score("bleu", "BLEU", higher_is_better=True, scorer=f"{TRANSLATIONS}Bleu"),
-        Score("chrf", "chrF2", higher_is_better=True, scorer=f"{TRANSLATIONS}make_chrf"),
-        Score("ter", "TER", higher_is_better=False, scorer=f"{TRANSLATIONS}make_ter"),
-        Score("cider", "CIDEr-D", higher_is_better=True, digits=3),
+    info.name: info
+    for info in (
+        MetricInfo("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
+        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # for text
+        # in training `bleu` is also captions' BLEU-4, and `cider` their CIDEr-D
+        MetricInfo("bleu", "BLEU", task=TRANSLATION, scorer=f"{SACREBLEU}Bleu"),
+        MetricInfo("chrf", "chrF2", task=TRANSLATION, scorer=f"{SACREBLEU}make_chrf"),
+        MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
+        MetricInfo("cider", "CIDEr-D", digits=3),
         # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
-        Score("bleu1", "bleu1", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-1"),
-        Score("bleu2", "bleu2", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-2"),
-        Score("bleu3", "bleu3", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-3"),
-        Score("bleu4", "bleu4", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-4"),
-        Score("bleu4_no_bp", "bleu4_no_bp", higher_is_better=True, digits=4, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
-        Score("rouge_l", "rouge_l", higher_is_better=True, digits=4, scorer=CAPTIONS, title="ROUGE-L"),
-        Score("cider_d", "cider_d", higher_is_better=True, digits=4, scorer=CAPTIONS, title="CIDEr-D"),
-        Score("plain_cider", "cider", higher_is_better=True, digits=4, scorer=CAPTIONS, title="CIDEr"),
-        Score("meteor", "meteor", higher_is_better=True, digits=4, title="METEOR"),  # by Java, see metrics.java
-        Score("spice", "spice", higher_is_better=True, digits=4, title="SPICE"),
+        MetricInfo("bleu1", "bleu1", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-1"),
+        MetricInfo("bleu2", "bleu2", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-2"),
+        MetricInfo("bleu3", "bleu3", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-3"),
+        MetricInfo("bleu4", "bleu4", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4"),
+        MetricInfo("bleu4_no_bp", "bleu4_no_bp", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
+        MetricInfo("rouge_l", "rouge_l", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="ROUGE-L"),
+        MetricInfo("cider_d", "cider_d", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr-D"),
+        MetricInfo("plain_cider", "cider", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr"),
+        MetricInfo("meteor", "meteor", digits=4, task=CAPTIONING, title="METEOR"),  # by Java, see metrics.java
+        MetricInfo("spice", "spice", digits=4, task=CAPTIONING, title="SPICE"),
     )
 }
+
+
+def scored_in(task: str) -> list[str]:
+    """The names of the scores that a task's `eval` has from scorers, in the order of its tables."""
+    return [info.name for info in SCORES.values() if info.task == task and info.scorer is not None]
+
+
+def labels_of(task: str) -> frozenset[str]:
+    """What the scores are called in the records of a task's `eval`."""
+    return frozenset(info.label for info in SCORES.values() if info.task == task)
 
 
 def is_score(name: str) -> bool:
@@ -126,9 +141,9 @@ def is_score(name: str) -> bool:
     return name in SCORES or "." in name
 
 
-def score(name: str) -> Score:
+def score(name: str) -> MetricInfo:
     """The description of a score; for a user-defined one, whose class need not be importable, just its name."""
-    return SCORES.get(name) or Score(name, name.rpartition(".")[2], higher_is_better=True, digits=4)
+    return SCORES.get(name) or MetricInfo(name, name.rpartition(".")[2], digits=4)
 
 
 def higher_is_better(name: str) -> bool:
@@ -137,14 +152,18 @@ def higher_is_better(name: str) -> bool:
 
 def metric(name: str, *, setting: str = "scores") -> type[Metric]:
     """The class that a dotted name, the value of `setting`, means. InputError if there is none."""
-    found = imported(name, Metric, setting=setting)
-    if isinstance(found, str):
+    named = imported(name, Metric, setting=setting)
+    if isinstance(named, str):
         raise InputError(f"Unknown score '{name}': {setting}= takes dotted names of your own, as mine.Exact.")
-    return found
+    return named
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """The scorers that compute these scores, each made once, with the references; the options are for ours."""
+    """The scorers that compute these scores, each made once.
+
+    references: a list of texts for each segment
+    options: for our own scorers, such as how they tokenise
+    """
     names = list(dict.fromkeys(names))
     ours = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
     own = [metric(name)(references, name=name) for name in names if name not in SCORES]

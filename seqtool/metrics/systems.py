@@ -1,32 +1,35 @@
 """A system's hypotheses scored, with intervals and segment by segment, and compared with those of a baseline."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, known, p_value, resampled
+from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, estimate, p_value, record_of, resampled
 from seqtool.metrics.scores import SCORES, Scorer, score
 from seqtool.runtime.tables import table
 
 
 class System:
-    """Hypotheses, one per segment, with all their scores; resampled only on request."""
+    """Hypotheses, one for each segment, with all their scores by name; resampled only on request."""
 
     def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
         self.hypotheses = hypotheses
         self.scorers = scorers
         self.samples = samples
         self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
-        scores = [scorer.scores(found) for scorer, found in zip(scorers, self.statistics, strict=True)]
-        self.values = {name: value for found in scores for name, value in found.items()}
-        self._scorer = {name: scorer for scorer, found in zip(scorers, scores, strict=True) for name in found}
+        self.values: dict[str, float] = {}
+        self._scorers: dict[str, Scorer] = {}
+        for scorer, statistics in zip(scorers, self.statistics, strict=True):
+            values = scorer.scores(statistics)
+            self.values |= values
+            self._scorers |= dict.fromkeys(values, scorer)
 
     def signature(self, name: str, *, samples: int | None = None) -> str:
         """The signature of a score; `samples`: of a paired bootstrap."""
-        return self._scorer[name].signature(samples=samples)
+        return self._scorers[name].signature(samples=samples)
 
     @cached_property
     def draws(self) -> dict[str, Draws]:
@@ -47,11 +50,11 @@ class System:
 
     def each(self) -> list[dict[str, Any]]:
         """Each hypothesis, and its own scores by label."""
-        found: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
+        segments: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
-            for segment, scores in zip(found, scorer.each(statistics), strict=True):
+            for segment, scores in zip(segments, scorer.each(statistics), strict=True):
                 segment["scores"] |= {score(name).label: value for name, value in scores.items()}
-        return found
+        return segments
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,10 @@ class Difference:
     @property
     def p(self) -> str:
         return "-" if self.p_value is None else f"{self.p_value:.4f}"
+
+    def text(self, digits: int) -> str:
+        """How far the system is ahead."""
+        return f"{self.system.value - self.baseline.value:+.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -88,15 +95,14 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""
-        return {"differences": [asdict(one, dict_factory=known) for one in self.differences]}
+        return {"differences": [record_of(difference) for difference in self.differences]}
 
     def text(self) -> str:
         """A readable table, and the signatures, just one if all are equal."""
-        rows = []
-        for d in self.differences:
-            change = f"{d.system.value - d.baseline.value:+.{self.digits}f}"
-            estimates = d.baseline.text(self.digits), d.system.text(self.digits)
-            rows.append((d.name, *estimates, change, d.p))
+        rows = [
+            (d.name, d.baseline.text(self.digits), d.system.text(self.digits), d.text(self.digits), d.p)
+            for d in self.differences
+        ]
         signatures = {d.signature for d in self.differences}
         quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
         return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])

@@ -22,7 +22,6 @@ from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstra
 from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.network import LibraryDownload
 
-NAMES = ("bleu", "chrf", "ter")
 TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 

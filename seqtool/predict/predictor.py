@@ -229,7 +229,11 @@ class Predictor(ABC):
 
     @classmethod
     def load(
-        cls, checkpoints: str | Path | Sequence[str | Path], *, trust: str | Sequence[str] = (), **settings: Any
+        cls,
+        checkpoints: str | Path | Sequence[str | Path | Checkpoint],
+        *,
+        trust: str | Sequence[str] = (),
+        **settings: Any,
     ) -> Self:
         """Load a run or checkpoint directory, or several as an ensemble. Settings: those of `decoding`;
         trust: the user's own modules whose classes a checkpoint may name.
@@ -244,7 +248,7 @@ class Predictor(ABC):
         device = find_device(machine.device)
         check_precision(device, chosen.precision)
         paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
-        found = [checkpoint.find(path, trust=trust) for path in paths]
+        found = [path if isinstance(path, Checkpoint) else checkpoint.find(path, trust=trust) for path in paths]
         if not found:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for one in found:

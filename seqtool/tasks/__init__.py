@@ -1,6 +1,7 @@
 """The tasks, and the only place that decides which one applies. A new task is a line here and a file."""
 
 import importlib
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -10,6 +11,7 @@ from seqtool.runtime.classes import located
 from seqtool.tasks.task import Task, said
 
 if TYPE_CHECKING:
+    from seqtool.evaluation.evaluator import Evaluator
     from seqtool.training.checkpoint import Checkpoint
 
 TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by the kind of data
@@ -29,6 +31,12 @@ def of_checkpoint(found: "Checkpoint") -> Task:
     if found.task not in TASKS.values():
         raise InputError(f"{found.path} is for the task '{found.task}', which this version of seqtool does not know.")
     return _named(found.task)
+
+
+def evaluator(name: str) -> "type[Evaluator]":
+    """The class that evaluates the models of the task with this name."""
+    evaluator: type[Evaluator] = resolve_name(_named(name).evaluator)
+    return evaluator
 
 
 def _named(name: str) -> Task:

@@ -36,6 +36,7 @@ class Captioning(Task):
     unit = "captions"
     predictor = "seqtool.predict.captioner:Captioner"
     usage = "seqtool caption checkpoint={checkpoint} images=FILE"
+    evaluator = "seqtool.evaluation.captions:CaptionEvaluator"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""

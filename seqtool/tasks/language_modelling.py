@@ -33,6 +33,7 @@ class LanguageModelling(Task):
     unit = "tokens"
     predictor = "seqtool.predict.generator:Generator"
     usage = "seqtool generate checkpoint={checkpoint}"
+    evaluator = "seqtool.evaluation.texts:TextEvaluator"
 
     def counted(self, examples: Streams) -> str:
         return f"{examples.tokens:,} {self.unit}"

@@ -41,7 +41,7 @@ class Task(ABC):
 
     scores: of a validation, besides the loss (`metrics.scores`); the first decides which is best unless train.best_by
     does. unit: what a training split is counted in. predictor: `module:Class` of what uses a trained model, since that
-    module imports torch; usage: the command line that uses one.
+    module imports torch; usage: the command line that uses one; evaluator: `module:Class` of what evaluates its models.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Task(ABC):
     unit: str
     predictor: str
     usage: str
+    evaluator: str
 
     def counted(self, examples: Any) -> str:
         """The size of a training split, in `unit`."""
@@ -147,7 +148,7 @@ class Task(ABC):
     ) -> "Validating":
         """The validator that scores the model on the cache's validation set."""
 
-    def load(self, checkpoints: str | Path | Sequence[str | Path], **settings: Any) -> Any:
+    def load(self, checkpoints: "str | Path | Sequence[str | Path | Checkpoint]", **settings: Any) -> Any:
         """The predictor for a trained model or an ensemble of several; settings as on the command line."""
         return resolve_name(self.predictor).load(checkpoints, **settings)
 

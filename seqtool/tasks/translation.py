@@ -33,6 +33,7 @@ class Translation(Task):
     unit = "pairs"
     predictor = "seqtool.predict.translator:Translator"
     usage = "seqtool translate checkpoint={checkpoint}"
+    evaluator = "seqtool.evaluation.translations:TranslationEvaluator"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         return prepare_pairs(with_vocabulary_found(config.data), needs=needs)

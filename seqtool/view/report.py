@@ -1,5 +1,5 @@
-"""The sections of a report, in the form that `web/report.js` draws; numbers are rounded, so that a report made again is
-the same file.
+"""A report, one HTML page, as the sections that `web/report.js` draws; numbers are rounded, so that a report made again
+is the same file.
 """
 
 import math
@@ -20,14 +20,13 @@ def facts(title: str, rows: Mapping[str, str]) -> Section:
     return {"kind": "facts", "title": title, "rows": list(rows.items())}
 
 
+def text(title: str, lines: Sequence[str]) -> Section:
+    return {"kind": "text", "title": title, "lines": list(lines)}
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Section:
-    return {
-        "kind": "table",
-        "title": title,
-        "columns": list(columns),
-        "rows": [list(row) for row in rows],
-        "note": note,
-    }
+    listed = [list(row) for row in rows]
+    return {"kind": "table", "title": title, "columns": list(columns), "rows": listed, "note": note}
 
 
 def curves(title: str, panels: Sequence[Mapping[str, Any]], note: str | None = None) -> Section | None:
@@ -44,16 +43,11 @@ def panel(
 
 
 def intervals(
-    title: str,
-    x_label: str,
-    label: str,
-    bins: Sequence[str],
-    series: Mapping[str, Sequence[Estimate | None]],
-    note: str | None = None,
+    title: str, x_label: str, label: str, bins: Sequence[str], series: Mapping[str, Sequence[Estimate | None]]
 ) -> Section:
-    """Estimates in bins, for each system by name."""
-    lines = [{"name": name, "points": [_point(one) for one in points]} for name, points in series.items()]
-    described = {"kind": "intervals", "title": title, "xLabel": x_label, "label": label, "note": note}
+    """Estimates in bins, for each system by name; None leaves a gap."""
+    lines = [{"name": name, "points": [_point(estimate) for estimate in points]} for name, points in series.items()]
+    described = {"kind": "intervals", "title": title, "xLabel": x_label, "label": label, "note": None}
     return {**described, "bins": list(bins), "series": lines}
 
 
@@ -66,8 +60,8 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
-def _point(one: Estimate | None) -> dict[str, float | None] | None:
-    if one is None:
+def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
+    if estimate is None:
         return None
-    interval = {} if one.low is None else {"low": rounded(one.low), "high": rounded(one.high)}
-    return {"value": rounded(one.value), **interval}
+    interval = {} if estimate.low is None else {"low": rounded(estimate.low), "high": rounded(estimate.high)}
+    return {"value": rounded(estimate.value), **interval}

@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from evaluation_settings import evaluation_settings
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
@@ -26,7 +27,7 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import make_once
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
-from seqtool.predict.caption_evaluation import CaptionEvaluation
+from seqtool.evaluation.captions import CaptionEvaluator
 from seqtool.runtime.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
@@ -511,13 +512,12 @@ def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     place = tmp_path / "anywhere"
     config = {"_target_": "seqtool.data.corpora.scenes.Scenes", "directory": str(place), **SETTINGS}
     stranger: Any = SimpleNamespace(config={"data": config}, trust=[])
-    names = [field.name for field in fields(CaptionEvaluation)]
-    evaluation = CaptionEvaluation(**{**dict.fromkeys(names), "tokenize": "ptb", "split": "valid"})
+    settings = evaluation_settings(split="valid")
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
-        evaluation.of_checkpoint(stranger, None)
+        CaptionEvaluator(settings).of_checkpoint(stranger, None)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="Unknown split 'dev'"):
-        replace(evaluation, split="dev").of_checkpoint(stranger, OmegaConf.create(config))
+        CaptionEvaluator(replace(settings, split="dev")).of_checkpoint(stranger, OmegaConf.create(config))
     assert (place / "captions.jsonl").exists()
 
 

@@ -7,17 +7,20 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import sacrebleu
+from evaluation_settings import evaluation_settings
 from sacrebleu.significance import PairedTest
 
 from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
+from seqtool.evaluation.evaluation import Output, Segment
+from seqtool.evaluation.translations import TranslationEvaluation
 from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
-from seqtool.metrics.scores import SCORES, Statistics, scorers
+from seqtool.metrics.scores import SCORES, Statistics, scored_in, scorers
 from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.translation import NAMES, Bleu, bleu_by_length, bleu_of, check_lengths, length_bins, length_gaps
-from seqtool.predict.translation_report import TranslationReport
+from seqtool.metrics.translation import Bleu, bleu_by_length, bleu_of, check_lengths, length_bins, length_gaps
 
+NAMES = scored_in("translation")
 WORDS = [
     "a",
     "big",
@@ -65,9 +68,15 @@ def compare(first: list[str], second: list[str], references: list[list[str]], sa
     return Comparison.of(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
 
 
-def report(system: System, references: list[str], sources: list[str], edges: tuple[int, ...]) -> TranslationReport:
-    names = range(1, len(references) + 1)
-    return TranslationReport(system, None, names, [[line] for line in references], sources, edges, None)
+def evaluation(
+    hypotheses: list[str], references: list[str], sources: list[str], edges: tuple[int, ...]
+) -> TranslationEvaluation:
+    return TranslationEvaluation(
+        settings=evaluation_settings(length_bins=list(edges)),
+        segments=[Segment(i, [line], source) for i, (line, source) in enumerate(zip(references, sources, strict=True))],
+        outputs=[Output("system", dict(enumerate(hypotheses)))],
+        options={"tokenize": "13a", "lowercase": False},
+    )
 
 
 def bleu_statistics(hypotheses: list[str], references: list[list[str]]) -> Statistics:
@@ -303,7 +312,7 @@ def test_tokeniser_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyP
 def test_evaluation_as_text_and_json() -> None:
     hypotheses, references, sources = corpus(60)
     system = evaluate(hypotheses, [references])
-    result = report(system, references, sources, (8, 14, 100))
+    result = evaluation(hypotheses, references, sources, (8, 14, 100))
     lines = result.text().splitlines()
     assert lines[0].startswith("| score | 60 sentences")
     assert lines[2].startswith(f"| BLEU  | {system.values['bleu']:.2f} [{system.estimates['bleu'].low:.2f}, ")

@@ -31,10 +31,16 @@ def flags_of(
     unknown: bool = False,
     attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
 ) -> list[str]:
-    """The flags of a text. attention: target words × source words, and the source's words."""
+    """The flags of a text.
+
+    source: None if there is none, or it is unknown
+    ended: by itself, not cut off at its maximum length
+    unknown: the source has pieces that the model does not know
+    attention: target words × source words, and the source's words
+    """
     words = text.split()
     counted, are_characters = units(text)
-    found = {
+    holds = {
         EMPTY: not words,
         REPEATED: is_repeated(counted, are_characters),
         CUT: not ended,
@@ -42,7 +48,7 @@ def flags_of(
         UNKNOWN: unknown,
         UNATTENDED: attention is not None and _misses(*attention),
     }
-    return [flag for flag, holds in found.items() if holds]
+    return [flag for flag, is_so in holds.items() if is_so]
 
 
 def _misses(attention: NDArray[np.floating], words: Sequence[str]) -> bool:

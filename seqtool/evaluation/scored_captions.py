@@ -4,56 +4,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions
-from seqtool.data.corpora.caption_files import records as read_records
+from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions, records
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.images.finding import ImageNames
 from seqtool.errors import InputError
 
-C = TypeVar("C")
-
-
-def read_hypotheses(path: Path) -> Captions[str]:
-    """Image → its only caption, from any file of captions; of the output of `caption` the best. Two captions for an
-    image raise InputError.
-    """
-    entries = read_captions(path)
-    for image, found in entries.items():
-        if len(found) > 1:
-            raise InputError(f"{path} has {len(found)} captions for image {image}: expected one an image.")
-    return Captions({image: [found[0].caption] for image, found in entries.items() if found}, entries.others)
+T = TypeVar("T")
 
 
 def read_references(path: Path) -> Captions[str]:
     """Image → captions, from any file of captions."""
     entries = read_captions(path)
     check_captions(entry for of_image in entries.values() for entry in of_image if entry.own)
-    return Captions({image: [entry.caption for entry in found] for image, found in entries.items()}, entries.others)
+    captions = {image: [entry.caption for entry in of_image] for image, of_image in entries.items()}
+    return Captions(captions, entries.others)
 
 
-def by_reference(file: str, references: Captions[str]) -> dict[str, str]:
-    """The captions of a file of hypotheses, under the references' names of their images (`named`)."""
-    hypotheses = read_hypotheses(Path(file))
-    captions = {image: alternatives[0] for image, alternatives in hypotheses.items()}
-    return named(file, captions, references, hypotheses.others)
-
-
-def records(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
-    """All that a file says of each image's best caption, under the references' names of their images: its `text`, what
-    else `caption format=jsonl` wrote, and as `file` the name in the file.
+def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
+    """What a file says of each image's only caption, under the references' names of the images (`named`): its `text`,
+    what else `caption format=jsonl` wrote of its best one, and as `file` the image's name in the file. InputError for
+    an image with two captions.
     """
-    found: dict[str, dict[str, Any]] = {}
+    captions: dict[str, list[dict[str, Any]]] = {}
     others: dict[str, str] = {}
-    for record in read_records(Path(file)):
-        if record.captions:
-            first = record.captions[0]
-            found.setdefault(record.image, {"text": first.caption, **record.best, "file": first.image})
-            others[record.other or record.image] = record.image
-    return named(file, found, references, others)
+    for record in records(Path(file)):
+        entries = [{**record.best, "text": entry.caption, "file": entry.image} for entry in record.captions]
+        captions.setdefault(record.image, []).extend(entries)
+        others[record.other or record.image] = record.image
+    if not captions:
+        raise InputError(f"{file} has no captions.")
+    for image, listed in captions.items():
+        if len(listed) > 1:
+            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one an image.")
+    return named(file, {image: listed[0] for image, listed in captions.items() if listed}, references, others)
 
 
-def named(file: str, captions: Mapping[str, C], references: Captions[str], others: Mapping[str, str]) -> dict[str, C]:
-    """What a file says of images, under the references' names of these images; `others`: the file's further names.
+def named(file: str, captions: Mapping[str, T], references: Captions[str], others: Mapping[str, str]) -> dict[str, T]:
+    """What a file says of images, under the names that these have in the references; others: the file's further names.
 
     An image may have the same name in both, or one that is the end of the other's path (`photos/a.jpg` is `a.jpg`) in
     any normal form and case, or the number or name that it has in COCO's results. An image that is not among the
@@ -73,14 +60,14 @@ def named(file: str, captions: Mapping[str, C], references: Captions[str], other
         images = images or short.get(_short(name), set())
         return next(iter(images)) if len(images) == 1 else None
 
-    found: dict[str, C] = {}
+    renamed: dict[str, T] = {}
     called: dict[str, str] = {}
     for image, caption in captions.items():
-        own = find(image) or find(further.get(image, image)) or image
-        if own in found:
-            raise InputError(f"{file} has captions for {called[own]} and {image}, which are both image {own}.")
-        found[own], called[own] = caption, image
-    return found
+        name = find(image) or find(further.get(image, image)) or image
+        if name in renamed:
+            raise InputError(f"{file} has captions for {called[name]} and {image}, which are both image {name}.")
+        renamed[name], called[name] = caption, image
+    return renamed
 
 
 def check_images(

@@ -1,0 +1,323 @@
+"""`eval` of captions: coco-caption's scores for files, or for a captioner's output on a split."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+from seqtool.data.corpora.caption_files import Captions
+from seqtool.data.corpora.coco import image_id
+from seqtool.data.corpora.corpus import ImageCorpus
+from seqtool.errors import InputError
+from seqtool.evaluation.evaluation import Evaluation, Segment, SystemsEvaluation
+from seqtool.evaluation.evaluator import Evaluator, corpus_of, have_files, word_counts
+from seqtool.evaluation.pictures import CaptionOutput, pictures
+from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
+from seqtool.evaluation.settings import CAPTIONING
+from seqtool.metrics import tokenisers
+from seqtool.metrics.bootstrap import FEW, few
+from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
+from seqtool.metrics.java import java_scores
+from seqtool.metrics.ngrams import DocumentFrequencies
+from seqtool.metrics.scores import labels_of, score, scored_in
+from seqtool.runtime.files import replacing, without_suffix
+from seqtool.runtime.progress import progress_bar
+from seqtool.settings import names
+from seqtool.view import report
+from seqtool.view.report import Section
+
+if TYPE_CHECKING:
+    from seqtool.predict.captioner import Captioner
+    from seqtool.predict.likelihood import Likelihood
+    from seqtool.training.checkpoint import Checkpoint
+
+OTHER_LABELS = frozenset(  # in the record, besides those of the scores
+    ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood")
+)
+LIKELIEST = 5  # tokens at each place, in a report
+MOST_DRAWS = 10_000  # for each reference
+WIDTH = max(len(score(name).label) for name in scored_in(CAPTIONING))
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class CaptionEvaluation(SystemsEvaluation):
+    """Captions, scored.
+
+    java: METEOR and SPICE (0–1) of each system, as far as they were asked for and are available
+    warnings: sentences that a reader should know before trusting the scores
+    likelihood: of the references, if asked for
+    """
+
+    outputs: "Sequence[CaptionOutput]"
+    java: Sequence[Mapping[str, float]]
+    warnings: list[str]
+    likelihood: "Likelihood | None" = None
+
+    task = CAPTIONING
+    segment = "image"
+
+    @property
+    def lengths(self) -> dict[str, float]:
+        """BLEU's brevity penalty, and the length ratio."""
+        return brevity(self.system.statistics[0])
+
+    def signatures(self) -> tuple[str, dict[str, str]]:
+        """That of coco-caption's scores, and those of others, by label."""
+        signatures = {score(name).label: self.system.signature(name) for name in self.system.values}
+        first = next(iter(signatures.values()))
+        return first, {label: signature for label, signature in signatures.items() if signature != first}
+
+    def java_of_both(self) -> list[tuple[str, float, float]]:
+        """Java's scores of the baseline and of the system, by name. They are not resampled: no intervals, no p."""
+        system, *baseline = self.java
+        return [(name, scores[name], value) for scores in baseline for name, value in system.items() if name in scores]
+
+    def record(self) -> dict[str, Any]:
+        signature, others = self.signatures()
+        record: dict[str, Any] = {score(name).label: value for name, value in self.system.values.items()}
+        record |= {**self.java[0], **self.lengths, "signature": signature}
+        if others:
+            record["signatures"] = others
+        if self.likelihood is not None:
+            record["likelihood"] = self.likelihood.record()
+        if self.system.samples:
+            record["intervals"] = {score(name).label: asdict(e) for name, e in self.system.estimates.items()}
+        if self.comparison is not None:
+            record["comparison"] = self.comparison.record()
+            if java := {name: {"baseline": theirs, "system": ours} for name, theirs, ours in self.java_of_both()}:
+                record["comparison"]["java"] = java
+        return record
+
+    def text(self) -> str:
+        signature, others = self.signatures()
+        rows = {score(name).label: e.text(score(name).digits) for name, e in self.system.estimates.items()}
+        rows |= {name: f"{value:.4f}" for name, value in self.java[0].items()}
+        lines = [f"{'score':<{WIDTH}}  {len(self.segments):,} images"]
+        lines += [f"{label:<{WIDTH}}  {value}" for label, value in rows.items()]
+        lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
+        lines += ["", signature, *(f"{label}: {other}" for label, other in others.items())]
+        if self.likelihood is not None:
+            lines += ["", *self.likelihood.lines()]
+        lines += [f"Warning: {warning}" for warning in self.warnings]
+        if self.comparison is not None:
+            lines += ["", self.comparison.text()]
+        for name, theirs, ours in self.java_of_both():
+            difference = f"difference {ours - theirs:+.4f}, without p"
+            lines.append(f"{name}: baseline {theirs:.4f}, system {ours:.4f}, {difference}")
+        return "\n".join(lines)
+
+    def by_segment(self) -> Iterator[dict[str, Any]]:
+        for number, record in enumerate(super().by_segment()):
+            likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
+            yield {**record, **likelihood}
+
+    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+        rows: dict[str, float] = {}
+        for title, scores in zip(self.systems, self.java, strict=True):
+            owner = "" if scores is self.java[0] else f" of {title}"
+            rows |= {f"{score(name).heading}{owner}": value for name, value in scores.items()}
+        rows |= {name.replace("_", " "): value for name, value in self.lengths.items()}
+        likelihood = self.likelihood
+        sections = [
+            self.score_table(),
+            report.facts("Lengths and further scores", {name: f"{value:.4f}" for name, value in rows.items()}),
+            None if likelihood is None else report.text("Likelihood of the references", likelihood.lines()),
+            self.f1_of_words(),
+            pictures(self, self.outputs),
+            self.segment_table("Captions"),
+        ]
+        return f"Captions of {self.title}", f"{len(self.segments):,} images", sections
+
+
+@dataclass
+class SavedFrequencies(Evaluation):
+    """What `save_document_frequencies=` wrote; it has no report."""
+
+    frequencies: DocumentFrequencies
+    file: str
+
+    def record(self) -> dict[str, Any]:
+        sizes = {"images": self.frequencies.images, "ngrams": len(self.frequencies.counts)}
+        return {"document_frequencies": self.file, **sizes, "tokenize": self.frequencies.tokenize}
+
+    def text(self) -> str:
+        ngrams, images = len(self.frequencies.counts), self.frequencies.images
+        return f"{self.file}: {ngrams:,} n-grams in the references of {images:,} images"
+
+
+class CaptionEvaluator(Evaluator):
+    """Evaluates a file of captions, or describes a split's images and evaluates that."""
+
+    labels = labels_of(CAPTIONING) | OTHER_LABELS
+
+    def problems(self, *, checkpoint: bool) -> Iterator[str]:
+        settings = self.settings
+        if settings.tokenize not in (None, *TOKENIZERS):
+            yield f"Unknown tokeniser '{settings.tokenize}'; choose from {', '.join(TOKENIZERS)}."
+        if settings.bound is not None and not 1 <= settings.bound <= MOST_DRAWS:
+            yield f"bound must be from 1 to {MOST_DRAWS:,}, not {settings.bound}."
+        if settings.bound is not None and not checkpoint:
+            yield "bound= goes with checkpoint=PATH, a captioner with attention."
+        if settings.java and settings.format == "jsonl":
+            yield "java=true scores all captions together: leave it out with format=jsonl."
+        if settings.save_document_frequencies is not None:
+            others = settings.hypotheses, settings.baseline, settings.document_frequencies, settings.output
+            if {*others, settings.report} != {None} or len(settings.references) != 1 or checkpoint or settings.java:
+                yield "save_document_frequencies=FILE goes with references=FILE alone."
+            return
+        if checkpoint == (settings.hypotheses is not None):
+            yield "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE."
+        if checkpoint and settings.references:
+            yield "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split is scored."
+        if not checkpoint and len(settings.references) != 1:
+            yield "Captions are scored against one file: references=FILE."
+        if not checkpoint and settings.output is not None:
+            yield "output= means nothing with hypotheses=."
+
+    def of_files(self) -> Evaluation:
+        """Captions, one per image, against references, which may be of further images: these are left out. Or, instead,
+        the references' document frequencies.
+        """
+        settings, place = self.settings, self.settings.references[0]
+        references = read_references(Path(place))
+        if settings.save_document_frequencies is not None:
+            return self._save_frequencies(references, Path(settings.save_document_frequencies))
+        name = str(settings.hypotheses)
+        warnings: list[str] = []
+        outputs = [self._read(file, references) for file in (name, *names(settings.baseline))]
+        captions = outputs[0].hypotheses
+        described = references.only(captions)
+        if 0 < len(described) < len(references):
+            images = f"{len(described):,} of the {len(references):,} images of {place}"
+            warnings.append(f"{name} has captions for {images}: only these are scored.")
+            references = described
+        check_images(captions, references, hypotheses_name=name, references_name=place)
+        if empty := [image for image in references if not captions[image].strip()]:
+            warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
+        return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
+
+    def of_checkpoint(
+        self, predictor: "Captioner", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
+    ) -> CaptionEvaluation:
+        """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
+        settings = self.settings
+        if settings.bound is not None:
+            predictor.check_likelihood()
+        corpus = corpus_of(ImageCorpus, predictor, data)
+        have_files(corpus, data)
+        if settings.split not in corpus.splits():
+            raise InputError(f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}.")
+        images = {str(image.file): image for image in corpus.images(settings.split)}
+        references = Captions(
+            {image.identifier: image.captions for image in images.values()},
+            {file: image.identifier for file, image in images.items()},
+        )
+        baseline = [self._read(file, references) for file in names(settings.baseline)]
+        output, options = CaptionOutput(predictor.name), self._scoring(references)
+        asked: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST}
+        out = nullcontext() if settings.output is None else replacing(Path(settings.output))
+        with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
+            for path, pixels, described in predictor.described(list(images), **asked):
+                bar.update()
+                if isinstance(described, InputError):
+                    tqdm.write(f"Left out: {described}", file=sys.stderr)
+                    continue
+                best, image = described[0], images[path].identifier
+                output.hypotheses[image] = best.text
+                if settings.report is not None:
+                    output.add(image, pixels, {**best.record(), **best.likeliest(), **best.weights()})
+            if file is not None:
+                file.write(_coco_results(output.hypotheses))
+        references = references.only(output.hypotheses)
+        check_references(references, name="the references")
+        counts = None if settings.report is None else word_counts(predictor, checkpoint)
+        likelihood = None
+        if settings.bound is not None:
+            files = [file for file, image in images.items() if image.identifier in references]
+            likelihood = _likelihood(predictor, files, references, settings.bound)
+        others: dict[str, Any] = {"warnings": [], "counts": counts, "likelihood": likelihood}
+        return self._evaluate([output, *baseline], references, options=options, **others)
+
+    def _read(self, file: str, references: Captions[str]) -> CaptionOutput:
+        """A system's captions, with what a report shows of them if there will be one."""
+        records = read_hypotheses(file, references)
+        output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
+        if self.settings.report is not None:
+            output.add_records(records)
+        return output
+
+    def _tokenize(self, references: Mapping[str, Sequence[str]]) -> str:
+        return self.tokeniser(lambda: tokenisers.for_captions(chain.from_iterable(references.values())))
+
+    def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
+        tokenize, file = self._tokenize(references), self.settings.document_frequencies
+        frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
+        return {"tokenize": tokenize, "document_frequencies": frequencies}
+
+    def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
+        check_references(references, name=self.settings.references[0])
+        tokenize = self._tokenize(references)
+        captions = [tokenized(image, tokenize) for image in references.values()]
+        frequencies = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
+        frequencies.save(file)
+        return SavedFrequencies(frequencies, str(file))
+
+    def _evaluate(
+        self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **others: Any
+    ) -> CaptionEvaluation:
+        """The evaluation on the images that have references here; a baseline may have described more.
+
+        options: of the scorers (`_scoring`)
+        others: further fields of the evaluation
+        """
+        settings = self.settings
+        for output in outputs[1:]:
+            described = dict.fromkeys(image for image in references if image in output.hypotheses)
+            check_images(described, references, hypotheses_name=output.name)
+        java: list[dict[str, float]] = [{} for _ in outputs]
+        problems: list[str] = []
+        if settings.java:
+            texts = [{image: output.hypotheses[image] for image in references} for output in outputs]
+            answers = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in texts]
+            java, problems = [scores for scores, _ in answers], answers[0][1]
+        segments = [Segment(image, captions) for image, captions in references.items()]
+        evaluation = CaptionEvaluation(
+            settings=settings, segments=segments, outputs=outputs, options=options, java=java, **others
+        )
+        evaluation.warnings += [*(w for scorer in evaluation.system.scorers for w in scorer.warnings()), *problems]
+        if settings.bootstrap and settings.baseline is not None and len(references) < FEW:
+            evaluation.warnings.append(few(len(references), "images"))
+        for warning in evaluation.warnings:
+            log.warning(warning)
+        return evaluation
+
+
+def _likelihood(predictor: "Captioner", files: Sequence[str], references: Captions[str], samples: int) -> "Likelihood":
+    """How likely the references are. files: of their images; samples: draws for each reference."""
+    from seqtool.runtime import distributed  # imports torch, which scoring files does without
+
+    with progress_bar(total=len(files), unit="image", description="bound") as bar:
+
+        def progress(done: int) -> None:
+            bar.update(min(done * distributed.size(), len(files) - bar.n))
+
+        return predictor.likelihood(files, list(references.values()), samples, progress)
+
+
+def _coco_results(captions: Mapping[str, str]) -> str:
+    ids = {image: image_id(image) for image in captions}
+    if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+        ids = {image: image for image in captions}
+    results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
+    return json.dumps(results, ensure_ascii=False) + "\n"

@@ -1,0 +1,230 @@
+"""The results of `eval` in the form that all tasks share, and those of systems that write hypotheses."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from seqtool.evaluation.flags import EXPLAINED, flags_of
+from seqtool.evaluation.settings import EvaluationSettings
+from seqtool.metrics.alignment import Gold
+from seqtool.metrics.bootstrap import FEW, few
+from seqtool.metrics.scores import score, scored_in, scorers
+from seqtool.metrics.systems import Comparison, System
+from seqtool.metrics.words import f1_by_count, unit_of
+from seqtool.runtime.files import without_suffix
+from seqtool.view import report
+from seqtool.view.packing import Details
+from seqtool.view.report import Section, rounded
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sentence or an image of a test set.
+
+    name: the number of its line, from 1, or what the image is called
+    references: one text or more
+    source: what is translated; None if it is unknown, and for an image
+    gold: how the words of source and first reference are aligned, if that is known
+    """
+
+    name: int | str
+    references: Sequence[str]
+    source: str | None = None
+    gold: Gold | None = None
+
+
+class Evaluation(ABC):
+    """The results of one call of `eval`, in each form in which they are written."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """Tables for people."""
+
+    def by_segment(self) -> Iterator[dict[str, Any]]:
+        """A record of each segment, for JSON lines."""
+        yield self.record()
+
+    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+        """The title, subtitle and sections of the report; only saved document frequencies have none."""
+        raise NotImplementedError
+
+    def details(self) -> Iterator[str]:
+        """What the report shows of segments that are opened, in chunks."""
+        yield from ()
+
+    def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
+        """The report, one HTML page, as `view.html` takes it. origin: what was scored, by setting."""
+        title, subtitle, sections = self.page()
+        return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
+
+
+@dataclass
+class Output:
+    """What a system wrote.
+
+    name: of its run, or its file
+    hypotheses: by segment's name
+    flags, details: of each hypothesis, for a report; empty, or None, if the hypotheses are read from a file
+    """
+
+    name: str
+    hypotheses: dict[Any, str] = field(default_factory=dict)
+    flags: list[list[str]] = field(default_factory=list)
+    details: Details | None = None
+
+
+@dataclass(kw_only=True)
+class SystemsEvaluation(Evaluation):
+    """Systems that wrote the same segments, scored.
+
+    outputs: of the system that is evaluated, of its baseline if it has one, and of those `beside` it
+    options: of the scorers, such as how they tokenise
+    counts: how often each word occurs in the training data, for a report; None if that is unknown
+    """
+
+    settings: EvaluationSettings
+    segments: Sequence[Segment]
+    outputs: Sequence[Output]
+    options: Mapping[str, Any]
+    counts: Mapping[str, int] | None = None
+
+    task: ClassVar[str]
+    segment: ClassVar[str]  # what a segment is called in records
+
+    @cached_property
+    def systems(self) -> dict[str, System]:
+        """Every system with its scores, by title; the one that is evaluated first."""
+        settings = self.settings
+        systems: dict[str, System] = {}
+        metrics = [metric for metric in scored_in(self.task) if settings.ter or metric != "ter"]
+        references = [segment.references for segment in self.segments]
+        computed_by = scorers((*metrics, *settings.scores), references, **self.options)
+        for title, output in zip(_titles(self.outputs, settings), self.outputs, strict=True):
+            if len(systems) > self.has_baseline and settings.report is None:
+                computed_by = computed_by[:1]  # a plot shows only the first score of those beside them
+            hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
+            systems[title] = System(hypotheses, computed_by, samples=settings.bootstrap)
+        return systems
+
+    @property
+    def has_baseline(self) -> bool:
+        return self.settings.baseline is not None
+
+    @property
+    def title(self) -> str:
+        """Of the system that is evaluated."""
+        return next(iter(self.systems))
+
+    @property
+    def system(self) -> System:
+        """The one that is evaluated."""
+        return self.systems[self.title]
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """With the baseline, if there is one."""
+        return Comparison.of([*self.systems.values()][1], self.system) if self.has_baseline else None
+
+    def by_segment(self) -> Iterator[dict[str, Any]]:
+        compared = [*self.systems.values()][: 1 + self.has_baseline]
+        for segment, system, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
+            record = {self.segment: segment.name, "references": list(segment.references), **system}
+            yield {**record, "baseline": baseline[0]} if baseline else record
+
+    def details(self) -> Iterator[str]:
+        details = self.outputs[0].details
+        return iter(()) if details is None else details.chunks()
+
+    def score_table(self) -> Section:
+        """Every score of every system with its interval, and how far the first is ahead of the others."""
+        system, (_, *others) = self.system, self.systems.items()
+        comparisons = [Comparison.of(other, system) for _, other in others]
+        columns = ["score", self.title, *(column for title, _ in others for column in (title, "difference", "p"))]
+        rows = []
+        for number, (name, estimate) in enumerate(system.estimates.items()):
+            digits = score(name).digits
+            row = [score(name).heading, estimate.text(digits)]
+            for comparison in comparisons:
+                difference = comparison.differences[number]
+                row += [difference.baseline.text(digits), difference.text(digits), difference.p]
+            rows.append([*row, system.signature(name)])
+        notes = ["95 % intervals by bootstrap over segments." if system.samples else "Without intervals: bootstrap=0."]
+        if 0 < len(self.segments) < FEW and system.samples:
+            notes.append(few(len(self.segments), "segments"))
+        if others and system.samples:
+            notes.append(f"Each difference is “{self.title}” minus the system on its left,")
+            notes.append("p by paired bootstrap on equal resamples.")
+        return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
+
+    def f1_of_words(self) -> Section | None:
+        """F1 of words by their count in the training data; None if that is unknown."""
+        if self.counts is None:
+            return None
+        references, by_system = [segment.references for segment in self.segments], {}
+        for title, system in self.systems.items():
+            by_system[title] = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
+        bins = [f"{words.label} ({words.words:,})" for words in next(iter(by_system.values()))]
+        series = {title: [words.f1 for words in scores] for title, scores in by_system.items()}
+        unit = unit_of(references)
+        title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
+        return report.intervals(title, x_label, "F1, %", bins, series)
+
+    def segment_table(self, title: str) -> Section:
+        """Every segment with the hypotheses of all systems, and their scores."""
+        segments, output = self.segments, self.outputs[0]
+        hypotheses = [list(system.hypotheses) for system in self.systems.values()]
+        sources = [segment.source for segment in segments]
+        pairs = zip(hypotheses[0], sources, strict=True)
+        flags = output.flags or [flags_of(text, source=source) for text, source in pairs]
+        labels, values = self.scores_by_segment
+        notes = []
+        if any(flags):
+            notes.append(f"Flags. {'; '.join(f'{flag}: {meaning}' for flag, meaning in EXPLAINED.items())}.")
+        if len(self.systems) > 1:
+            notes.append(
+                f"Beside “{self.title}”: words that it lacks are marked, words that only it has are struck out."
+            )
+        return {
+            "kind": "sentences",
+            "title": title,
+            "note": " ".join(notes) or None,
+            "systems": list(self.systems),
+            "scores": labels,
+            "sources": None if None in sources else sources,
+            "names": [segment.name for segment in segments] if isinstance(segments[0].name, str) else None,
+            "references": [list(segment.references) for segment in segments],
+            "hypotheses": hypotheses,
+            "values": values,
+            "flags": flags,
+            "details": None if output.details is None else output.details.described(),
+        }
+
+    @cached_property
+    def scores_by_segment(self) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
+        """What the scores of single segments are called, and for each system and score those of all segments."""
+        infos = [score(name) for name in self.system.values]
+        labels = [{"label": info.heading, "digits": min(info.digits, 3)} for info in infos]
+        values = []
+        for system in self.systems.values():
+            of_segments = [segment["scores"] for segment in system.each()]
+            values.append([[rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
+        return labels, values
+
+
+def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str]:
+    """The name of the first one's run, and the names of files as far as it takes to tell them apart."""
+    paths = [output.name for output in outputs]
+    file_names = [Path(path).name for path in paths]
+    for titles in ([*map(without_suffix, file_names)], file_names, [*paths]):
+        if settings.hypotheses is None:
+            titles[0] = paths[0]
+        if len({*titles}) == len(titles):
+            return titles
+    return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
