@@ -75,7 +75,7 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     if layer is None:
         raise InputError(f"Set model.encoder.layer: which layer of torchvision/{name} is its last map is not known.")
     if layer not in modules:
-        raise InputError(sentence([unknown(layer, [one for one in modules if one], kind=f"layer of {name}")]))
+        raise InputError(sentence([unknown(layer, [path for path in modules if path], kind=f"layer of {name}")]))
     extraction = _library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     like = models.get_model_weights(name).DEFAULT.transforms()
@@ -201,10 +201,10 @@ def default_weights(backbone: str) -> Default | None:
     timm = _library("timm")
     if not timm.is_model(name):
         raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
-    known = timm.get_pretrained_cfg(name)
-    if known is not None and known.hf_hub_id:
-        return _kept_by_hub(backbone, known)
-    return _kept_by_torch(backbone, known.url) if known is not None and known.url else None
+    weights = timm.get_pretrained_cfg(name)
+    if weights is not None and weights.hf_hub_id:
+        return _kept_by_hub(backbone, weights)
+    return _kept_by_torch(backbone, weights.url) if weights is not None and weights.url else None
 
 
 def _kept_by_torch(backbone: str, address: str) -> Default:
@@ -212,16 +212,16 @@ def _kept_by_torch(backbone: str, address: str) -> Default:
     return Default(backbone, file.name, file, file.is_file(), address)
 
 
-def _kept_by_hub(backbone: str, known: Any) -> Default:
+def _kept_by_hub(backbone: str, weights: Any) -> Default:
     hub = _library("huggingface_hub")
-    repository, _, revision = known.hf_hub_id.partition("@")
-    names = [known.hf_hub_filename] if known.hf_hub_filename else HUB_FILES
-    found = (hub.try_to_load_from_cache(repository, one, revision=revision or None) for one in names)
+    repository, _, revision = weights.hf_hub_id.partition("@")
+    names = [weights.hf_hub_filename] if weights.hf_hub_filename else HUB_FILES
+    cached = (hub.try_to_load_from_cache(repository, name, revision=revision or None) for name in names)
     return Default(
         backbone,
         name=names[0],
         copied=Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
-        is_there=any(isinstance(one, str) for one in found),
+        is_there=any(isinstance(path, str) for path in cached),
         address=hub.hf_hub_url(repository, names[0], revision=revision or None),
         online=not hub.constants.HF_HUB_OFFLINE,
     )
@@ -239,14 +239,14 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
     Every tensor that the network needs must be there in the right shape; tensors of the part that was cut off are
     ignored.
     """
-    found = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    tensors = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        other = found.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
+        other = tensors.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
         if other is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
         elif other.shape != tensor.shape:
-            ours, theirs = ("×".join(map(str, one.shape)) or "one number" for one in (tensor, other))
+            ours, theirs = ("×".join(map(str, shape)) or "one number" for shape in (tensor.shape, other.shape))
             raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
         else:
             state[key] = other

@@ -14,15 +14,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from seqtool.models.cells import GRU, LSTM, State
+from seqtool.models.fast.private import tanh_backward, through_sigmoid, through_tanh
 from seqtool.models.number_types import at_least_single, product_dtype
 
-_through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
-_through_tanh = torch.ops.aten.tanh_backward.grad_input
 FEW = 3  # fewer rows than these have their tanh sooner by torch's own function than by `_tanh_`, on an AMD EPYC
 _MINUS_ONE = torch.tensor(-1.0)
 
 
-class QuickLSTM(LSTM):
+class FastLSTM(LSTM):
     """A step whose gates have a backward pass written by hand."""
 
     def forward(self, x: Tensor, state: State) -> State:
@@ -32,7 +31,7 @@ class QuickLSTM(LSTM):
         return h, c
 
 
-class QuickGRU(GRU):
+class FastGRU(GRU):
     """A step whose gates have a backward pass written by hand."""
 
     def forward(self, x: Tensor, state: State) -> State:
@@ -43,13 +42,13 @@ class QuickGRU(GRU):
 
 
 def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Input's share T×N×4H of all steps, recurrent weight 4H×H and bias 4H, first state N×H → h and c, T×N×H."""
+    """Input projections T×N×4H, recurrent weight 4H×H and bias 4H, first state N×H → h and c of all steps, T×N×H."""
     h, c = _LSTMOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype), c.to(bias.dtype))
     return h, c
 
 
 def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor]:
-    """Input's share T×N×3H of all steps, recurrent weight 3H×H and bias 3H, first state N×H → h, T×N×H."""
+    """Input projections T×N×3H, recurrent weight 3H×H and bias 3H, first state N×H → h of all steps, T×N×H."""
     return (_GRUOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype)),)
 
 
@@ -87,11 +86,11 @@ def _lstm_step(a: Tensor, c: Tensor, *, gates: Tensor, tanh: Tensor, h_new: Tens
 def _lstm_back(dh: Tensor, dc: Tensor, c: Tensor, gates: Tensor, tanh: Tensor, *, da: Tensor) -> Tensor:
     """Write the gradient of the pre-activations; return that of the cell before the step, `c`."""
     (i, f, g, o), (di, df, dg, do) = gates.chunk(4, -1), da.chunk(4, -1)
-    dc = torch.ops.aten.tanh_backward(dh * o, tanh).add_(dc)
-    _through_sigmoid(dc * g, i, grad_input=di)
-    _through_sigmoid(dc * c, f, grad_input=df)
-    _through_tanh(dc * i, g, grad_input=dg)
-    _through_sigmoid(dh * tanh, o, grad_input=do)
+    dc = tanh_backward(dh * o, tanh).add_(dc)
+    through_sigmoid(dc * g, i, grad_input=di)
+    through_sigmoid(dc * c, f, grad_input=df)
+    through_tanh(dc * i, g, grad_input=dg)
+    through_sigmoid(dh * tanh, o, grad_input=do)
     return dc.mul_(f)
 
 
@@ -105,12 +104,12 @@ def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -
 
 
 def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of both shares; return that of the state before the step, `h`, bar its part through `u`."""
+    """Write the gradients of x and u; return that of `h`, the state before the step, less what reaches it through u."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
     kept = dh * z
-    _through_tanh(dh - kept, n, grad_input=dn)
-    _through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
-    _through_sigmoid(dn * u_n, r, grad_input=dr)
+    through_tanh(dh - kept, n, grad_input=dn)
+    through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
+    through_sigmoid(dn * u_n, r, grad_input=dr)
     du.copy_(dx).chunk(3, -1)[2].mul_(r)
     return kept
 
@@ -135,7 +134,7 @@ class _LSTM(torch.autograd.Function):
 
 
 class _GRU(torch.autograd.Function):
-    """The input's and the state's shares N×3H of the gates r, z, n, and the state N×H → the state after the step."""
+    """Input projection and recurrent product, N×3H, of the gates r, z, n, and the state N×H → the state after it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
