@@ -87,6 +87,9 @@ def decode(
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
                 state, prefix = read_prefix(model, memory, state, tokens)
             common: dict[str, Any] = {
+                "step": model.step,
+                "memory": memory,
+                "state": state,
                 "maximum": [max(1, most_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
                 "minimum": max(1, settings.min_length - prefix_length),
                 "keep_attention": keep_attention,
@@ -95,9 +98,6 @@ def decode(
             if settings.sample:
                 noise = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
                 samples = sample(
-                    model.step,
-                    memory,
-                    state,
                     uniform_noise=torch.from_numpy(noise).float(),
                     temperature=settings.temperature,
                     top_k=settings.top_k,
@@ -108,9 +108,6 @@ def decode(
                 n_best = [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
             else:
                 n_best = beam_search(
-                    model.step,
-                    memory,
-                    state,
                     beam=settings.beam,
                     n_best=settings.n_best,
                     penalty=length_penalty(settings.length_penalty, settings.length_alpha),

@@ -32,7 +32,7 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"])
     """Have the model read known tokens, ids without BOS. Returns the state to decode from and the prefix."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
     alphas, locations = [], []
-    for piece in tokens[:, :-1].split(AT_ONCE, 1) if tokens.shape[1] > 1 else ():
+    for piece in torch.split(tokens[:, :-1], AT_ONCE, 1) if tokens.shape[1] > 1 else ():
         state, alpha, location = model.prefill(memory, state, piece)
         alphas += [] if alpha is None else [alpha]
         locations += [] if location is None else [location]

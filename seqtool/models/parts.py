@@ -78,7 +78,8 @@ class Parts:
         """
         kind = self.versions.get(kind, kind)
         settings: dict[str, Any] = {"parts": self} if takes_parts(kind) else {}
-        return kind(*arguments, **settings)
+        built: T = kind(*arguments, **settings)
+        return built
 
     def __deepcopy__(self, memo: Any) -> "Parts":
         return self
@@ -110,7 +111,8 @@ def plain_copy(model: M) -> M:
     if "pretrained" in settings:
         settings["pretrained"] = False  # this model has the weights
     with torch.random.fork_rng(devices=[]):
-        plain = type(model)(**settings)
+        plain: M = type(model)(**settings)
     plain.to(next(model.parameters()))
     plain.load_state_dict(model.state_dict())
-    return plain.train(model.training)
+    plain.train(model.training)
+    return plain

@@ -100,7 +100,7 @@ def test_a_carried_state_and_a_prefix_are_the_plain_ones(case: tuple[Model, Batc
         half = batch.inputs.shape[1] // 2
         first = one(batch.source, batch.inputs[:, :half])
         second = one(batch.source, batch.inputs[:, half:], first.state)
-        filled, attention = one.prefill(*one.encode(batch.source), batch.inputs)
+        filled, attention, _ = one.prefill(*one.encode(batch.source), batch.inputs)
         seen = [*tensors(first.state), *tensors(second.state), *tensors(filled), first.features, second.features]
         return [one.double() for one in seen] + ([] if attention is None else [attention])
 

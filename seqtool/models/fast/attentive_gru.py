@@ -26,7 +26,8 @@ def unroll(model: Bahdanau, memory: Memory, state: Layers, words: Tensor) -> Ste
 
     The memory's keys are e^2k; the gradient returned for them is that of k.
     """
-    cell, score = model.cell, model.attention.score
+    cell: Any = model.cell
+    score: Any = model.attention.score
     of_these_parts = type(cell) is gates.FastGRU and type(score) is ExponentialAdditive and not model.upper
     one_query_a_row = len(state.top) == len(memory.mask)
     if not (of_these_parts and one_query_a_row and len(words) and torch.is_grad_enabled()):
