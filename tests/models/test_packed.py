@@ -8,10 +8,9 @@ from torch import nn
 from seqtool.data.batches import make_source
 from seqtool.decoding.tree import leaves
 from seqtool.models.categorical import categorical
-from seqtool.models.cells import Recurrence
+from seqtool.models.cells import LSTM, Recurrence
 from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import DecodingLanguageModel, optimise_for_decoding
-from seqtool.models.fast.gates import FastLSTM
 from seqtool.models.fast.packed import JoinedLSTM, Packed
 from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
@@ -59,8 +58,8 @@ def test_a_text_is_read_at_once(precision: str, monkeypatch: pytest.MonkeyPatch)
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
     quick = optimise_for_decoding(of_fast_parts(model), precision, torch.device("cpu")).eval()
-    for cell in (FastLSTM, JoinedLSTM):
-        monkeypatch.setattr(cell, "forward" if cell is FastLSTM else "step", lambda *_: pytest.fail("a step"))
+    for cell in (LSTM, JoinedLSTM):
+        monkeypatch.setattr(cell, "forward" if cell is LSTM else "step", lambda *_: pytest.fail("a step"))
     assert torch.allclose(quick(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.cells import Layers
+from seqtool.models.cells import GRU, Layers
 from seqtool.models.contract import Memory
 from seqtool.models.fast import gates
 from seqtool.models.fast.additive import ExponentialAdditive, additive, additive_back, exponential
@@ -28,7 +28,7 @@ def unroll(model: Bahdanau, memory: Memory, state: Layers, words: Tensor) -> Ste
     """
     cell: Any = model.cell
     score: Any = model.attention.score
-    of_these_parts = type(cell) is gates.FastGRU and type(score) is ExponentialAdditive and not model.upper
+    of_these_parts = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper
     one_query_a_row = len(state.top) == len(memory.mask)
     if not (of_these_parts and one_query_a_row and len(words) and torch.is_grad_enabled()):
         return None

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqtool.models.cells import Recurrence, State, States
+from seqtool.models.cells import LSTM, Recurrence, State, States
 from seqtool.models.fast import private
-from seqtool.models.fast.gates import FastLSTM, decoding_tanh
 from seqtool.models.fast.recurrences import by_torch
 from seqtool.models.number_types import at_least_single
 
@@ -55,7 +54,7 @@ class JoinedLSTM(Recurrence):
     @staticmethod
     def takes(recurrence: Recurrence, dtype: torch.dtype | None) -> bool:
         """Whether it is one of our LSTMs, and no subclass, and oneDNN multiplies in this type."""
-        ours = type(recurrence) is Recurrence and type(recurrence.cell) is FastLSTM
+        ours = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
         return ours and Packed.takes(dtype or recurrence.input.weight.dtype)
 
     def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False) -> None:
@@ -88,4 +87,4 @@ class JoinedLSTM(Recurrence):
         h, c = state
         i, f, g, o = at_least_single(self.joined(torch.cat([x, h], -1))).sigmoid_().chunk(4, -1)
         c = torch.mul(f, c).addcmul_(i, g, value=2).sub_(i)
-        return o * decoding_tanh(c), c
+        return o * torch.tanh(c), c

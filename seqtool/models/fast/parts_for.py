@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from seqtool.models import parts
 from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.cells import GRU, LSTM
 from seqtool.models.fast import attentive_gru, recurrences
 from seqtool.models.fast.additive import ExponentialAdditive
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.fast.gates import FastGRU, FastLSTM
 from seqtool.models.fast.gathering import GatheredLinear, gathered_sum, one_pass
 from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
@@ -69,7 +67,7 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, ca
 
 ANYWHERE = Parts(
     linear=GatheredLinear,
-    versions={Additive: ExponentialAdditive, LSTM: FastLSTM, GRU: FastGRU},
+    versions={Additive: ExponentialAdditive},
     weighted_sum=gathered_sum,
     cross_entropy=cross_entropy_in_pieces,
     whole_target=whole_target,

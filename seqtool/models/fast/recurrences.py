@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seqtool.models.cells import RNN, Cell, Recurrence, State, States
+from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
 from seqtool.models.fast import private
-from seqtool.models.fast.gates import FastGRU, FastLSTM, gru_over, lstm_over
+from seqtool.models.fast.gates import gru_over, lstm_over
 from seqtool.models.number_types import product_dtype, single
 
-HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {FastLSTM: lstm_over, FastGRU: gru_over}
-OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: private.rnn_tanh, FastLSTM: private.lstm, FastGRU: private.gru}
+HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: lstm_over, GRU: gru_over}
+OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: private.rnn_tanh, LSTM: private.lstm, GRU: private.gru}
 
 
 def on_cpu(recurrence: Recurrence, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
@@ -28,7 +28,7 @@ def on_cpu(recurrence: Recurrence, x: Tensor, state: State | None, lengths: Tens
     without gradients where torch has no faster way.
     """
     cell = recurrence.cell
-    if lengths is None and type(cell) is FastLSTM and _is_single(recurrence, x):
+    if lengths is None and type(cell) is LSTM and _is_single(recurrence, x):
         return _by_torch(private.lstm, recurrence, x, state, None)
     over = HAND_WRITTEN.get(type(cell))
     if over is None or not torch.is_grad_enabled():
