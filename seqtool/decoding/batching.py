@@ -96,16 +96,7 @@ def decode(
                 "prefix": prefix,
             }
             if settings.sample:
-                noise = np.stack([settings.uniforms(i if numbers is None else numbers[i]) for i in rows])
-                samples = sample(
-                    uniform_noise=torch.from_numpy(noise).float(),
-                    temperature=settings.temperature,
-                    top_k=settings.top_k,
-                    top_p=settings.top_p,
-                    **common,
-                )
-                # Those that ended first, the likelier before the others.
-                n_best = [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
+                n_best = _sampled(settings, [i if numbers is None else numbers[i] for i in rows], common)
             else:
                 n_best = beam_search(
                     beam=settings.beam,
@@ -121,6 +112,18 @@ def decode(
         return n_best
 
     return in_batches(decode_batch, sources.order, settings.at_once)
+
+
+def _sampled(settings: DecodeSettings, numbers: Sequence[int], common: dict[str, Any]) -> list[list[Hypothesis]]:
+    """Samples of each source, those that ended first, the likelier before the others."""
+    samples = sample(
+        uniform_noise=torch.from_numpy(np.stack([settings.uniforms(number) for number in numbers])).float(),
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        **common,
+    )
+    return [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
 
 
 def most_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
