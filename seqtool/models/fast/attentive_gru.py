@@ -2,7 +2,8 @@
 
 For the common choice, one layer of GRUs with additive attention. Equations are those of `bahdanau`, `cells.GRU` and
 `additive`; as in `gates`, the steps' tensors are written one below the other, which saves autograd's nodes and copies
-at every step, and the gradient of every matrix is one product. This saves 5 % of an update in fp32, 4 % in bf16.
+at every step, and the gradient of every matrix is one product. This saves 5 % of an update in bf16 and
+0.5 % in fp32 (Intel Xeon, one thread); on an earlier machine 7 and 5 %.
 """
 
 from typing import Any

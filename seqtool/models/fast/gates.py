@@ -3,7 +3,7 @@
 At every step autograd puts the gradient of each gate into a matrix of its own and then joins these. Here each is
 written to its place; the steps' tensors are written one below the other, and the gradient of the recurrent matrix is
 one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Gates and states have the
-parameters' type, and only products have that of autocast. This saves 12 % of an update of Sutskever's model (AMD EPYC).
+parameters' type, and only products have that of autocast. This saves 12 % of an update of Sutskever's model.
 
 Left out: single steps with a hand-written backward pass (−4 to 1 % of an update of Luong's model and of Show, Attend
 and Tell, −2 to 2 % of a decoding step), and tanh as 2σ(2x) − 1 (−5 to 2 %, both on an Intel Xeon with one thread).
