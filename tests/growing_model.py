@@ -8,7 +8,7 @@ import torch
 from small_models import VOCABULARY
 from torch import Tensor, nn
 
-from seqtool.models.contract import EncoderDecoder, Memory, Step
+from seqtool.models.contract import EncoderDecoder, Memory, Prefilled, Step
 from seqtool.models.inputs import Source
 
 E, ROOM = 6, 16  # size of a vector; tokens that an allocated state has room for
@@ -79,9 +79,9 @@ class Growing(nn.Module):
         """Logits B×T×V."""
         return self._read(*self.encode(source), target)[0]
 
-    def prefill(self, memory: Memory, state: Any, tokens: Tensor) -> tuple[Any, Tensor]:
+    def prefill(self, memory: Memory, state: Any, tokens: Tensor) -> Prefilled[Any]:
         _, state, alpha = self._read(memory, state, tokens)
-        return state, alpha
+        return Prefilled(state, alpha)
 
     def step(self, memory: Memory, state: Any, token: Tensor) -> Step[Any]:
         logits, state, alpha = self._read(memory, state, token[:, None])

@@ -8,6 +8,7 @@ import torch
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
 from seqtool.models.inputs import Annotations
@@ -155,6 +156,13 @@ def make_model(name: str, seed: int = 0, scale: float = 2.0) -> EncoderDecoder[A
 def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> ImageCaptioner[Any]:
     torch.manual_seed(seed)
     return _scaled(CAPTIONERS[name](), scale)
+
+
+def of_fast_parts(model: Any, device: str = "cpu") -> Any:
+    """The same model of the parts for a device; those for a GPU compute on a CPU, too."""
+    fast = type(model)(**model.built_with | {"parts": parts_for(torch.device(device))})
+    fast.to(model.target_embedding.weight).load_state_dict(model.state_dict())
+    return fast.train(model.training)
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:

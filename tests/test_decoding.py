@@ -14,7 +14,7 @@ from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.forced import force
 from seqtool.decoding.next_token import highest, impossible
 from seqtool.decoding.ranking import Hypothesis, length_penalty
-from seqtool.decoding.sampling import Draws, sample
+from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.contract import Step
@@ -41,7 +41,7 @@ def greedy(model: Any, sentence: list[int], maximum: int) -> list[int]:
     memory, state = model.encode(make_source([sentence]))
     token, tokens = torch.tensor([BOS]), []
     for _ in range(maximum):
-        logits, state, _ = model.step(memory, state, token)
+        logits, state, *_ = model.step(memory, state, token)
         logits[:, [PAD, BOS]] = -math.inf
         token = logits.argmax(-1)
         if int(token) == EOS:
@@ -175,9 +175,9 @@ def test_ensemble_averages_probabilities() -> None:
 def draw(
     model: Any, sentences: list[list[int]], *, samples: int = 1, seed: int = 3, **settings: Any
 ) -> list[list[Hypothesis]]:
-    uniforms = torch.rand(len(sentences), samples, 12, generator=torch.Generator().manual_seed(seed))
+    noise = torch.rand(len(sentences), samples, 12, generator=torch.Generator().manual_seed(seed))
     defaults: dict[str, Any] = {
-        "uniforms": uniforms,
+        "uniform_noise": noise,
         "maximum": [12] * len(sentences),
         "temperature": 1.0,
         "top_k": 0,
@@ -217,7 +217,10 @@ def test_no_word_of_probability_0_is_drawn(settings: dict[str, Any]) -> None:
     with torch.no_grad():
         model.output.bias[VOCABULARY - 1] = -1e9
     found = draw(
-        model, SENTENCES, uniforms=torch.tensor(1 - 2**-26, dtype=torch.float64).float().expand(40, 1, 12), **settings
+        model,
+        SENTENCES,
+        uniform_noise=torch.tensor(1 - 2**-26, dtype=torch.float64).float().expand(40, 1, 12),
+        **settings,
     )
     assert all(VOCABULARY - 1 not in h.tokens and math.isfinite(h.log_probability) for (h,) in found)
     if settings:
@@ -232,18 +235,18 @@ def test_one_row_is_drawn_from_as_several_are(temperature: float, may: dict[str,
     logits = 4 * torch.randn(200, 20, generator=generator)
     logits[::2, EOS] = 50.0
     logits[::3, 10:] = -math.inf
-    uniforms = torch.cat([torch.tensor([0.0, 1.0, 1 - 2**-24]), torch.rand(197, generator=generator)])
-    one, several = (Draws(uniforms[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
+    noise = torch.cat([torch.tensor([0.0, 1.0, 1 - 2**-24]), torch.rand(197, generator=generator)])
+    one, several = (TokenSampler(noise[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
     barred = {token for some in impossible(**may) for token in range(some.start, some.stop)}
     for place, row in enumerate(logits):
-        token, log_p = one.drawn(row[None].clone(), place, **may)
-        tokens, all_log_p = several.drawn(row.repeat(2, 1), place, **may)
+        token, log_p = one.draw(row[None].clone(), place, **may)
+        tokens, all_log_p = several.draw(row.repeat(2, 1), place, **may)
         assert torch.isfinite(log_p) and int(token) not in barred
         if place >= 3:  # at the edges, rounding decides
             assert int(token) == int(tokens[0])
             torch.testing.assert_close(log_p, all_log_p[:1])
     for each, n in ((one, 1), (several, 2)):
-        assert each.drawn(torch.full((n, 20), math.nan), 5, **may)[0].tolist() == [19] * n
+        assert each.draw(torch.full((n, 20), math.nan), 5, **may)[0].tolist() == [19] * n
 
 
 def test_sampling_is_seeded() -> None:
@@ -254,12 +257,12 @@ def test_sampling_is_seeded() -> None:
 
 
 def test_batch_mates_change_no_sample() -> None:
-    """The chance of each sentence is its own."""
+    """The random numbers of each sentence are its own."""
     model = make_model("bahdanau-gru", scale=1.0)
-    uniforms = torch.rand(len(SENTENCES), 2, 12, generator=torch.Generator().manual_seed(5))
-    together = draw(model, SENTENCES, uniforms=uniforms)
+    noise = torch.rand(len(SENTENCES), 2, 12, generator=torch.Generator().manual_seed(5))
+    together = draw(model, SENTENCES, uniform_noise=noise)
     for i, sentence in enumerate(SENTENCES):
-        alone = draw(model, [sentence], uniforms=uniforms[i : i + 1])[0]
+        alone = draw(model, [sentence], uniform_noise=noise[i : i + 1])[0]
         assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
 
 

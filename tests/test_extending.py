@@ -140,7 +140,7 @@ def test_a_metric_of_ones_own_is_a_score_as_others_are(cosine: Path, capsys: pyt
         (
             "train run=x model.score=minimal.Minimal",
             "Setting 'model.score' names 'minimal.Minimal', which is not a class derived from "
-            "seqtool.models.attention.Score.",
+            "seqtool.models.attention.AttentionScore.",
         ),
         (
             "train run=x optim.name=minimal.Minimal",
@@ -225,8 +225,8 @@ def test_a_run_that_begins_with_a_model_of_ones_own(place: Path, capsys: pytest.
         ("score", "cosine.os.system", "Unknown target 'cosine.os.system': there is no module 'cosine.os'."),
         (
             "score",
-            "cosine.Score",
-            "The configuration names 'cosine.Score': only classes of cosine may be built from it.",
+            "cosine.AttentionScore",
+            "The configuration names 'cosine.AttentionScore': only classes of cosine may be built from it.",
         ),
         ("cell", "posix.system", REFUSED.format(name="posix.system", top="posix")),
     ],

@@ -3,7 +3,6 @@
 bash scripts/test.sh -m gpu; where there is no GPU, one is pretended (pretended_gpu.py).
 """
 
-import copy
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +13,15 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from small_models import MODELS, VOCABULARY, make_captioner, make_model, random_images, random_sentences
+from small_models import (
+    MODELS,
+    VOCABULARY,
+    make_captioner,
+    make_model,
+    of_fast_parts,
+    random_images,
+    random_sentences,
+)
 from torch import Tensor
 
 from seqtool.cli import main as cli
@@ -24,8 +31,7 @@ from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.fast.packed import laid_out
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Annotations
 from seqtool.models.number_types import without_tf32
@@ -75,7 +81,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
 
 
 def on(model: Model, device: torch.device) -> Model:
-    return quicken(copy.deepcopy(model), device).to(device)
+    return of_fast_parts(model, device.type).to(device)
 
 
 def gradients(model: Model, batch: Batch, device: torch.device, precision: str = "fp32") -> tuple[float, list[Tensor]]:
@@ -119,9 +125,9 @@ def decoded(model: Model, batch: Batch, device: torch.device, **settings: Any) -
         )
     else:
         sources = Sources(rows, lambda chosen: Annotations(batch.source.values[list(chosen)]))
-    laid = laid_out(copy.deepcopy(model).to(device), "fp32", device)
+    decoder = optimise_for_decoding(on(model, device), "fp32", device)
     with without_tf32():
-        return decode(laid, sources, asked, device=device, keep_attention=True)
+        return decode(decoder, sources, asked, device=device, keep_attention=True)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +155,9 @@ def hard(device: torch.device) -> ShowAttendTell:
 
 def test_hard_attention_draws_the_cpus_locations_by_the_same_numbers(device: torch.device) -> None:
     images, target = random_images(4, seed=1), make_target(random_sentences(4, seed=2))[:, :-1]
-    chances = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
+    noise = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
     found, expected = (
-        hard(one)(images.to(one), target.to(one), chances=chances.to(one)).sampled for one in (device, CPU)
+        hard(one)(images.to(one), target.to(one), uniform_noise=noise.to(one)).sampled for one in (device, CPU)
     )
     assert found is not None and expected is not None
     assert torch.allclose(found.log_probability.cpu(), expected.log_probability, rtol=1e-3, atol=1e-3)
@@ -165,11 +171,13 @@ def test_hard_attentions_own_numbers_are_the_seeds(device: torch.device) -> None
         torch.manual_seed(seed)
         return Rows.draw(200, 50, 4, 0.0, device)
 
-    assert torch.equal(draw(1).chances, draw(1).chances) and not torch.equal(draw(1).chances, draw(2).chances)
+    assert torch.equal(draw(1).uniform_noise, draw(1).uniform_noise) and not torch.equal(
+        draw(1).uniform_noise, draw(2).uniform_noise
+    )
     p = torch.tensor([0.5, 0.0, 0.3, 0.2], device=device)
-    chances = draw(1).chances.flatten()
-    share = categorical(p.expand(len(chances), -1), chances).bincount(minlength=4) / len(chances)
-    assert torch.allclose(share, p, atol=4 * 0.5 / len(chances) ** 0.5) and share[1] == 0
+    noise = first.flatten()
+    share = categorical(p.expand(len(noise), -1), noise).bincount(minlength=4) / len(noise)
+    assert torch.allclose(share, p, atol=4 * 0.5 / len(noise) ** 0.5) and share[1] == 0
 
 
 def test_pinned_batches_are_the_same(device: torch.device) -> None:

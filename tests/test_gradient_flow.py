@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import CAPTIONERS, MODELS, make_captioner, make_model, random_images
+from small_models import CAPTIONERS, MODELS, make_captioner, make_model, of_fast_parts, random_images
 from torch import Tensor
 
 from seqtool.data.batches import Batch, Streams, make_source, make_target
 from seqtool.errors import InputError
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import Layers, Recurrence, cells_of
-from seqtool.models.fast.quicken import plain_copy, quicken
 from seqtool.models.initialisation import initialise
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.show_attend_tell import ShowAttendTell
@@ -23,7 +22,6 @@ from seqtool.models.tokens import EOS
 from seqtool.training.gradient_flow import check, flow, read
 
 RECURRENT = [name for name in (*MODELS, *CAPTIONERS) if not name.startswith("transformer")]
-CPU = torch.device("cpu")
 
 
 def reader(cell: str, hidden: int = 64, **initial: Any) -> LanguageModel:
@@ -71,7 +69,7 @@ def test_of_an_lstm_that_forgets_little_they_pass() -> None:
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru", "gru_cho"])
 def test_they_are_those_of_a_state_that_is_given(cell: str) -> None:
     """∂loss/∂s_t, once by the graph of the whole text and once from the state s_t on."""
-    model, batch = quicken(reader(cell, 6), CPU).eval(), text(7, rows=1)
+    model, batch = of_fast_parts(reader(cell, 6)).eval(), text(7, rows=1)
     measured = flow(model, batch)["gradients"]["decoder.0"]
     for t in range(6):
         state = model(None, batch.inputs[:, : t + 1]).state.layers[0]
@@ -124,7 +122,7 @@ def test_every_recurrent_model_shows_them(name: str) -> None:
     else:
         model, batch = make_captioner(name), Batch(random_images(2, seed=1), target, np.arange(2), 8)
     before = copy.deepcopy(model.state_dict())
-    quicken(model, CPU).train()
+    model = of_fast_parts(model).train()
     check(model)
     found = flow(model, batch)
     bare = isinstance(model, ShowAttendTell | Bahdanau)  # a cell with input products of its own
@@ -146,16 +144,6 @@ def test_singular_values_of_an_orthogonal_recurrence_are_its_gain() -> None:
     """Of tanh near 0, whose derivative is 1."""
     (found,) = flow(reader("rnn", gain=0.7), text(10))["singular_values"].values()
     assert found == pytest.approx([0.7] * 64, rel=0.01)
-
-
-def test_a_plain_copy_is_the_model_before_it_was_quickened() -> None:
-    for name in (*MODELS, *CAPTIONERS):
-        model = make_model(name) if name in MODELS else make_captioner(name)
-        kinds = [type(module) for module in model.modules()]
-        for device in ("cpu", "cuda", "mps"):
-            quick = quicken(copy.deepcopy(model), torch.device(device))
-            assert [type(module) for module in quick.modules()] != kinds
-            assert [type(module) for module in plain_copy(quick).modules()] == kinds
 
 
 def test_gains_and_forget_biases_are_refused_where_there_is_none() -> None:

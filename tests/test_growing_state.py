@@ -65,7 +65,7 @@ def log_probabilities(model: Any, sentence: list[int], outputs: list[list[int]])
     target = make_target(outputs)
     steps = []
     for token, following in itertools.pairwise(target.T):
-        logits, state, _ = model.step(memory, state, token)
+        logits, state, *_ = model.step(memory, state, token)
         gains = logits.log_softmax(-1).gather(1, following[:, None]).squeeze(1)
         steps.append(gains.masked_fill(following == PAD, 0.0))
     return torch.stack(steps, 1)
@@ -80,9 +80,9 @@ def test_forward_equals_stepping_equals_prefilling(state: Any) -> None:
         memory, now = model.encode(source)
         logits: list[Tensor] = []
         if known:
-            now, _ = model.prefill(memory, now, target[:, :known])
+            now = model.prefill(memory, now, target[:, :known]).state
         for token in target[:, known:].T:
-            one, now, _ = model.step(memory, now, token)
+            one, now, *_ = model.step(memory, now, token)
             logits.append(one)
         if logits:
             assert torch.allclose(torch.stack(logits, 1), expected[:, known:], atol=1e-5)
@@ -93,9 +93,9 @@ def test_prefilling_equals_stepping() -> None:
     tokens = torch.full((20, 3), 5)
     for one in (model, Ensemble([model, make_model("bahdanau-gru")])):
         memory, state = one.encode(source)
-        at_once, alpha = one.prefill(memory, state, tokens)
+        at_once, alpha, _ = one.prefill(memory, state, tokens)
         memory, state = one.encode(source)
-        stepped, each = Stepping(one).prefill(memory, state, tokens)
+        stepped, each, _ = Stepping(one).prefill(memory, state, tokens)
         assert alpha is not None and each is not None and torch.allclose(alpha, each, atol=1e-6)
         token = torch.full((20,), 7)
         logits = [one.step(memory, now, token).logits for now in (at_once, stepped)]
@@ -177,7 +177,7 @@ def test_sampling_goes_on_from_a_prefix(any_model: Any) -> None:
             any_model.step,
             memory,
             state,
-            uniforms=torch.rand(len(SENTENCES), 1, 11),
+            uniform_noise=torch.rand(len(SENTENCES), 1, 11),
             maximum=[11] * len(SENTENCES),
             temperature=1.0,
             top_k=1,

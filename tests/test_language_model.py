@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_models import of_fast_parts
 
 import seqtool
 from seqtool.cli import main as cli
@@ -18,8 +19,7 @@ from seqtool.data.text import vocabulary_training
 from seqtool.data.text.vocabulary import Vocabulary, load
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
-from seqtool.models.fast import packed
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast import decoding
 from seqtool.models.initialisation import initialise
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -49,7 +49,7 @@ def small(cell: str = "lstm", *, quick: bool = False, dropout: float = 0.0) -> L
     torch.manual_seed(0)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell=cell, dropout=dropout, tie="none")
     initialise(model, "default")
-    return (quicken(model, torch.device("cpu")) if quick else model).train(dropout > 0)
+    return (of_fast_parts(model) if quick else model).train(dropout > 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +138,7 @@ def test_forward_equals_stepping_equals_prefilling(cell: str, quick: bool) -> No
         step = model.step(memory, state, token)
         torch.testing.assert_close(step.logits, model.project(output.features[:, t]))
         state = step.state
-    prefilled, attention = model.prefill(memory, model._start(torch.zeros(3, 1)), tokens)
+    prefilled, attention, _ = model.prefill(memory, model._start(torch.zeros(3, 1)), tokens)
     assert attention is None and output.attention is None
     torch.testing.assert_close([*prefilled.layers], [*state.layers])
     torch.testing.assert_close([*output.state.layers], [*state.layers])
@@ -270,7 +270,7 @@ def test_a_transformers_windows_are_as_long_as_what_it_reads_in_training(
     assert run("score", "checkpoint=runs/windows", "references=a.txt", "device=cpu") == 0
     written = []
     for fast in (True, False):  # with and without a step of its own for one text
-        monkeypatch.setattr(packed, "mkl_is_fast", lambda fast=fast: fast)
+        monkeypatch.setattr(decoding, "mkl_is_fast", lambda fast=fast: fast)
         generator = seqtool.load(["runs/windows", "runs/windows/last"], max_length=40, device="cpu")
         written += [one for (one,) in generator.samples(["the dog", ""])]
     for one, other in zip(written[:2], written[2:], strict=True):

@@ -39,7 +39,7 @@ def test_named_tuples_are_checked_by_their_fields(monkeypatch: pytest.MonkeyPatc
     attention = Attention("general", query=6, value=4, size=5)
     found = attention(torch.zeros(4, 6), memory())  # two queries for each of two rows
     assert isinstance(found, Attended) and found.alpha.shape == (4, 3)
-    monkeypatch.setattr(attention.sum, "forward", lambda weights, values: torch.zeros(5, 4))
+    monkeypatch.setattr(attention, "weighted_sum", lambda weights, values: torch.zeros(5, 4))
     with pytest.raises(TypeCheckError, match="return value"):
         attention(torch.zeros(4, 6), memory())
 

@@ -25,7 +25,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from small_models import make_model, random_sentences
+from small_models import make_model, of_fast_parts, random_sentences
 
 import seqtool
 from seqtool.cli import main as cli
@@ -33,8 +33,8 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import decode, encoded_sentences
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
-from seqtool.models.fast.packed import Packed, laid_out
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.decoding import optimise_for_decoding
+from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import autocast, onednn
@@ -377,7 +377,7 @@ def test_precision(place: Path, sentences: list[str], name: str) -> None:
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 @torch.no_grad()
-def test_a_model_that_is_laid_out_says_the_same(
+def test_a_model_optimised_for_decoding_says_the_same(
     precision: str, dtype: torch.dtype, packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not packs:
@@ -385,12 +385,12 @@ def test_a_model_that_is_laid_out_says_the_same(
     elif not Packed.takes(dtype):
         pytest.skip("torch has no oneDNN for this type here")
     cpu = torch.device("cpu")
-    model = quicken(make_model("bahdanau-gru").eval(), cpu)
+    model = of_fast_parts(make_model("bahdanau-gru").eval())
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
     with autocast(cpu, precision), onednn():
         before = model(source, target).features
-        output = laid_out(model, precision, cpu).output
-        after = model(source, target).features
+        decoder = optimise_for_decoding(model, precision, cpu)
+        output, after = decoder.output, decoder(source, target).features
     assert isinstance(output, Packed) == packs and (output.matrix if packs else output.weight).dtype == dtype
     assert torch.allclose(after, before, rtol=0, atol=2**-5 if packs and precision == "bf16" else 1e-6)  # one rounding
 

@@ -16,7 +16,6 @@ turn. The cache is made if it does not exist.
 """
 
 import argparse
-import copy
 import json
 import random
 import time
@@ -40,11 +39,12 @@ from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
-from seqtool.models.fast.packed import laid_out
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.decoding import optimise_for_decoding
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations
+from seqtool.models.parts import PLAIN, build_model
 from seqtool.predict.captioner import Captioner
-from seqtool.runtime.classes import build
 from seqtool.runtime.devices import keep_memory
 from seqtool.runtime.precision import autocast, onednn
 from seqtool.training.losses import TrainingLoss
@@ -113,23 +113,24 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", SETTINGS.split())
     device, beam = torch.device(arguments.device), arguments.beam
-    ours = build(config.model, trusted=True, target_vocabulary=VOCABULARY, pretrained=False).to(device)
+    others = {"base": ImageCaptioner, "target_vocabulary": VOCABULARY, "pretrained": False}
+    plain, ours = (build_model(config.model, parts=parts, **others).to(device) for parts in (PLAIN, parts_for(device)))
+    plain.load_state_dict(ours.state_dict())
     sizes = {"D": D, "embedding": 512, "hidden": 512, "attention": 512, "vocabulary": VOCABULARY}
     loops = {"tutorial": Tutorial(**sizes).to(device), "hoisted": Hoisted(**sizes).to(device)}
     precisions = PRECISIONS[arguments.device]
     theirs = next(iter(precisions.values()))
 
     in_order = sorted(range(CAPTIONS), key=lengths.__getitem__)
-    quick = quicken(copy.deepcopy(ours), device)
     training: dict[str, Work] = {
-        way: partial(train, ours if plain else quick, values, captions, in_order, precision)
-        for way, (precision, plain) in WAYS[arguments.device].items()
+        way: partial(train, plain if is_plain else ours, values, captions, in_order, precision)
+        for way, (precision, is_plain) in WAYS[arguments.device].items()
     }
     training |= {name: partial(train_loop, loop, values, captions, theirs) for name, loop in loops.items()}
     trained = rates(training, device, arguments.repeats)
 
     decoding: dict[str, Work] = {
-        name: partial(decode, laid_out(copy.deepcopy(ours).eval(), precision, device), values[:BATCH], beam, precision)
+        name: partial(decode, optimise_for_decoding(ours, precision, device).eval(), values[:BATCH], beam, precision)
         for name, precision in precisions.items()
     }
     few = {"tutorial": BATCH // 8}  # it works image by image, so fewer give the same rate

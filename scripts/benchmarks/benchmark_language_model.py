@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from seqtool import tasks
 from seqtool.data.batches import Streams
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.initialisation import initialise
 from seqtool.runtime.devices import Machine, keep_memory
 from seqtool.runtime.files import config_directory
@@ -94,9 +94,8 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     """Characters per second of updates as `seqtool train` makes them."""
     task, settings = tasks.of(config), typed(TrainSettings, config.train)
     torch.manual_seed(1)
-    model = task.make_model(config, cache, pretrained=False)
+    model = task.make_model(config, cache, pretrained=False, parts=parts_for(CPU))
     initialise(model, config.initialisation)
-    quicken(model, CPU)
     optimisation = make_optimisation(config.optim, config.schedule, task.parameter_groups(model, config))
     streams = task.examples(cache, settings)
     updates = Updates(model, streams, optimisation, settings=settings, machine=Machine(CPU, precision))

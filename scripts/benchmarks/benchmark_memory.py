@@ -23,8 +23,9 @@ from hydra import compose, initialize_config_dir
 
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.models.fast.quicken import quicken
-from seqtool.runtime.classes import build
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.parts import PLAIN, build_model
 from seqtool.training.losses import TrainingLoss
 
 BATCH, ALIGNMENT = 64, 512
@@ -71,9 +72,9 @@ def peak(source: int, target: int, way: str) -> int:
     torch.set_num_threads(1)
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())
-    model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-    if way != "plain":
-        quicken(model, torch.device("cpu"))
+    sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY}
+    parts = PLAIN if way == "plain" else parts_for(torch.device("cpu"))
+    model = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
     loss = TrainingLoss(model, 0.0)
     sentences, targets = [[4] * (source - 1)] * BATCH, [[4] * (target - 1)] * BATCH
     batch = Batch(make_source(sentences), make_target(targets), np.arange(BATCH), BATCH * target)

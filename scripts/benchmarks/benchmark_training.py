@@ -196,7 +196,8 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
     run = "run"
     command = "from seqtool.cli.main import main; main()"
     if plain:
-        command = f"from seqtool.cli import train; train.quicken = lambda model, device: model; {command}"
+        command = f"from seqtool.cli import train; train.parts_for = lambda device: parts.PLAIN; {command}"
+        command = f"from seqtool.models import parts; {command}"
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
         *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),

@@ -14,7 +14,8 @@ from seqtool.cli.new_run import advised
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
 from seqtool.errors import InputError, out_of_memory
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.parts import Parts
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import MODEL_TOO_LARGE, Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
@@ -97,11 +98,11 @@ def _train(job: Job, where: resuming.Place) -> bool:
     set_threads(job.run.threads)
     keep_memory()
     cache, data = _data(job, where.found)
-    model = _model(job, cache, where)
+    model = _model(job, cache, where, parts_for(machine.device))
     if job.train.gradient_flow:
         gradient_flow.check(model)
     with out_of_memory(lambda: MODEL_TOO_LARGE, machine.device):
-        quicken(model.to(machine.device), machine.device)
+        model.to(machine.device)
     updates = Updates(
         model,
         job.task.examples(cache, job.train),
@@ -167,12 +168,12 @@ def _is_new(job: Job, found: checkpoint.Checkpoint | None) -> bool:
     return found is None and job.run.init_from is None
 
 
-def _model(job: Job, cache: Cache, where: resuming.Place) -> Any:
-    """The model with its first weights; seeds the random numbers of training."""
+def _model(job: Job, cache: Cache, where: resuming.Place, parts: Parts) -> Any:
+    """The model of these parts, with its first weights; seeds the random numbers of training."""
     config, found = job.config, where.found
     torch.manual_seed(job.run.seed)
     pretrained = _is_new(job, found)
-    model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=pretrained))
+    model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=pretrained, parts=parts))
     job.task.check_lengths(model, cache)
     if pretrained:
         first_weights.fresh(model, config, cache)

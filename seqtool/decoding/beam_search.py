@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seqtool.decoding.forced import Prefix, StepFunction
 from seqtool.decoding.next_token import highest, log_probabilities
-from seqtool.decoding.pointers import Branches, Lattice, Pointers
+from seqtool.decoding.pointers import BackPointers, Continuations, Lattice
 from seqtool.decoding.ranking import Hypothesis, LengthPenalty, covered, hypotheses
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS
@@ -42,63 +42,65 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each sentence, best first; always at least one, even if no beam ends.
 
-    None is longer than its sentence's `maximum` (tokens, EOS included), and none ends before its `minimum` length.
-    `coverage` is β of Wu et al. 2016, equation 14: the score of an ended hypothesis gains β Σ_j log min(Σ_i α_ij, 1),
-    j over the real positions of its source according to `mask` (None: all). Lengths and probabilities count only what
-    follows the `prefix` (`forced.read_prefix`). `trace` records every continuation that is considered.
+    maximum: the greatest length of each sentence's hypotheses, in tokens with EOS
+    minimum: the length before which none ends
+    coverage: β of Wu et al. 2016, equation 14: the score of an ended hypothesis gains β Σ_j log min(Σ_i α_ij, 1), j
+        over the real positions of its source according to `mask` (None: all)
+    prefix: how each begins (`forced.read_prefix`); lengths and probabilities count only what follows
+    trace: records every continuation that is considered
     """
     active = torch.arange(len(maximum))  # the sentences still searched
     first = active.repeat_interleave(beam)
     prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
-    pointers = Pointers(prefix, first)
-    found = _Found(beam, maximum, n_best, penalty, coverage, mask)
-    there = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
+    pointers = BackPointers(prefix, first)
+    finished = _Finished(beam, maximum, n_best, penalty, coverage, mask)
+    to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     state = keep(state, first, len(active))
     token = prefix.tokens[first, -1].cpu()
     total = torch.full((len(active), beam), -math.inf)  # on the CPU like all but the model: one GPU wait per step
     total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
     for length in range(1, max(maximum, default=0) + 1):
-        logits, state, alpha = step(memory, state, there(token))
+        logits, state, alpha, location = step(memory, state, to_device(token))
         if alpha is not None and (keep_attention or coverage):
-            pointers.attend(alpha)
-        log_p = log_probabilities(logits, may_end=length >= minimum).add_(there(total.view(-1, 1)))
+            pointers.attend(alpha, location)
+        log_p = log_probabilities(logits, may_end=length >= minimum).add_(to_device(total.view(-1, 1)))
         best = _best(log_p.view(len(active), beam, -1))
         del logits, log_p  # so that the next ones reuse their memory
         ended, kept, live = _divide(best, beam)
         if trace is not None:
             trace.add(active, best, kept)
-        stays = found.add(active, length, best, ended, live, pointers)
-        if not len(stays):
+        unfinished = finished.add(active, length, best, ended, live, pointers)
+        if not len(unfinished):
             break
-        if len(stays) < len(active):
-            memory = select(memory, there(stays))
-            active, live = active[stays], Branches(*(one[stays] for one in live))
+        if len(unfinished) < len(active):
+            memory = select(memory, to_device(unfinished))
+            active, live = active[unfinished], live.at(unfinished)
         row = live.row.flatten()
         state = keep(state, row, len(token))
         token, total = live.token.flatten(), live.log_p
         pointers.extend(row, token)
-    return found.best()
+    return finished.best()
 
 
-def _best(log_p: Float[Tensor, "B K V"]) -> Branches:
+def _best(log_p: Float[Tensor, "B K V"]) -> Continuations:
     """The 2·beam best for each sentence; for a beam of 1, the best."""
     n, beam, vocabulary = log_p.shape
     width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
-    best, index = (one.cpu() for one in highest(log_p.flatten(1), width))
-    return Branches(index // vocabulary + beam * torch.arange(n)[:, None], index % vocabulary, best)
+    best, index = (tensor.cpu() for tensor in highest(log_p.flatten(1), width))
+    return Continuations(index // vocabulary + beam * torch.arange(n)[:, None], index % vocabulary, best)
 
 
-def _divide(best: Branches, beam: int) -> tuple[Bool[Tensor, "B K"], Int[Tensor, "B K"], Branches]:
-    """Which of the first `beam` end; the places of the `beam` best that do not, and these branches themselves, filled
-    up with branches of probability 0 if there are too few.
+def _divide(best: Continuations, beam: int) -> tuple[Bool[Tensor, "B K"], Int[Tensor, "B K"], Continuations]:
+    """Which of the first `beam` end; the places of the `beam` best that do not, and these themselves, filled up with
+    continuations of probability 0 if there are too few.
     """
     ends = best.token == EOS
     log_p, kept = best.log_p.masked_fill(ends, -math.inf).topk(beam, -1)
-    live = Branches(best.row.gather(1, kept), best.token.gather(1, kept), log_p)
+    live = Continuations(best.row.gather(1, kept), best.token.gather(1, kept), log_p)
     return (ends & (best.log_p != -math.inf))[:, :beam], kept, live
 
 
-class _Found:
+class _Finished:
     """The hypotheses set aside for each sentence, and whether they are enough."""
 
     def __init__(
@@ -115,39 +117,39 @@ class _Found:
         self._hypotheses: list[list[Hypothesis]] = [[] for _ in maximum]
         self._lengths = set(maximum)
         self._limit = torch.tensor(maximum)
-        self._divisor = torch.tensor([penalty(most) for most in maximum], dtype=torch.float64)
+        self._divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
         self._bar = torch.full((len(maximum),), -math.inf, dtype=torch.float64)
 
     def add(
         self,
         active: Int[Tensor, "B"],
         length: int,
-        best: Branches,
+        best: Continuations,
         ended: Bool[Tensor, "B K"],
-        live: Branches,
-        pointers: Pointers,
+        live: Continuations,
+        pointers: BackPointers,
     ) -> Int[Tensor, "n"]:
         """Set aside hypotheses that have ended, and live ones at their sentence's maximum length while there is room
-        among the n best. Returns which of the active sentences go on.
+        among the n best. Returns which of the active sentences are not finished.
         """
         owner, place = ended.nonzero(as_tuple=True)
         if len(owner):
-            self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in best)), pointers)
+            self._set_aside(active[owner], length, best.at(owner, place), pointers)
         if length in self._lengths:
             done = torch.tensor([len(self._hypotheses[i]) for i in active.tolist()])
             alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
             room = alive.minimum(self._n_best - done).masked_fill(self._limit[active] != length, 0)
             owner, place = (torch.arange(self._beam) < room[:, None]).nonzero(as_tuple=True)
             if len(owner):
-                self._set_aside(active[owner], length, Branches(*(one[owner, place] for one in live)), pointers)
+                self._set_aside(active[owner], length, live.at(owner, place), pointers)
         attainable = live.log_p[:, 0].double() / self._divisor[active]  # −∞ if none is live
         hopeless = attainable <= self._bar[active]
         return ((self._limit[active] > length) & ~hopeless).nonzero().flatten()
 
-    def _set_aside(self, sentences: Int[Tensor, "n"], length: int, last: Branches, pointers: Pointers) -> None:
-        """`last`: for each of the given sentences, the last step of one of its hypotheses."""
-        ids, attention = pointers.trace(last.row, last.token)
-        for i, hypothesis in zip(sentences.tolist(), hypotheses(ids, attention, last.log_p), strict=True):
+    def _set_aside(self, sentences: Int[Tensor, "n"], length: int, last: Continuations, pointers: BackPointers) -> None:
+        """`last`: for each of these sentences, the last step of one of its hypotheses."""
+        ended = hypotheses(*pointers.trace(last.row, last.token), last.log_p)
+        for i, hypothesis in zip(sentences.tolist(), ended, strict=True):
             score = hypothesis.log_probability / self._penalty(length)
             if self._coverage and hypothesis.attention is not None and hypothesis.ended:
                 real = None if self._real is None else self._real[i]

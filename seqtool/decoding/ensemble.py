@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.models.contract import Step
+from seqtool.models.contract import Prefilled, Step
 
 
 class Ensemble:
@@ -25,9 +25,9 @@ class Ensemble:
 
     def prefill(
         self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
-    ) -> tuple[tuple[Any, ...], Float[Tensor, "N t S"] | None]:
+    ) -> Prefilled[tuple[Any, ...]]:
         read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
-        return tuple(state for state, _ in read), _mean([attention for _, attention in read])
+        return Prefilled(tuple(each.state for each in read), _mean([each.attention for each in read]))
 
     def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
         steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]

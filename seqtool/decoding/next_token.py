@@ -19,8 +19,8 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: b
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    for some in impossible(may_end=may_end, unknown=unknown):
-        log_p[:, some] = -math.inf
+    for tokens in impossible(may_end=may_end, unknown=unknown):
+        log_p[:, tokens] = -math.inf
     return log_p
 
 
@@ -35,8 +35,8 @@ def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], In
     """
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 8 * k * BLOCK:
-        found: tuple[Tensor, Tensor] = x.topk(k, -1)
-        return found
+        values, index = x.topk(k, -1)
+        return values, index
     blocks = x[:, :whole].reshape(len(x), -1, BLOCK)
     first = BLOCK * blocks.amax(-1).topk(k, -1).indices[:, :, None]
     index = (first + torch.arange(BLOCK, device=x.device)).flatten(1)

@@ -24,12 +24,12 @@ class Expected(NamedTuple):
     log_p: Float[Tensor, "T k"]
 
     def first(self, count: int) -> "Expected":
-        return Expected(*(one[:count] for one in self))
+        return Expected(*(column[:count] for column in self))
 
 
 class Whole(NamedTuple):
-    """A hypothesis with the prefix from which it was decoded: how many of its tokens were given, how many of those the
-    model does not know, and the log-probability and score of all tokens together.
+    """A hypothesis with the prefix from which it was decoded: the prefix's length in tokens, how many of them the model
+    does not know, and the log-probability and score of all tokens together.
     """
 
     prefix_tokens: int
@@ -41,13 +41,15 @@ class Whole(NamedTuple):
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
-    tokens: its ids without BOS and EOS; log_probability: summed over tokens, EOS included, in nats; score: what it
-    was ranked by; attention: a row for each token and, if it ended, one for EOS, or None; ended: whether with EOS,
-    not by reaching the maximum length. Of given texts (`forced.force`) also log_p, that of each token, EOS included,
-    and, if asked for, what was expected there.
-
-    If it was decoded from a prefix, tokens and attention include the prefix's; log_probability and score count only
-    what follows, and `whole`, if it was asked for, all.
+    tokens: its ids without BOS and EOS, with a prefix's
+    log_probability: summed over tokens, EOS included, in nats, without a prefix's
+    score: what it was ranked by, likewise
+    attention: a row for each token and, if it ended, one for EOS, with a prefix's, or None
+    ended: whether with EOS, not by reaching the maximum length
+    log_p: of each token of a text that was forced (`forced.force`), EOS included
+    expected: what the model expected there, if it was asked for
+    whole: with the prefix from which it was decoded, if it was asked for
+    locations: for each row of attention the source position that hard attention chose; None if it chose none
     """
 
     tokens: list[int]
@@ -58,6 +60,7 @@ class Hypothesis(NamedTuple):
     log_p: Float[Tensor, "T"] | None = None
     expected: Expected | None = None
     whole: Whole | None = None
+    locations: list[int] | None = None
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:
@@ -82,14 +85,19 @@ def covered(attention: Float[Tensor, "T S"], real: Bool[Tensor, "S"] | None) -> 
 
 
 def hypotheses(
-    ids: Sequence[list[int]], attention: Float[Tensor, "N T S"] | None, log_p: Float[Tensor, "N"]
+    ids: Sequence[list[int]],
+    attention: Float[Tensor, "N T S"] | None,
+    locations: Int[Tensor, "N T"] | None,
+    log_p: Float[Tensor, "N"],
 ) -> list[Hypothesis]:
     """N rows of ids, without BOS, as hypotheses: each up to its EOS, without padding, scored by log-probability."""
     attention = None if attention is None else attention.cpu()
-    made = []
+    chosen = None if locations is None else locations.tolist()
+    result = []
     for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):
         ended = EOS in tokens
         tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
         alpha = None if attention is None else attention[row, : len(tokens) + ended].clone()  # no view
-        made.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended))
-    return made
+        chosen_here = None if chosen is None else chosen[row][: len(tokens) + ended]
+        result.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended, locations=chosen_here))
+    return result

@@ -16,6 +16,7 @@ from seqtool.decoding.next_token import impossible, log_probabilities
 from seqtool.decoding.ranking import Hypothesis, hypotheses
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
+from seqtool.models.contract import stacked
 from seqtool.models.tokens import BOS, EOS, PAD
 
 FEW = 128  # symbols of a vocabulary, among which Python draws one faster than torch
@@ -27,7 +28,7 @@ def sample(
     memory: Any,
     state: Any,
     *,
-    uniforms: Float[Tensor, "B K T"],
+    uniform_noise: Float[Tensor, "B K T"],
     maximum: Sequence[int],
     minimum: int = 1,
     temperature: float,
@@ -38,37 +39,42 @@ def sample(
     prefix: Prefix | None = None,
     each: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Ancestral sampling, the samples of a sentence in the order in which they are drawn. The random numbers are passed
-    in, so that they depend on nothing else.
-
-    `uniforms`, for K samples per sentence, lie in [0, 1): each picks a word by the inverse of the cumulative
-    distribution. Lengths count only what follows the `prefix` (`forced.read_prefix`). Without `unknown`, the unknown
-    token is never drawn. `each` is called with the tokens of every step, one per row and PAD for rows that have ended,
-    and returns which rows end with this step.
+    """Ancestral sampling, the samples of a sentence in the order in which they are drawn.
 
     The distribution is sharpened by 1/temperature and cut to the `top_k` most probable tokens (0: all) and to the
     smallest set that holds `top_p` of the probability (Holtzman et al. 2020); at temperature 0 the most probable token
     is taken. Log-probabilities are the model's own.
+
+    uniform_noise: random numbers in [0, 1) for K samples of each sentence; each picks a token by the inverse of the
+        cumulative distribution. They are passed in so that samples depend on nothing else
+    maximum, minimum: the greatest length of each sentence's samples, and the length before which none ends, in tokens
+        with EOS
+    unknown: whether the unknown token may be drawn
+    prefix: how each begins (`forced.read_prefix`); lengths count only what follows
+    each: is called with the tokens of every step, one per row and PAD for rows that have ended, and returns which rows
+        end with this step
     """
-    n, samples, device = *uniforms.shape[:2], device_of((state, memory))
+    n, samples, device = *uniform_noise.shape[:2], device_of((state, memory))
     prefix = prefix or Prefix(torch.full((n, 1), BOS), None)
-    draws = Draws(uniforms.to(device).flatten(0, 1), temperature, top_k, top_p)
+    sampler = TokenSampler(uniform_noise.to(device).flatten(0, 1), temperature, top_k, top_p)
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
-    known = prefix.tokens[sentence].to(device)
-    token, new, log_p = known[:, -1], [], torch.zeros(n * samples, device=device)
+    beginning = prefix.tokens[sentence].to(device)
+    token, sampled, log_p = beginning[:, -1], [], torch.zeros(n * samples, device=device)
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
+    locations = [] if prefix.location is None else list(prefix.location[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
     over, some_over = torch.zeros(n * samples, dtype=torch.bool, device=device), False
     for length in range(1, max(maximum, default=0) + 1):
-        logits, state, alpha = step(memory, state, token)
-        token, gained = draws.drawn(logits, length - 1, may_end=length >= minimum, unknown=unknown)
+        logits, state, alpha, location = step(memory, state, token)
+        token, gained = sampler.draw(logits, length - 1, may_end=length >= minimum, unknown=unknown)
         if some_over:
             token, gained = token.masked_fill(over, PAD), gained.masked_fill(over, 0.0)
         log_p = log_p + gained
-        new.append(token)
+        sampled.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
+            locations += [] if location is None else [location]
         # An operation on one row costs more than it computes, so only what may end a row is looked at.
         ends = [*([token == EOS] if length >= minimum else []), *([limit == length] if length in limits else [])]
         if each is not None and any(ended := each(token.tolist())):
@@ -77,48 +83,50 @@ def sample(
             over, some_over = torch.stack([over, *ends]).any(0), True
             if bool(over.all()):
                 break
-    ids = torch.cat([known, *(one[:, None] for one in new)], 1)[:, 1:].tolist()
-    drawn = hypotheses(ids, torch.stack(alphas, 1) if keep_attention and alphas else None, log_p)
-    return [drawn[i * samples : (i + 1) * samples] for i in range(n)]
+    ids = torch.cat([beginning, *(tokens[:, None] for tokens in sampled)], 1)[:, 1:].tolist()
+    attention, chosen = (stacked(steps) if keep_attention else None for steps in (alphas, locations))
+    all_samples = hypotheses(ids, attention, chosen, log_p)
+    return [all_samples[i * samples : (i + 1) * samples] for i in range(n)]
 
 
-class Draws:
-    """A token for each row of logits at a time, and its log-probability, by the numbers at that place, N×T."""
+class TokenSampler:
+    """Draws a token for each row of logits, by the random numbers of that position, N×T."""
 
-    def __init__(self, uniforms: Float[Tensor, "N T"], temperature: float, top_k: int, top_p: float) -> None:
-        self.uniforms, self.temperature, self.top_k, self.top_p = uniforms, temperature, top_k, top_p
-        alone = uniforms.device.type == "cpu" and len(uniforms) == 1 and not top_k and top_p == 1 and temperature > 0
-        self.row: list[float] | None = uniforms[0].tolist() if alone else None
+    def __init__(self, uniform_noise: Float[Tensor, "N T"], temperature: float, top_k: int, top_p: float) -> None:
+        self.noise, self.temperature, self.top_k, self.top_p = uniform_noise, temperature, top_k, top_p
+        whole = not top_k and top_p == 1 and temperature > 0
+        one_row = uniform_noise.device.type == "cpu" and len(uniform_noise) == 1
+        self.row: list[float] | None = uniform_noise[0].tolist() if whole and one_row else None
 
-    def drawn(self, logits: Float[Tensor, "N V"], place: int, **may: bool) -> tuple[Tensor, Tensor]:
-        """`may`: see `log_probabilities`."""
+    def draw(self, logits: Float[Tensor, "N V"], position: int, **may: bool) -> tuple[Tensor, Tensor]:
+        """The tokens and their log-probabilities. `may`: see `log_probabilities`."""
         if self.row is not None and logits.shape[1] <= FEW:
-            return _drawn_from_few(logits, self.row[place], self.temperature, **may)
+            return _drawn_from_few(logits, self.row[position], self.temperature, **may)
         log_p = log_probabilities(logits, **may)
         if self.temperature == 0:
             greedy = log_p.max(-1)
             return greedy.indices, greedy.values
         p = _truncated(log_p if self.temperature == 1 else log_p / self.temperature, self.top_k, self.top_p)
-        token = categorical(p, self.uniforms[:, place])
+        token = categorical(p, self.noise[:, position])
         return token, log_p.gather(1, token[:, None]).squeeze(1)
 
 
 def _drawn_from_few(
     logits: Float[Tensor, "1 V"], uniform: float, temperature: float, **may: bool
 ) -> tuple[Tensor, Tensor]:
-    """`Draws.drawn` for one row of few symbols, in Python's own numbers: that takes 28 µs less for 65 symbols than
+    """`TokenSampler.draw` for one row of few symbols, in Python's own numbers: for 65 it takes 28 µs less than
     torch's twenty operations, of the 420 for a character of a 2×512 LSTM.
     """
     x = logits[0].tolist()
     top = max(x)
-    p = [math.exp(one - top) for one in x]
+    p = [math.exp(logit - top) for logit in x]
     log_total = top + math.log(sum(p))
-    for some in impossible(**may):
-        x[some] = [-math.inf] * len(x[some])
-        p[some] = [0.0] * len(p[some])
+    for tokens in impossible(**may):
+        x[tokens] = [-math.inf] * len(x[tokens])
+        p[tokens] = [0.0] * len(p[tokens])
     highest = max(x)
     if temperature != 1 or highest != top:  # beside an impossible token far above the others, all p could be 0
-        p = [math.exp((one - highest) / temperature) for one in x]
+        p = [math.exp((logit - highest) / temperature) for logit in x]
     cumulative = list(accumulate(p))
     above_zero = max(uniform * cumulative[-1], sys.float_info.min)
     token = len(x) - 1 if math.isnan(above_zero) else bisect_left(cumulative, above_zero)

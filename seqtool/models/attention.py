@@ -1,7 +1,7 @@
 """Attention: how well a state s and an annotation h_j match (the score), and the weighted sum of the annotations.
 
-The four scores of the lectures. A query is the decoder's state; keys are computed from the annotation
-vectors, once per sentence. K queries (the beams of one sentence) share its keys and values without a copy.
+A query is the decoder's state; keys are computed from the annotation vectors, once per sentence. K queries (the beams
+of one sentence) share its keys and values without a copy.
 """
 
 import math
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import single
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.runtime.classes import chosen
 
 Queries = Float[Tensor, "B K H"]
@@ -23,10 +24,11 @@ Keys = Float[Tensor, "B S A"]
 Scores = Float[Tensor, "B K S"]
 
 
-class Score(nn.Module, ABC):
+class AttentionScore(nn.Module, ABC):
     """How well queries match keys; `keys` turns annotation vectors into keys, once.
 
-    Its arguments are the lengths of a query (H) and of an annotation vector (D), and `model.alignment` (A).
+    Its arguments are the lengths of a query (H) and of an annotation vector (D), and `model.alignment` (A); one that
+    can be built of faster parts has an argument `parts` as well.
     """
 
     def __init__(self, query: int, value: int, size: int) -> None:
@@ -39,7 +41,7 @@ class Score(nn.Module, ABC):
     def forward(self, query: Queries, keys: Keys) -> Scores: ...
 
 
-class Dot(Score):
+class Dot(AttentionScore):
     """h_jᵀ s; needs annotation vectors as long as the state."""
 
     def __init__(self, query: int, value: int, size: int) -> None:
@@ -64,12 +66,12 @@ class ScaledDot(Dot):
         return super().forward(query / math.sqrt(query.shape[-1]), keys)
 
 
-class General(Score):
+class General(AttentionScore):
     """h_jᵀ W s, also called bilinear."""
 
-    def __init__(self, query: int, value: int, size: int) -> None:
+    def __init__(self, query: int, value: int, size: int, parts: Parts = PLAIN) -> None:
         super().__init__(query, value, size)
-        self.W = nn.Linear(value, query, bias=False)
+        self.W = parts.linear(value, query, bias=False)
 
     def keys(self, values: Values) -> Keys:
         keys: Tensor = self.W(values)
@@ -79,14 +81,14 @@ class General(Score):
         return query @ keys.transpose(1, 2)
 
 
-class Additive(Score):
+class Additive(AttentionScore):
     """v_aᵀ tanh(W_a s + U_a h_j) (Bahdanau et al. 2015, A.1.2)."""
 
-    def __init__(self, query: int, value: int, size: int) -> None:
+    def __init__(self, query: int, value: int, size: int, parts: Parts = PLAIN) -> None:
         super().__init__(query, value, size)
-        self.W = nn.Linear(query, size)
-        self.U = nn.Linear(value, size, bias=False)
-        self.v = nn.Linear(size, 1, bias=False)
+        self.W = parts.linear(query, size)
+        self.U = parts.linear(value, size, bias=False)
+        self.v = parts.linear(size, 1, bias=False)
 
     def keys(self, values: Values) -> Keys:
         keys: Tensor = self.U(values)
@@ -97,7 +99,7 @@ class Additive(Score):
         return e.squeeze(-1)
 
 
-SCORES: dict[str, type[Score]] = {
+SCORES: dict[str, type[AttentionScore]] = {
     "additive": Additive,
     "dot": Dot,
     "general": General,
@@ -105,11 +107,10 @@ SCORES: dict[str, type[Score]] = {
 }
 
 
-class WeightedSum(nn.Module):
-    """Weighted sums of annotation vectors, N = B·K, in the type of the vectors."""
-
-    def forward(self, weights: Float[Tensor, "N S"], values: Values) -> Float[Tensor, "N D"]:
-        return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
+def make_score(
+    score: str | type[AttentionScore], *, query: int, value: int, size: int, parts: Parts = PLAIN
+) -> AttentionScore:
+    return parts.build(chosen(score, SCORES, kind="score"), query, value, size)
 
 
 class Attended(NamedTuple):
@@ -122,14 +123,16 @@ class Attended(NamedTuple):
 class Attention(nn.Module):
     """Softmax of a score over the real positions (6) and the weighted sum of the annotation vectors (5)."""
 
-    def __init__(self, score: str | type[Score], *, query: int, value: int, size: int) -> None:
+    def __init__(
+        self, score: str | type[AttentionScore], *, query: int, value: int, size: int, parts: Parts = PLAIN
+    ) -> None:
         super().__init__()
-        self.score = chosen(score, SCORES, kind="score")(query, value, size)
-        self.sum = WeightedSum()
+        self.score = make_score(score, query=query, value=value, size=size, parts=parts)
+        self.weighted_sum = parts.weighted_sum
 
     def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> Attended:
         """N = B·K: K queries for each of the memory's B rows. The softmax is in single precision at least."""
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)
         e = e.masked_fill(~memory.mask[:, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype)).flatten(0, 1)
-        return Attended(self.sum(alpha, memory.values), alpha)
+        return Attended(self.weighted_sum(alpha, memory.values), alpha)

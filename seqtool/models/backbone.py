@@ -21,7 +21,7 @@ from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weight
 
 FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")
-MOST_PIXELS = 1024  # per side
+MAX_PIXELS = 1024  # per side
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
 SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
@@ -58,8 +58,8 @@ class EncoderSettings:
             problems.append(f"Unknown model.encoder.fit '{self.fit}'; choose from {', '.join(FITS)}.")
         if self.size < 8:
             problems.append(f"model.encoder.size must be at least 8 pixels, not {self.size}.")
-        if self.size > MOST_PIXELS:
-            problems.append(f"model.encoder.size must be at most {MOST_PIXELS:,} pixels, not {self.size:,}.")
+        if self.size > MAX_PIXELS:
+            problems.append(f"model.encoder.size must be at most {MAX_PIXELS:,} pixels, not {self.size:,}.")
         if self.fine_tune_from is not None and self.fine_tune_from < 0:
             problems.append(f"model.encoder.fine_tune_from must be at least 0 or null, not {self.fine_tune_from}.")
         if self.augment and self.fine_tune_from is None:
@@ -254,5 +254,5 @@ def _version(library: str) -> str:
 
 
 def _offsets(count: int, side: int, device: torch.device) -> Tensor:
-    most = int(side * SHIFT)
-    return torch.randint(-most, most + 1, (count,), device=device)
+    furthest = int(side * SHIFT)
+    return torch.randint(-furthest, furthest + 1, (count,), device=device)

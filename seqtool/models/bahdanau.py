@@ -6,13 +6,14 @@ Letters of the paper: y embedded target word, s decoder state, h annotation vect
 import torch
 from torch import Tensor, nn
 
-from seqtool.models.attention import Attention, Score
+from seqtool.models.attention import Attention, AttentionScore
 from seqtool.models.cells import Cell, Layers, Stack, State, make_cell
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -38,13 +39,14 @@ class Bahdanau(RecurrentDecoder[Layers]):
         bidirectional: bool,
         decoder_hidden: int,
         decoder_layers: int,
-        score: str | type[Score],
+        score: str | type[AttentionScore],
         alignment: int,
         maxout: int,
         dropout: float,
         tie: str,
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
+        super().__init__(parts)
         check_sizes(
             dropout=dropout,
             embedding=embedding,
@@ -57,23 +59,29 @@ class Bahdanau(RecurrentDecoder[Layers]):
         )
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = parts.dropout(dropout)
         self.encoder = Encoder(
-            cell, embedding, encoder_hidden, layers=encoder_layers, bidirectional=bidirectional, dropout=dropout
+            cell,
+            embedding,
+            encoder_hidden,
+            layers=encoder_layers,
+            bidirectional=bidirectional,
+            dropout=dropout,
+            parts=parts,
         )
-        self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment)
-        self.cell = make_cell(cell, decoder_hidden)
-        self.cell_word = nn.Linear(embedding, self.cell.gates * decoder_hidden)
-        self.cell_context = nn.Linear(self.encoder.size, self.cell.gates * decoder_hidden, bias=False)
-        self.upper = Stack(cell, decoder_hidden, decoder_hidden, decoder_layers - 1)
-        self.initial = nn.Linear(encoder_hidden, decoder_layers * self.cell.tensors * decoder_hidden)
-        self.deep_state = nn.Linear(decoder_hidden, 2 * maxout)
-        self.deep_word = nn.Linear(embedding, 2 * maxout, bias=False)
-        self.deep_context = nn.Linear(self.encoder.size, 2 * maxout, bias=False)
-        self.output = nn.Linear(maxout, target_vocabulary)
+        self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment, parts=parts)
+        self.cell = make_cell(cell, decoder_hidden, parts)
+        self.cell_word = parts.linear(embedding, self.cell.gates * decoder_hidden)
+        self.cell_context = parts.linear(self.encoder.size, self.cell.gates * decoder_hidden, bias=False)
+        self.upper = Stack(cell, decoder_hidden, decoder_hidden, decoder_layers - 1, parts)
+        self.initial = parts.linear(encoder_hidden, decoder_layers * self.cell.tensors * decoder_hidden)
+        self.deep_state = parts.linear(decoder_hidden, 2 * maxout)
+        self.deep_word = parts.linear(embedding, 2 * maxout, bias=False)
+        self.deep_context = parts.linear(self.encoder.size, 2 * maxout, bias=False)
+        self.output = parts.linear(maxout, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source) -> Reading[Layers]:
+    def encode(self, source: Source) -> Encoded[Layers]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         h = for_products(encoding.annotations)
@@ -82,27 +90,27 @@ class Bahdanau(RecurrentDecoder[Layers]):
         n = self.cell.tensors
         s = s_0.chunk((len(self.upper) + 1) * n, -1)
         layers = tuple(tuple(s[i : i + n]) for i in range(0, len(s), n))
-        return Reading(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers))
+        return Encoded(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers))
 
-    def shares(self, memory: Memory, y: Tensor) -> Tensor:
-        """The words' share of the first cell's pre-activations, …×gates·H."""
-        share: Tensor = self.cell_word(y)
-        return share
+    def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
+        """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""
+        projected: Tensor = self.cell_word(y)
+        return projected
 
-    def advance(self, memory: Memory, state: Layers, share: Tensor) -> Advanced[Layers]:
-        context, alpha = self.attention(state.top, memory)  # a(s_{i−1}, h_j), (6), (5): s is still the old state
-        layers: list[State] = [self.cell(share + self.cell_context(context), state.layers[0])]  # s_i, A.2.2
+    def decoder_step(self, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers]:
+        c, alpha = self.attention(state.top, memory)  # a(s_{i−1}, h_j), (6), (5): s is still the old state
+        layers: list[State] = [self.cell(projected + self.cell_context(c), state.layers[0])]  # s_i, A.2.2
         for recurrence, old in zip(self.upper, state.layers[1:], strict=True):
             layers.append(recurrence.step(self.dropout(layers[-1][0]), old))
         new = Layers(tuple(layers))
-        return Advanced(new, (new.top, context), alpha)
+        return StepOutput(new, (new.top, c), alpha)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         """t̃_i = U_o s + V_o E y_{i−1} + C_o c_i, t_i = max over pairs (A.2.2).
 
         The paper prints s_{i−1}; this is s_i, as in most code: the state has already seen the word's context.
         """
-        s, context = seen
-        t = self.deep_state(s) + self.deep_word(y) + self.deep_context(context)
+        s, c = seen
+        t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)
         features: Tensor = self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))
         return features

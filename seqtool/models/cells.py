@@ -1,8 +1,8 @@
 """Recurrent cells, a layer that runs one over a sequence, and layers on top of each other.
 
-A cell takes x, the input's share of its pre-activations (W x_t + b), so that the product with W is computed once for
-all time steps; only the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the
-second bias of `rnn`, `lstm` and `gru` are torch's, so weights can be moved between the two.
+A cell takes x, its input projection (W x_t + b), so that the product with W is computed once for all time steps; only
+the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the second bias of
+`rnn`, `lstm` and `gru` are torch's, so weights can be moved between the two.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.models.number_types import at_least_single
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.runtime.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
@@ -22,11 +23,11 @@ State = tuple[Float[Tensor, "N H"], ...]
 if products are not: rounding at every step adds up to large errors after a hundred steps.
 """
 
-Shares = Float[Tensor, "N {self.gates*self.hidden}"]  # of the pre-activations of a cell, `self`
+InputProjection = Float[Tensor, "N {self.gates*self.hidden}"]  # of a cell, `self`
 
 
 class Cell(nn.Module, ABC):
-    """One step of a recurrence: the input's share `x`, and the state → the new state."""
+    """One step of a recurrence: the input projection `x`, and the state → the new state."""
 
     gates: int
     tensors: int = 1
@@ -37,7 +38,7 @@ class Cell(nn.Module, ABC):
         self.hidden = hidden
 
     @abstractmethod
-    def forward(self, x: Shares, state: State) -> State: ...
+    def forward(self, x: InputProjection, state: State) -> State: ...
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
         """The zero state for a batch like `x`."""
@@ -49,11 +50,11 @@ class RNN(Cell):
 
     gates = 1
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, hidden)
+        self.recurrent = parts.linear(hidden, hidden)
 
-    def forward(self, x: Shares, state: State) -> State:
+    def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
         return (torch.tanh(at_least_single(x) + self.recurrent(h)),)
 
@@ -64,11 +65,11 @@ class LSTM(Cell):
     gates = 4
     tensors = 2
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 4 * hidden)
+        self.recurrent = parts.linear(hidden, 4 * hidden)
 
-    def forward(self, x: Shares, state: State) -> State:
+    def forward(self, x: InputProjection, state: State) -> State:
         h, c = state
         i, f, g, o = (at_least_single(x) + self.recurrent(h)).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
@@ -80,11 +81,11 @@ class GRU(Cell):
 
     gates = 3
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 3 * hidden)
+        self.recurrent = parts.linear(hidden, 3 * hidden)
 
-    def forward(self, x: Shares, state: State) -> State:
+    def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
         x_r, x_z, x_n = at_least_single(x).chunk(3, -1)
         u_r, u_z, u_n = self.recurrent(h).chunk(3, -1)
@@ -98,12 +99,12 @@ class GRUCho(Cell):
 
     gates = 3
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
-        self.recurrent = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.candidate = nn.Linear(hidden, hidden, bias=False)
+        self.recurrent = parts.linear(hidden, 2 * hidden, bias=False)
+        self.candidate = parts.linear(hidden, hidden, bias=False)
 
-    def forward(self, x: Shares, state: State) -> State:
+    def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
         x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
         r, z = torch.sigmoid(x_rz + self.recurrent(h)).chunk(2, -1)
@@ -114,14 +115,14 @@ class GRUCho(Cell):
 CELLS: dict[str, type[Cell]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "gru_cho": GRUCho}
 
 
-def make_cell(cell: str | type[Cell], hidden: int) -> Cell:
-    return chosen(cell, CELLS, kind="cell")(hidden)
+def make_cell(cell: str | type[Cell], hidden: int, parts: Parts = PLAIN) -> Cell:
+    return parts.build(chosen(cell, CELLS, kind="cell"), hidden)
 
 
 def cells_of(model: nn.Module) -> dict[str, Cell]:
     """A model's cells by the place of their recurrence, such as decoder.0."""
-    found = {name: module for name, module in model.named_modules() if isinstance(module, Cell)}
-    return {name.removesuffix("cell").rstrip(".") or "decoder": cell for name, cell in found.items()}
+    cells = {name: module for name, module in model.named_modules() if isinstance(module, Cell)}
+    return {name.removesuffix("cell").rstrip(".") or "decoder": cell for name, cell in cells.items()}
 
 
 class States(NamedTuple):
@@ -143,10 +144,11 @@ class States(NamedTuple):
 class Recurrence(nn.Module):
     """A cell with its input product, run left to right over a whole sequence."""
 
-    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int) -> None:
+    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.cell = make_cell(cell, hidden)
-        self.input = nn.Linear(inputs, self.cell.gates * hidden)
+        self.cell = make_cell(cell, hidden, parts)
+        self.input = parts.linear(inputs, self.cell.gates * hidden)
+        self.parts = parts
 
     def forward(
         self,
@@ -156,12 +158,16 @@ class Recurrence(nn.Module):
         lengths: Int[Tensor, "N"] | None = None,
     ) -> States:
         """All steps of `x`, from `state` or zero; rows end after `lengths` steps."""
-        x = self.input(x.transpose(0, 1))
-        state = self.cell.start(x[0]) if state is None else state
-        states = []
-        for x_t in x.unbind(0):
-            state = self.cell(x_t, state)
-            states.append(state)
+        whole: States | None = self.parts.whole_sequence(self, x, state, lengths)
+        if whole is not None:
+            return whole
+        with self.parts.around_steps():
+            x = self.input(x.transpose(0, 1))
+            state = self.cell.start(x[0]) if state is None else state
+            states = []
+            for x_t in x.unbind(0):
+                state = self.cell(x_t, state)
+                states.append(state)
         return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
 
     def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
@@ -184,8 +190,8 @@ class Layers:
 class Stack(nn.ModuleList):
     """`layers` recurrences on top of each other, lowest first; only the lowest reads `inputs` numbers."""
 
-    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, layers: int) -> None:
-        super().__init__(Recurrence(cell, hidden if i else inputs, hidden) for i in range(layers))
+    def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, layers: int, parts: Parts = PLAIN) -> None:
+        super().__init__(Recurrence(cell, hidden if i else inputs, hidden, parts) for i in range(layers))
 
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())

@@ -22,6 +22,8 @@ The rules:
 - `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
 - `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
   state is then that of one row, to be repeated).
+- The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
+  of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers.
 
 Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
 target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
@@ -29,15 +31,17 @@ checked while the tests run (tests/conftest.py), and never otherwise.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
+from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.parts import PLAIN, Parts
 
 S = TypeVar("S")
 
@@ -52,19 +56,36 @@ class Memory:
 
 
 class Step(NamedTuple, Generic[S]):
-    """One decoding step: logits, the new state, attention over the source (None without attention)."""
+    """One decoding step.
+
+    logits: of the next token
+    state: after the step
+    attention: over the source, None without attention
+    location: the source position from which hard attention took the context, None where it took the expectation
+    """
 
     logits: Float[Tensor, "N V"]
     state: S
     attention: Float[Tensor, "N S"] | None
+    location: Int[Tensor, "N"] | None = None
+
+
+class Prefilled(NamedTuple, Generic[S]):
+    """Several known tokens that were read: the state after them; attention and locations of each as in `Step`."""
+
+    state: S
+    attention: Float[Tensor, "N t S"] | None
+    location: Int[Tensor, "N t"] | None = None
 
 
 @dataclass(frozen=True)
 class Output:
-    """Teacher forcing over a whole target.
+    """Teacher forcing over a whole target. N is B, or the number of `sampled`'s rows if hard attention drew locations.
 
-    features, to be projected to logits; attention, or None; the state after the last step. N is B, or the number of
-    `sampled`'s rows if hard attention drew locations.
+    features: to be projected to logits
+    attention: over the source, None without attention
+    state: after the last step
+    sampled: what hard attention drew, None if it took the expectation
     """
 
     features: Float[Tensor, "N T R"]
@@ -76,19 +97,33 @@ class Output:
 class EncoderDecoder(nn.Module, ABC, Generic[S]):
     """A model p(y_t | y_<t, source). `S` is its decoder's state.
 
-    Only models that read text have a `source_embedding`; `penalties` is what the loss adds to −log p; `longest` is the
-    longest source or target that can be read, in tokens with BOS or EOS, None for any; embedded words are multiplied by
-    `embedding_scale`.
+    penalties: what the loss adds to −log p
+    max_positions: the greatest length of a source or target, in tokens with BOS or EOS, None for any
+    embedding_scale: the factor by which embedded words are multiplied
+    source_embedding: only of models that read text
+    parts: what it is built from
+    built_with: the named arguments of its constructor
     """
 
     reads: ClassVar[Literal["text", "images", "nothing"]]
     attends: bool
     penalties = Penalties()
-    longest: int | None = None
+    max_positions: int | None = None
     embedding_scale: float = 1.0
     source_embedding: nn.Embedding
     target_embedding: nn.Embedding
     output: nn.Linear
+    parts: Parts
+    built_with: dict[str, Any]
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        model = super().__new__(cls)
+        model.__dict__["built_with"] = settings
+        return model
+
+    def __init__(self, parts: Parts = PLAIN) -> None:
+        super().__init__()
+        self.parts = parts
 
     @abstractmethod
     def encode(self, source: Any) -> tuple[Any, S]:
@@ -98,13 +133,14 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
     def step(self, memory: Any, state: S, token: Int[Tensor, "N"]) -> Step[S]:
         """Feed `token` (ids) to N = B·K states, K for each row of the memory."""
 
-    def prefill(self, memory: Any, state: S, tokens: Int[Tensor, "N t"]) -> tuple[S, Float[Tensor, "N t S"] | None]:
-        """Feed known tokens (ids) to N states: the last state, and attention or None."""
-        seen = []
+    def prefill(self, memory: Any, state: S, tokens: Int[Tensor, "N t"]) -> Prefilled[S]:
+        """Feed known tokens (ids) to N states."""
+        steps: list[Step[S]] = []
         for token in tokens.unbind(1):
-            _, state, attention = self.step(memory, state, token)
-            seen += [] if attention is None else [attention]
-        return state, torch.stack(seen, 1) if seen else None
+            steps.append(self.step(memory, state, token))
+            state = steps[-1].state
+        attention, location = stacked([step.attention for step in steps]), stacked([step.location for step in steps])
+        return Prefilled(state, attention, location)
 
     @abstractmethod
     def forward(self, source: Any, target: Int[Tensor, "B T"], state: S | None = None) -> Output:
@@ -117,8 +153,16 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
 
     def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
         """−log p of the labels in nats, with label smoothing."""
-        return cross_entropy(self.project(features), labels, smoothing)
+        projects_in_its_own_way = type(self).project is not EncoderDecoder.project
+        output = self.project if projects_in_its_own_way else self.output
+        return self.parts.cross_entropy(features, output, labels, smoothing)
 
     def __call__(self, *arguments: Any, **named: Any) -> Output:
         output: Output = super().__call__(*arguments, **named)
         return output
+
+
+def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:
+    """What each step has, N×…, as N×t×…; None if there are no steps or they have nothing."""
+    tensors = [tensor for tensor in steps if tensor is not None]
+    return torch.stack(tensors, 1) if tensors else None

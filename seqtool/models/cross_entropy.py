@@ -1,5 +1,6 @@
 """The cross-entropy of a batch's words, smoothed and not."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxtyping import Float, Int
@@ -11,8 +12,10 @@ from seqtool.models.tokens import PAD
 
 
 class CrossEntropy(NamedTuple):
-    """total: the smoothed cross-entropy summed over the real tokens, to be minimised; nll: −log p of each, a constant,
-    0 at padding. Both in nats.
+    """The loss of a batch, in nats.
+
+    total: the smoothed cross-entropy summed over the real tokens, to be minimised
+    nll: −log p of each token, a constant, 0 at padding
     """
 
     total: Float[Tensor, ""]
@@ -29,3 +32,10 @@ def cross_entropy(logits: Float[Tensor, "N T V"], labels: Int[Tensor, "N T"], sm
     nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
     spread = -log_p.mean(-1) * (labels != PAD)
     return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())
+
+
+def projected_cross_entropy(
+    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
+) -> CrossEntropy:
+    """The cross-entropy of the logits that `output` computes from features."""
+    return cross_entropy(output(features), labels, smoothing)

@@ -7,12 +7,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Recurrence, State, States
+from seqtool.models.parts import PLAIN, Parts
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Annotation vectors, D = H·directions; for each layer the final state of the forward direction, and of the
-    backward direction, which ends at the first word (None with one direction).
+    """What an encoder makes of a batch.
+
+    annotations: D = H·directions
+    forward, backward: each layer's final state in that direction; the backward one ends at the first word and is None
+        with one direction
     """
 
     annotations: Float[Tensor, "N S D"]
@@ -24,19 +28,27 @@ class Encoder(nn.Module):
     """A stack of recurrent layers over embedded words, reading in one direction or in both."""
 
     def __init__(
-        self, cell: str | type[Cell], inputs: int, hidden: int, *, layers: int, bidirectional: bool, dropout: float
+        self,
+        cell: str | type[Cell],
+        inputs: int,
+        hidden: int,
+        *,
+        layers: int,
+        bidirectional: bool,
+        dropout: float,
+        parts: Parts = PLAIN,
     ) -> None:
         super().__init__()
         directions = 2 if bidirectional else 1
         self.size = directions * hidden
         sizes = [inputs] + [self.size] * (layers - 1)
-        self.ahead = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes)
-        self.back = nn.ModuleList(Recurrence(cell, size, hidden) for size in sizes) if bidirectional else None
-        self.dropout = nn.Dropout(dropout)
+        self.ahead = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes)
+        self.back = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes) if bidirectional else None
+        self.dropout = parts.dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"]) -> Encoding:
-        """Each direction reads the words first and padding last, so no state ever passes
-        through padding: the backward one reads a copy of each row, reversed within the row's length.
+        """Each direction reads the words first and padding last, so no state ever passes through padding: the backward
+        one reads a copy of each row, reversed within the row's length.
         """
         reverse = reversal(lengths, x.shape[1])
         forward, backward = [], []

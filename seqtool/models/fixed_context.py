@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Reading, StackDecoder
+from seqtool.models.recurrent_decoder import Encoded, StackDecoder
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
@@ -28,10 +28,12 @@ class FixedContext(StackDecoder):
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
     ) -> None:
         """The decoder's parts for a c of this `size`; `learnt`: the first state is computed from c."""
-        self.decoder = Stack(cell, embedding + size if self._feeds else embedding, hidden, layers)
+        inputs = embedding + size if self._feeds else embedding
+        self.decoder = Stack(cell, inputs, hidden, layers, self.parts)
         self.initial = None
         if learnt:
-            self.initial = nn.Linear(size, sum(one.cell.tensors for one in self.decoder) * hidden)
+            tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
+            self.initial = self.parts.linear(size, tensors * hidden)
 
     def use_context(self, context: str, *others: str) -> None:
         """Choose one of `CONTEXTS`, or of a model's `others`."""
@@ -42,13 +44,13 @@ class FixedContext(StackDecoder):
     def _feeds(self) -> bool:
         return self.context in ("every_step", "both")
 
-    def given(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> Reading[Layers]:
-        """The decoder's memory, and its first state if not `state`."""
-        kept = c[:, None] if self._feeds else c[:, None, :0]
-        mask = torch.ones(kept.shape[:2], dtype=torch.bool, device=c.device)
-        return Reading(Memory(kept, kept[:, :, :0], mask), self._first_state(c) if state is None else state)
+    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> Encoded[Layers]:
+        """The memory of c, and the first state that is computed from it unless `state` is given."""
+        values = c[:, None] if self._feeds else c[:, None, :0]
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
+        return Encoded(Memory(values, values[:, :, :0], mask), self._first_state(c) if state is None else state)
 
-    def shares(self, memory: Memory, y: Tensor) -> Tensor:
+    def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """[y, c], whose product is W y + W_ih c; y alone where c is not seen at every step."""
         if not self._feeds:
             return y
@@ -58,9 +60,9 @@ class FixedContext(StackDecoder):
     def _first_state(self, c: Tensor) -> Layers:
         if self.initial is None:
             return Layers(tuple(recurrence.cell.start(c) for recurrence in self.decoder))
-        shares = torch.tanh(at_least_single(self.initial(c))).chunk(len(self.decoder), -1)
+        s_0 = torch.tanh(at_least_single(self.initial(c))).chunk(len(self.decoder), -1)
         cells = (recurrence.cell for recurrence in self.decoder)
-        return Layers(tuple(share.chunk(cell.tensors, -1) for share, cell in zip(shares, cells, strict=True)))
+        return Layers(tuple(layer.chunk(cell.tensors, -1) for layer, cell in zip(s_0, cells, strict=True)))
 
 
 def check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
@@ -69,10 +71,10 @@ def check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
 
 
 def mean(x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:
-    """Over the real positions."""
+    """The mean over the real positions."""
     return (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 def maximum(x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:
-    """Of each number, over the real positions."""
+    """The greatest value of each dimension over the real positions."""
     return x.masked_fill(~mask[:, :, None], -torch.inf).amax(1)

@@ -14,29 +14,29 @@ from torch.nn import functional as F
 from seqtool.models.categorical import categorical
 
 Alpha = Float[Tensor, "N S"]
-Chance = Float[Tensor, "N"]
-Choice = Callable[[Alpha, Chance], Alpha]
-"""How attention weighs the locations: (α, uniform random numbers in [0, 1)) → weights, which sum to 1."""
+Noise = Float[Tensor, "N"]
+Choice = Callable[[Alpha, Noise], Alpha]
+"""How the locations are weighted: (α, uniform noise in [0, 1)) → weights, which sum to 1."""
 
 
-def expected(alpha: Alpha, chance: Chance) -> Alpha:
+def expected(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     """Soft attention: the context is its expectation under α."""
     return alpha
 
 
-def argmax(alpha: Alpha, chance: Chance) -> Alpha:
+def argmax(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     """Only the most likely location."""
     return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
-def drawn(alpha: Alpha, chance: Chance) -> Alpha:
+def drawn(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     """s ~ Categorical(α): the location where the cumulative distribution passes the random number."""
-    return F.one_hot(_location(alpha, chance), alpha.shape[-1]).to(alpha.dtype)
+    return F.one_hot(_location(alpha, uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
 def drawn_after(rows: int) -> Choice:
     """The first rows take the expectation, the others draw."""
-    return lambda alpha, chance: torch.cat([alpha[:rows], drawn(alpha[rows:], chance[rows:])])
+    return lambda alpha, noise: torch.cat([alpha[:rows], drawn(alpha[rows:], noise[rows:])])
 
 
 CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
@@ -49,13 +49,13 @@ class Rows:
     """The N rows made from a batch of B images; `image` says which image of the batch each row belongs to.
 
     The first `expected` rows take the expected context. The other n draw theirs, `samples` adjacent rows per image,
-    using `chances`, which has a uniform random number for each of these rows and steps.
+    using `uniform_noise`, which has a random number in [0, 1) for each of these rows and steps.
     """
 
     image: Int[Tensor, "N"]
     expected: int
     samples: int
-    chances: Float[Tensor, "n T"]
+    uniform_noise: Float[Tensor, "n T"]
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
@@ -66,17 +66,18 @@ class Rows:
         return cls(image, first, samples, torch.rand(len(image) - first, steps, device=device))
 
     @classmethod
-    def given(cls, images: int, chances: Float[Tensor, "N T"]) -> "Rows":
-        """Every image draws, once for each of its rows of `chances`."""
-        samples = len(chances) // images
-        image = torch.arange(images, device=chances.device).repeat_interleave(samples)
-        return cls(image, 0, samples, chances)
+    def with_noise(cls, images: int, uniform_noise: Float[Tensor, "N T"]) -> "Rows":
+        """Every image draws, once for each of its rows of `uniform_noise`."""
+        samples = len(uniform_noise) // images
+        image = torch.arange(images, device=uniform_noise.device).repeat_interleave(samples)
+        return cls(image, 0, samples, uniform_noise)
 
     def sampled(self, alpha: Float[Tensor, "N T S"]) -> "Sampled":
         """What was drawn from these rows' α."""
         alpha = alpha[self.expected :]
         log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
-        location = _location(alpha.flatten(0, 1), self.chances.flatten()).view(*self.chances.shape, 1)
+        noise = self.uniform_noise
+        location = _location(alpha.flatten(0, 1), noise.flatten()).view(*noise.shape, 1)
         entropy = -(alpha * log_alpha).sum(-1)
         return Sampled(self.image, self.expected, self.samples, log_alpha.gather(-1, location).squeeze(-1), entropy)
 
@@ -112,5 +113,5 @@ class Penalties:
     credit: str = "caption"
 
 
-def _location(alpha: Alpha, chance: Chance) -> Int[Tensor, "N"]:
-    return categorical(alpha.detach(), chance.to(alpha.dtype))
+def _location(alpha: Alpha, uniform_noise: Noise) -> Int[Tensor, "N"]:
+    return categorical(alpha.detach(), uniform_noise.to(alpha.dtype))

@@ -9,6 +9,7 @@ from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import Choice
 from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.parts import PLAIN, Parts
 
 S = TypeVar("S")
 Images = Annotations | Pixels
@@ -25,8 +26,16 @@ class ImageCaptioner(EncoderDecoder[S]):
     choices: Mapping[str, Choice] = {}
     hard = False
 
-    def __init__(self, target_vocabulary: int, embedding: int, encoder: EncoderSettings, *, pretrained: bool) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        target_vocabulary: int,
+        embedding: int,
+        encoder: EncoderSettings,
+        *,
+        pretrained: bool,
+        parts: Parts = PLAIN,
+    ) -> None:
+        super().__init__(parts)
         self.backbone = make_backbone(encoder, pretrained=pretrained)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
 

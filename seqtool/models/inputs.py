@@ -20,7 +20,7 @@ class Tensors:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{one.name: change(getattr(self, one.name)) for one in fields(self)})
+        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
-from seqtool.models.recurrent_decoder import Reading, StackDecoder
+from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.recurrent_decoder import Encoded, StackDecoder
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -31,22 +32,23 @@ class LanguageModel(StackDecoder):
         cell: str | type[Cell],
         dropout: float,
         tie: str,
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
+        super().__init__(parts)
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
-        self.dropout = nn.Dropout(dropout)
-        self.decoder = Stack(cell, embedding, hidden, layers)
-        self.output = nn.Linear(hidden, target_vocabulary)
+        self.dropout = parts.dropout(dropout)
+        self.decoder = Stack(cell, embedding, hidden, layers, parts)
+        self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Any) -> Reading[Layers]:
+    def encode(self, source: Any) -> Encoded[Layers]:
         """The zero state of one row, to be repeated."""
-        return Reading((), self._start(self.target_embedding.weight[:1]))
+        return Encoded((), self._start(self.target_embedding.weight[:1]))
 
     def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
         first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
-        return self.follow((), first, target)
+        return self.teacher_force((), first, target)
 
     def _start(self, rows: Tensor) -> Layers:
         """Zeros for as many rows as these."""

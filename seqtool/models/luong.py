@@ -9,24 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.attention import Attention, Score
+from seqtool.models.attention import Attention, AttentionScore
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.recurrent_decoder import Advanced, Reading, RecurrentDecoder
+from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
 @dataclass(frozen=True)
-class Fed(Layers):
+class LuongState(Layers):
     """The stack's states, and the attentional vector h̃ (N×H) that is fed to the next step (their section 3.3)."""
 
     attentional: Tensor
 
 
-class Luong(RecurrentDecoder[Fed]):
+class Luong(RecurrentDecoder[LuongState]):
     """`layers` × `hidden` in the decoder, an encoder of as many layers, one or both directions."""
 
     reads = "text"
@@ -42,27 +43,30 @@ class Luong(RecurrentDecoder[Fed]):
         hidden: int,
         layers: int,
         bidirectional: bool,
-        score: str | type[Score],
+        score: str | type[AttentionScore],
         alignment: int,
         dropout: float,
         tie: str,
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
+        super().__init__(parts)
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers, alignment=alignment)
         if bidirectional and hidden % 2:
             raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = parts.dropout(dropout)
         each_way = hidden // 2 if bidirectional else hidden
-        self.encoder = Encoder(cell, embedding, each_way, layers=layers, bidirectional=bidirectional, dropout=dropout)
-        self.decoder = Stack(cell, embedding + hidden, hidden, layers)
-        self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment)
-        self.combine = nn.Linear(self.encoder.size + hidden, hidden, bias=False)
-        self.output = nn.Linear(hidden, target_vocabulary)
+        self.encoder = Encoder(
+            cell, embedding, each_way, layers=layers, bidirectional=bidirectional, dropout=dropout, parts=parts
+        )
+        self.decoder = Stack(cell, embedding + hidden, hidden, layers, parts)
+        self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment, parts=parts)
+        self.combine = parts.linear(self.encoder.size + hidden, hidden, bias=False)
+        self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source) -> Reading[Fed]:
+    def encode(self, source: Source) -> Encoded[LuongState]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
@@ -72,13 +76,13 @@ class Luong(RecurrentDecoder[Fed]):
         )
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
-        return Reading(memory, Fed(layers, torch.zeros_like(layers[-1][0])))
+        return Encoded(memory, LuongState(layers, torch.zeros_like(layers[-1][0])))
 
-    def advance(self, memory: Memory, state: Fed, share: Tensor) -> Advanced[Fed]:
-        s, layers = self.decoder.step(torch.cat([share, state.attentional], -1), state.layers, self.dropout)
-        context, alpha = self.attention(s, memory)
-        attentional = torch.tanh(at_least_single(self.combine(torch.cat([context, s], -1))))
-        return Advanced(Fed(layers, attentional), (attentional,), alpha)
+    def decoder_step(self, memory: Memory, state: LuongState, projected: Tensor) -> StepOutput[LuongState]:
+        s, layers = self.decoder.step(torch.cat([projected, state.attentional], -1), state.layers, self.dropout)
+        c, alpha = self.attention(s, memory)  # of the new state (their section 3.1)
+        attentional = torch.tanh(at_least_single(self.combine(torch.cat([c, s], -1))))  # h̃ (their (5))
+        return StepOutput(LuongState(layers, attentional), (attentional,), alpha)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         (attentional,) = seen

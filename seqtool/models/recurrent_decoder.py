@@ -7,45 +7,50 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.models.cells import Layers, Stack
-from seqtool.models.contract import EncoderDecoder, Output, Step
+from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step, stacked
 
 S = TypeVar("S")
 
 
-class Reading(NamedTuple, Generic[S]):
+class Encoded(NamedTuple, Generic[S]):
     """The result of encoding: memory, and the decoder's first state."""
 
     memory: Any
     state: S
 
 
-class Advanced(NamedTuple, Generic[S]):
-    """One step: the new state, the tensors that its features are made from (N×…), and attention N×S or None.
+class StepOutput(NamedTuple, Generic[S]):
+    """One step of the recurrence, or all steps of a target.
 
-    For all steps: the last state, what each saw (N×T×…), attention N×T×S or None.
+    state: after the step; of all steps, the last
+    seen: the tensors that features are made from, N×… or N×T×…
+    attention: N×S or N×T×S, None without attention
+    location: N or N×T, as in `Step`
     """
 
     state: S
     seen: tuple[Tensor, ...]
     attention: Tensor | None = None
+    location: Tensor | None = None
 
 
 class RecurrentDecoder(EncoderDecoder[S]):
     """A model whose decoder is one recurrence over embedded words.
 
-    A word's share of the recurrence (`shares`) and the features made from what a step saw lie outside the recurrence:
-    in teacher forcing they are computed for all time steps at once, and only `advance` runs step by step.
+    What a word contributes to the recurrence (`input_projection`) and the features made from what a step saw do not
+    depend on the state: in teacher forcing they are computed for all time steps at once, and only `decoder_step` runs
+    step by step.
     """
 
     dropout: nn.Dropout
 
     @abstractmethod
-    def read(self, source: Any) -> Reading[S]:
-        """Read the source."""
+    def encode(self, source: Any) -> Encoded[S]:
+        """Read the source once: the memory and the decoder's first state."""
 
     @abstractmethod
-    def advance(self, memory: Any, state: S, share: Tensor) -> Advanced[S]:
-        """One step of the recurrence, given the word's share, N×…."""
+    def decoder_step(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
+        """One step of the recurrence, given the word's input projection, N×…."""
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         """Features …×R from embedded words …×E and what the steps after them saw; by default, the one tensor seen."""
@@ -57,49 +62,63 @@ class RecurrentDecoder(EncoderDecoder[S]):
         y: Tensor = self.dropout(self.target_embedding(tokens))
         return y
 
-    def shares(self, memory: Any, y: Tensor) -> Tensor:
-        """The embedded words' share of the recurrence, …×N×E → …×N×…."""
+    def input_projection(self, memory: Any, y: Tensor) -> Tensor:
+        """What embedded words contribute to the recurrence, …×N×E → …×N×…."""
         return y
-
-    def encode(self, source: Any) -> tuple[Any, S]:
-        return self.read(source)
 
     def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
         y = self.embed(token)
-        new = self.advance(memory, state, self.shares(memory, y))
-        return Step(self.project(self.features(y, *new.seen)), new.state, new.attention)
+        new = self.decoder_step(memory, state, self.input_projection(memory, y))
+        return Step(self.project(self.features(y, *new.seen)), new.state, new.attention, new.location)
 
-    def prefill(self, memory: Any, state: S, tokens: Tensor) -> tuple[S, Tensor | None]:
-        steps = self.unroll(memory, state, self.shares(memory, self.embed(tokens.t())))
-        return steps.state, steps.attention
+    def prefill(self, memory: Any, state: S, tokens: Tensor) -> Prefilled[S]:
+        steps = self.unroll(memory, state, self.input_projection(memory, self.embed(tokens.t())))
+        return Prefilled(steps.state, steps.attention, steps.location)
 
     def forward(self, source: Any, target: Tensor, state: S | None = None) -> Output:
-        memory, first = self.read(source)
-        return self.follow(memory, first if state is None else state, target)
+        memory, first = self.encode(source)
+        return self.teacher_force(memory, first if state is None else state, target)
 
-    def follow(self, memory: Any, state: S, target: Tensor) -> Output:
-        """Teacher forcing from a given memory and state."""
+    def teacher_force(self, memory: Any, state: S, target: Tensor) -> Output:
+        """`forward` from a given memory and state."""
         y = self.embed(target)
-        steps = self.unroll(memory, state, self.shares(memory, y.transpose(0, 1)))
+        steps = self.unroll(memory, state, self.input_projection(memory, y.transpose(0, 1)))
         return Output(self.features(y, *steps.seen), steps.attention, steps.state)
 
-    def unroll(self, memory: Any, state: S, shares: Tensor) -> Advanced[S]:
-        """The recurrence over the shares of all words, T×N×…."""
-        steps: list[Advanced[S]] = []
-        for share in shares.unbind(0):
-            steps.append(self.advance(memory, state, share))
-            state = steps[-1].state
-        seen = tuple(torch.stack(tensors, 1) for tensors in zip(*(one.seen for one in steps), strict=True))
-        alphas = [one.attention for one in steps if one.attention is not None]
-        return Advanced(state, seen, torch.stack(alphas, 1) if alphas else None)
+    def unroll(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
+        """The recurrence over the input projections of all words, T×N×…."""
+        whole: StepOutput[S] | None = self.parts.whole_target(self, memory, state, projected)
+        if whole is not None:
+            return whole
+        steps: list[StepOutput[S]] = []
+        with self.parts.around_steps():
+            for projected_word in projected.unbind(0):
+                steps.append(self.decoder_step(memory, state, projected_word))
+                state = steps[-1].state
+        seen = tuple(torch.stack(tensors, 1) for tensors in zip(*(step.seen for step in steps), strict=True))
+        attention, location = stacked([step.attention for step in steps]), stacked([step.location for step in steps])
+        return StepOutput(state, seen, attention, location)
 
 
 class StackDecoder(RecurrentDecoder[Layers]):
-    """A decoder that is a stack of cells over the words' shares, without attention."""
+    """A decoder that is a stack of cells over the words' input projections, without attention."""
 
     attends = False
     decoder: Stack
 
-    def advance(self, memory: Any, state: Layers, share: Tensor) -> Advanced[Layers]:
-        x, layers = self.decoder.step(share, state.layers, self.dropout)
-        return Advanced(Layers(layers), (x,))
+    def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
+        x, layers = self.decoder.step(projected, state.layers, self.dropout)
+        return StepOutput(Layers(layers), (x,))
+
+    def unroll(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
+        """Layer by layer, each over the whole target: a layer waits for nothing but its own state and the layer below.
+        A class with a step of its own runs it step by step.
+        """
+        if type(self).decoder_step is not StackDecoder.decoder_step or not len(projected):
+            return super().unroll(memory, state, projected)
+        x, layers = projected.transpose(0, 1), []
+        for recurrence, first in zip(self.decoder, state.layers, strict=True):
+            states = recurrence(x, first)
+            x = self.dropout(states.h)
+            layers.append(states.last)
+        return StepOutput(Layers(tuple(layers)), (x,))

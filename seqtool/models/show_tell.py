@@ -3,13 +3,12 @@
 Letters: v the image, one embedded vector, y embedded word, h decoder state.
 """
 
-from torch import nn
-
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import Cell, Layers
 from seqtool.models.fixed_context import FixedContext, check_choice
 from seqtool.models.image_captioner import ImageCaptioner, Images
-from seqtool.models.recurrent_decoder import Reading
+from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.recurrent_decoder import Encoded
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 SUMMARIES = ("mean", "max")
@@ -37,23 +36,24 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         dropout: float,
         tie: str,
         summary: str = "mean",
+        parts: Parts = PLAIN,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         check_choice("summary", summary, SUMMARIES)
-        super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained)
+        super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
         self.use_context(context, "first_step")
         self.summary = summary
-        self.image = nn.Linear(self.backbone.dimension, embedding)
-        self.dropout = nn.Dropout(dropout)
+        self.image = parts.linear(self.backbone.dimension, embedding)
+        self.dropout = parts.dropout(dropout)
         learnt = context in ("initial_state", "both")
         self.make_decoder(cell, embedding=embedding, size=embedding, hidden=hidden, layers=layers, learnt=learnt)
-        self.output = nn.Linear(hidden, target_vocabulary)
+        self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Images) -> Reading[Layers]:
+    def encode(self, source: Images) -> Encoded[Layers]:
         a = self.annotations(source)
         v = self.image(a.mean(1) if self.summary == "mean" else a.amax(1))
-        memory, state = self.given(v)
+        memory, state = self.with_context(v)
         if self.context == "first_step":
             state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
-        return Reading(memory, state)
+        return Encoded(memory, state)

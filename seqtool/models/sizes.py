@@ -5,7 +5,7 @@ from typing import Any
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 
-MOST_LAYERS, MOST_UNITS = 100, 1_000_000
+MAX_LAYERS, MAX_UNITS = 100, 1_000_000
 TIES = {  # by what a model reads: the choices, and the model's name in the error message
     "text": (("none", "output", "all"), ""),
     "images": (("none", "output"), " of a captioner"),
@@ -17,9 +17,9 @@ def check_sizes(*, dropout: float, **sizes: int) -> None:
     """Raise InputError unless every size lies between 1 and a generous limit, and dropout is a probability below 1."""
     problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
     for name, size in sizes.items():
-        most = MOST_LAYERS if name.endswith("layers") else MOST_UNITS
-        if size > most:
-            problems.append(f"model.{name} must be at most {most:,}, not {size:,}.")
+        maximum = MAX_LAYERS if name.endswith("layers") else MAX_UNITS
+        if size > maximum:
+            problems.append(f"model.{name} must be at most {maximum:,}, not {size:,}.")
     if not 0 <= dropout < 1:
         problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
     if problems:

@@ -14,7 +14,8 @@ from seqtool.models.cells import Cell, Layers
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.fixed_context import FixedContext, check_choice, maximum, mean
 from seqtool.models.inputs import Source
-from seqtool.models.recurrent_decoder import Reading
+from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.recurrent_decoder import Encoded
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 SUMMARIES = ("last", "mean", "max")
@@ -22,7 +23,7 @@ SUMMARIES = ("last", "mean", "max")
 
 class Sutskever(FixedContext):
     """`layers` × `hidden` cells on both sides. The paper: LSTM, 4 × 1000, embeddings 1000, reversed, the last states
-    of all layers as the decoder's first; earlier checkpoints, which have no `context` and `summary`, too.
+    of all layers as the decoder's first.
 
     With summary=last, c is the top layer's last output h_S where it is fed at every step, and the first states are the
     last ones themselves; with mean or max, c is that of all its outputs, and the first states are tanh(W c + b).
@@ -44,22 +45,25 @@ class Sutskever(FixedContext):
         tie: str,
         context: str = "initial_state",
         summary: str = "last",
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
+        super().__init__(parts)
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         check_choice("summary", summary, SUMMARIES)
         self.use_context(context)
         self.reverse, self.summary = reverse, summary
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
-        self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout)
+        self.dropout = parts.dropout(dropout)
+        self.encoder = Encoder(
+            cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout, parts=parts
+        )
         learnt = summary != "last" and context != "every_step"
         self.make_decoder(cell, embedding=embedding, size=hidden, hidden=hidden, layers=layers, learnt=learnt)
-        self.output = nn.Linear(hidden, target_vocabulary)
+        self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def read(self, source: Source) -> Reading[Layers]:
+    def encode(self, source: Source) -> Encoded[Layers]:
         tokens = source.tokens
         if self.reverse:
             tokens = tokens.gather(1, reversal(source.lengths - 1, tokens.shape[1]))  # <eos> stays last
@@ -67,6 +71,6 @@ class Sutskever(FixedContext):
         encoding = self.encoder(x, source.lengths)
         if self.summary == "last":
             last = encoding.forward
-            return self.given(last[-1][0], None if self.context == "every_step" else Layers(last))
-        summed_up = mean if self.summary == "mean" else maximum
-        return self.given(summed_up(encoding.annotations, source.mask))
+            return self.with_context(last[-1][0], None if self.context == "every_step" else Layers(last))
+        summary = mean if self.summary == "mean" else maximum
+        return self.with_context(summary(encoding.annotations, source.mask))

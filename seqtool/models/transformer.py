@@ -9,15 +9,16 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.contract import EncoderDecoder, Output, Step
+from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.sizes import check_sizes, tie_matrices
-from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, Sizes, Words, scale
+from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Words, scale
 
 
 @dataclass(frozen=True)
-class Past:
+class KeyValueCache:
     """Keys and values of the p tokens read so far, for each layer, 2·E numbers a token."""
 
     layers: tuple[Float[Tensor, "N p EE"], ...]
@@ -35,11 +36,11 @@ class SourceMemory:
     mask: Bool[Tensor, "B S"]
 
 
-class Read(NamedTuple):
-    """What t tokens were read as: features, the past with them, and attention over the source or None."""
+class DecoderOutput(NamedTuple):
+    """Of t tokens: features, the cache with their keys and values, and attention over the source or None."""
 
     features: Float[Tensor, "N t E"]
-    past: Past
+    cache: KeyValueCache
     attention: Float[Tensor, "N t S"] | None
 
 
@@ -52,7 +53,7 @@ class TransformerDecoder(nn.Module):
 
     def __init__(
         self,
-        sizes: Sizes,
+        settings: LayerSettings,
         layers: int,
         words: Words,
         *,
@@ -60,39 +61,45 @@ class TransformerDecoder(nn.Module):
         shown: tuple[int | None, int | None] = (None, None),
     ) -> None:
         super().__init__()
-        check_sizes(dropout=sizes.dropout, layers=layers)
-        for name, value, most in zip(("layer", "head"), shown, (layers, sizes.heads), strict=True):
-            if value is not None and not 1 <= value <= most:
-                raise InputError(f"model.attention_{name} must be from 1 to {most}, or null, not {value}.")
+        check_sizes(dropout=settings.dropout, layers=layers)
+        for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
+            if value is not None and not 1 <= value <= count:
+                raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
         self.words = words
-        self.layers = nn.ModuleList(DecoderLayer(sizes, reads=reads) for _ in range(layers))
-        self.last = sizes.last()
+        self.layers = nn.ModuleList(DecoderLayer(settings, reads=reads) for _ in range(layers))
+        self.last = settings.last()
         self.shown, self.head = (shown[0] or layers) - 1, shown[1]
 
     def forward(
-        self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, past: Past, source: SourceMemory | None = None
-    ) -> Read:
-        """Read t tokens after those of `past`. In training there is no attention to show."""
-        x = self.words(tokens, embedding, past.length)
+        self,
+        tokens: Int[Tensor, "N t"],
+        embedding: nn.Embedding,
+        cache: KeyValueCache,
+        source: SourceMemory | None = None,
+    ) -> DecoderOutput:
+        """Read t tokens after those of `cache`. In training there is no attention to show."""
+        x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
             over = (None, None) if source is None else (source.layers[i], source.mask)
             weights = source is not None and i == self.shown and not self.training
-            x, seen, alpha = layer(x, past.layers[i], *over, weights=weights)
-            layers.append(seen.to(embedding.weight.dtype))
+            x, keys_values, alpha = layer(x, cache.layers[i], *over, weights=weights)
+            layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
-        return Read(self.last(x), Past(tuple(layers)), attention)
+        return DecoderOutput(self.last(x), KeyValueCache(tuple(layers)), attention)
 
     def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
-        return SourceMemory(tuple(cast(DecoderLayer, layer).read(annotations) for layer in self.layers), mask)
+        return SourceMemory(
+            tuple(cast(DecoderLayer, layer).source_keys_values(annotations) for layer in self.layers), mask
+        )
 
-    def empty(self, rows: int, like: Float[Tensor, "V E"]) -> Past:
-        """The past of rows that have read nothing."""
-        return Past(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
+    def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
+        """The cache of rows that have read nothing."""
+        return KeyValueCache(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
 
 
-class SourceTransformer(EncoderDecoder[Past]):
+class SourceTransformer(EncoderDecoder[KeyValueCache]):
     """A decoder over annotation vectors: what the translator and the captioner share."""
 
     attends = True
@@ -102,22 +109,22 @@ class SourceTransformer(EncoderDecoder[Past]):
         """Annotation vectors of the source, and a mask that is true at real positions."""
         raise NotImplementedError
 
-    def encode(self, source: Any) -> tuple[SourceMemory, Past]:
+    def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
         annotations, mask = self.annotate(source)
         return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
 
-    def step(self, memory: SourceMemory, state: Past, token: Tensor) -> Step[Past]:
-        features, past, alpha = self.decoder(token[:, None], self.target_embedding, state, memory)
-        return Step(self.project(features[:, 0]), past, None if alpha is None else alpha[:, 0])
+    def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
+        features, cache, alpha = self.decoder(token[:, None], self.target_embedding, state, memory)
+        return Step(self.project(features[:, 0]), cache, None if alpha is None else alpha[:, 0])
 
-    def prefill(self, memory: SourceMemory, state: Past, tokens: Tensor) -> tuple[Past, Tensor | None]:
-        _, past, alpha = self.decoder(tokens, self.target_embedding, state, memory)
-        return past, alpha
+    def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
+        _, cache, alpha = self.decoder(tokens, self.target_embedding, state, memory)
+        return Prefilled(cache, alpha)
 
-    def forward(self, source: Any, target: Tensor, state: Past | None = None) -> Output:
+    def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
         memory, first = self.encode(source)
-        features, past, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
-        return Output(features, alpha, past)
+        features, cache, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
+        return Output(features, alpha, cache)
 
 
 class Transformer(SourceTransformer):
@@ -142,20 +149,23 @@ class Transformer(SourceTransformer):
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
-        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
+        super().__init__(parts)
+        settings = LayerSettings(
+            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
+        )
         check_sizes(dropout=dropout, encoder_layers=encoder_layers, decoder_layers=decoder_layers)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.words = Words(sizes, positions, longest)
-        self.longest = self.words.longest
-        self.encoder = nn.ModuleList(EncoderLayer(sizes) for _ in range(encoder_layers))
-        self.last = sizes.last()
+        self.words = Words(settings, positions, longest)
+        self.max_positions = self.words.max_positions
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
+        self.last = settings.last()
         shown = attention_layer, attention_head
-        words = Words(sizes, positions, longest)
-        self.decoder = TransformerDecoder(sizes, decoder_layers, words, reads=True, shown=shown)
-        self.output = nn.Linear(width, target_vocabulary)
+        words = Words(settings, positions, longest)
+        self.decoder = TransformerDecoder(settings, decoder_layers, words, reads=True, shown=shown)
+        self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
@@ -166,7 +176,7 @@ class Transformer(SourceTransformer):
         return self.last(x), mask
 
 
-class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
+class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
     """A decoder over an image's annotation vectors through a linear map; the locations have no positions."""
 
     def __init__(
@@ -186,14 +196,19 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
+        parts: Parts = PLAIN,
     ) -> None:
-        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
-        super().__init__(target_vocabulary, width, encoder, pretrained=pretrained)
-        self.image = nn.Linear(self.backbone.dimension, width)
+        settings = LayerSettings(
+            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
+        )
+        super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
+        self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, longest), reads=True, shown=shown)
-        self.longest = self.decoder.words.longest
-        self.output = nn.Linear(width, target_vocabulary)
+        self.decoder = TransformerDecoder(
+            settings, layers, Words(settings, positions, longest), reads=True, shown=shown
+        )
+        self.max_positions = self.decoder.words.max_positions
+        self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
@@ -204,10 +219,10 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[Past]):
 
 @dataclass(frozen=True)
 class Window:
-    """The tokens of the window that is open, N×w, and what was read of them."""
+    """The tokens of the window that is open, N×w, and their keys and values."""
 
     tokens: Int[Tensor, "N w"]
-    past: Past
+    cache: KeyValueCache
 
 
 class TransformerLanguageModel(EncoderDecoder[Window]):
@@ -232,15 +247,20 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         context: int,
         dropout: float,
         tie: str,
+        parts: Parts = PLAIN,
     ) -> None:
-        super().__init__()
-        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout)
+        super().__init__(parts)
+        settings = LayerSettings(
+            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
+        )
         if context < 2 or context % 2:
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(sizes, layers, Words(sizes, positions, context, name="context"), reads=False)
-        self.output = nn.Linear(width, target_vocabulary)
+        self.decoder = TransformerDecoder(
+            settings, layers, Words(settings, positions, context, setting="context"), reads=False
+        )
+        self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = scale(width)
         tie_matrices(self, tie)
 
@@ -251,8 +271,8 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         features, window = self._read(state, token[:, None])
         return Step(self.project(features[:, 0]), window, None)
 
-    def prefill(self, memory: Any, state: Window, tokens: Tensor) -> tuple[Window, None]:
-        return (self._read(state, tokens)[1] if tokens.shape[1] else state), None
+    def prefill(self, memory: Any, state: Window, tokens: Tensor) -> Prefilled[Window]:
+        return Prefilled(self._read(state, tokens)[1] if tokens.shape[1] else state, None)
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
         if state is None or (self.training and target.shape[1] <= self.context):
@@ -279,7 +299,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         while tokens.shape[1]:
             window = self.opened(window)
             new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
-            read = self.decoder(new, self.target_embedding, window.past)
-            window = Window(torch.cat([window.tokens, new], 1), read.past)
-            features.append(read.features)
+            output = self.decoder(new, self.target_embedding, window.cache)
+            window = Window(torch.cat([window.tokens, new], 1), output.cache)
+            features.append(output.features)
         return torch.cat(features, 1), window

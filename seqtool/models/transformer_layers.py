@@ -10,97 +10,83 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.number_types import single
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.sizes import check_sizes
 
 Vectors = Float[Tensor, "N t E"]
-Past = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
-Seen = Float[Tensor, "N pt EE"]  # and of these p + t
-Annotations = Float[Tensor, "B S EE"]  # keys and values of a source
+PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
+KeysValues = Float[Tensor, "N pt EE"]  # and of these p + t
+SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
-
-
-class ScaledDotProducts(nn.Module):
-    """softmax(QKᵀ/√d_k) V (1) for every head; each query sees what `allowed` has true, or, if `causal`, the keys up to
-    its own position.
-    """
-
-    def forward(
-        self,
-        q: Float[Tensor, "N h t d"],
-        k: Float[Tensor, "N h s d"],
-        v: Float[Tensor, "N h s d"],
-        allowed: Bool[Tensor, "... s"] | None,
-        *,
-        causal: bool = False,
-    ) -> Float[Tensor, "N h t d"]:
-        return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal)
 
 
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence over itself (3.2.2), with one product for Q, K and V."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
         super().__init__()
         self.heads = heads
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.products = ScaledDotProducts()
-        self.output = nn.Linear(width, width)
+        self.queries_keys_values = parts.linear(width, 3 * width)
+        self.attend = parts.attend
+        self.output = parts.linear(width, width)
 
     def forward(
-        self, x: Vectors, past: Past | None = None, mask: Bool[Tensor, "N t"] | None = None
-    ) -> tuple[Vectors, Seen]:
+        self, x: Vectors, past: PastKeysValues | None = None, mask: Bool[Tensor, "N t"] | None = None
+    ) -> tuple[Vectors, KeysValues]:
         """With `past`, the keys and values of the tokens before, each token sees these and those up to itself; without
         it, all that the mask allows. Also the keys and values of all tokens so far.
         """
-        q, seen = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
+        q, keys_values = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
         allowed = None if mask is None else mask[:, None, None]
         if past is not None and past.shape[1]:
-            seen = torch.cat([past.to(seen.dtype), seen], 1)
+            keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
         if past is not None and past.shape[1] and x.shape[1] > 1:
-            allowed = torch.ones(x.shape[1], seen.shape[1], dtype=torch.bool, device=x.device).tril(past.shape[1])
-        k, v = (divided(one, self.heads) for one in seen.chunk(2, -1))
+            shape = x.shape[1], keys_values.shape[1]
+            allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+        q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
         first = past is not None and not past.shape[1]
-        return self.output(joined(self.products(divided(q, self.heads), k, v, allowed, causal=first))), seen
+        return self.output(join_heads(self.attend(q, k, v, allowed, causal=first))), keys_values
 
 
 class SourceAttention(nn.Module):
     """Multi-head attention over a source (3.2.2). N = B·K: K rows for each of the source's B."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
         super().__init__()
         self.heads = heads
-        self.queries = nn.Linear(width, width)
-        self.keys_values = nn.Linear(width, 2 * width)
-        self.products = ScaledDotProducts()
-        self.output = nn.Linear(width, width)
+        self.queries = parts.linear(width, width)
+        self.keys_values = parts.linear(width, 2 * width)
+        self.attend = parts.attend
+        self.output = parts.linear(width, width)
 
-    def forward(self, x: Vectors, source: Annotations, mask: Mask) -> Vectors:
-        q, k, v = self._divided(x, source)
-        return self._joined(self.products(q, k, v, mask[:, None, None]), x)
+    def forward(self, x: Vectors, source: SourceKeysValues, mask: Mask) -> Vectors:
+        q, k, v = self._split(x, source)
+        return self._join(self.attend(q, k, v, mask[:, None, None]), x)
 
-    def with_weights(self, x: Vectors, source: Annotations, mask: Mask) -> tuple[Vectors, Float[Tensor, "N t heads S"]]:
+    def with_weights(
+        self, x: Vectors, source: SourceKeysValues, mask: Mask
+    ) -> tuple[Vectors, Float[Tensor, "N t heads S"]]:
         """The same, and the weights, softmax(QKᵀ/√d_k) of (1)."""
-        q, k, v = self._divided(x, source)
+        q, k, v = self._split(x, source)
         scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
         e = (scaled @ k.transpose(-1, -2)).masked_fill(~mask[:, None, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype))
         weights = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
-        return self._joined(alpha.to(v.dtype) @ v, x), weights
+        return self._join(alpha.to(v.dtype) @ v, x), weights
 
-    def _divided(self, x: Tensor, source: Tensor) -> Sequence[Tensor]:
+    def _split(self, x: Tensor, source: Tensor) -> Sequence[Tensor]:
         """Q, with all rows of a source as if they were one, and K and V."""
         q = self.queries(x)
-        together = q.reshape(len(source), -1, q.shape[-1]), *source.to(q.dtype).chunk(2, -1)
-        return [divided(one, self.heads) for one in together]
+        k, v = source.to(q.dtype).chunk(2, -1)
+        return [split_heads(part, self.heads) for part in (q.reshape(len(source), -1, q.shape[-1]), k, v)]
 
-    def _joined(self, y: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = self.output(joined(y).reshape(x.shape))
+    def _join(self, y: Tensor, x: Tensor) -> Tensor:
+        output: Tensor = self.output(join_heads(y).reshape(x.shape))
         return output
 
 
@@ -109,9 +95,9 @@ class Residual(nn.Module):
     without a long warm-up (Xiong et al. 2020).
     """
 
-    def __init__(self, width: int, dropout: float, norm: str) -> None:
+    def __init__(self, width: int, dropout: float, norm: str, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.norm, self.dropout, self.first = nn.LayerNorm(width), nn.Dropout(dropout), norm == "pre"
+        self.norm, self.dropout, self.first = nn.LayerNorm(width), parts.dropout(dropout), norm == "pre"
 
     def before(self, x: Tensor) -> Tensor:
         """What f reads."""
@@ -126,9 +112,9 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """max(0, x W_1 + b_1) W_2 + b_2 (2)."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.inner, self.outer = parts.linear(width, hidden), parts.linear(hidden, width)
 
     def forward(self, x: Vectors) -> Vectors:
         y: Tensor = self.outer(self.inner(x).relu_())
@@ -136,7 +122,7 @@ class FeedForward(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class LayerSettings:
     """What the layers of an encoder and a decoder have in common."""
 
     width: int
@@ -144,6 +130,7 @@ class Sizes:
     feed_forward: int
     norm: str
     dropout: float
+    parts: Parts
 
     def __post_init__(self) -> None:
         check_sizes(dropout=self.dropout, width=self.width, heads=self.heads, feed_forward=self.feed_forward)
@@ -155,7 +142,7 @@ class Sizes:
             )
 
     def residual(self) -> Residual:
-        return Residual(self.width, self.dropout, self.norm)
+        return Residual(self.width, self.dropout, self.norm, self.parts)
 
     def last(self) -> nn.Module:
         """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
@@ -163,10 +150,12 @@ class Sizes:
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
-        self.attention, self.around_attention = SelfAttention(sizes.width, sizes.heads), sizes.residual()
-        self.feed_forward, self.around_feed_forward = FeedForward(sizes.width, sizes.feed_forward), sizes.residual()
+        self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
+        self.around_attention = settings.residual()
+        self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
+        self.around_feed_forward = settings.residual()
 
     def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
         y, _ = self.attention(self.around_attention.before(x), mask=mask)
@@ -177,48 +166,53 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """`reads`: whether it attends over a source."""
 
-    def __init__(self, sizes: Sizes, *, reads: bool) -> None:
+    def __init__(self, settings: LayerSettings, *, reads: bool) -> None:
         super().__init__()
-        self.attention, self.around_attention = SelfAttention(sizes.width, sizes.heads), sizes.residual()
+        self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
+        self.around_attention = settings.residual()
         if reads:
-            self.source_attention, self.around_source = SourceAttention(sizes.width, sizes.heads), sizes.residual()
-        self.feed_forward, self.around_feed_forward = FeedForward(sizes.width, sizes.feed_forward), sizes.residual()
+            self.source_attention = SourceAttention(settings.width, settings.heads, settings.parts)
+            self.around_source = settings.residual()
+        self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
+        self.around_feed_forward = settings.residual()
 
-    def read(self, annotations: Float[Tensor, "B S E"]) -> Annotations:
+    def source_keys_values(self, annotations: Float[Tensor, "B S E"]) -> SourceKeysValues:
         """Keys and values of a source, computed once."""
         keys_values: Tensor = self.source_attention.keys_values(annotations)
         return keys_values
 
     def forward(
-        self, x: Vectors, past: Past, source: Annotations | None, mask: Mask | None, *, weights: bool
-    ) -> tuple[Vectors, Seen, Float[Tensor, "N t heads S"] | None]:
+        self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
+    ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
         """Tokens after those of `past`, over a source, if there is one; also the keys and values of all tokens so far
         and, on request, the weights of the source.
         """
         y, past = self.attention(self.around_attention.before(x), past)
         x, alpha = self.around_attention.after(x, y), None
         if source is not None and mask is not None:
-            read = self.around_source.before(x)
+            queries = self.around_source.before(x)
             if weights:
-                y, alpha = self.source_attention.with_weights(read, source, mask)
+                y, alpha = self.source_attention.with_weights(queries, source, mask)
             else:
-                y = self.source_attention(read, source, mask)
+                y = self.source_attention(queries, source, mask)
             x = self.around_source.after(x, y)
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
 
 
 class Words(nn.Module):
-    """Embedded words times √E (3.4) plus their positions: sinusoids (3.5), or learnt ones for the first `longest`."""
+    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
 
-    def __init__(self, sizes: Sizes, positions: str, longest: int, *, name: str = "longest") -> None:
-        """`name`: the setting that `longest` comes from, for messages."""
+    def __init__(
+        self, settings: LayerSettings, positions: str, max_positions: int, *, setting: str = "longest"
+    ) -> None:
+        """`setting` is the one that `max_positions` comes from, for messages."""
         super().__init__()
         if positions not in ("sinusoids", "learnt"):
             raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
-        check_sizes(dropout=sizes.dropout, **{name: longest})
-        self.longest = longest if positions == "learnt" else None
-        self.position_embedding = nn.Embedding(longest, sizes.width) if positions == "learnt" else None
-        self.dropout = nn.Dropout(sizes.dropout)
+        check_sizes(dropout=settings.dropout, **{setting: max_positions})
+        self.max_positions = max_positions if positions == "learnt" else None
+        self.position_embedding = nn.Embedding(max_positions, settings.width) if positions == "learnt" else None
+        self.dropout = settings.parts.dropout(settings.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
@@ -266,11 +260,11 @@ def sinusoids(position: Int[Tensor, "t"], width: int) -> Float[Tensor, "t E"]:
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
 
 
-def divided(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """N×t×E → N×h×t×d."""
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
-def joined(x: Tensor) -> Tensor:
+def join_heads(x: Tensor) -> Tensor:
     """N×h×t×d → N×t×E."""
     return x.transpose(1, 2).flatten(-2)

@@ -20,6 +20,7 @@ from seqtool.models.backbone import EncoderSettings
 from seqtool.models.hard_attention import CHOICES, Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.predict.likelihood import Likelihood, of_captions
 from seqtool.predict.lists import Picture, check_pictures, named, opened
 from seqtool.predict.predictor import Member, Prediction, Predictor, with_own_threads
@@ -107,7 +108,7 @@ class Choosing:
 
     def encode(self, source: WithUniforms) -> tuple[Any, Any]:
         memory, state = self.model.encode(source.images)
-        return replace(memory, chances=source.uniforms, choose=self.choice), state
+        return replace(memory, uniform_noise=source.uniforms, choose=self.choice), state
 
 
 class Captioner(Predictor):
@@ -132,8 +133,8 @@ class Captioner(Predictor):
             self.model = self.choosing = Choosing(self.models[0], self.models[0].choices[name])
 
     @classmethod
-    def read(cls, found: Checkpoint) -> Member:
-        member, encoder = super().read(found), typed(EncoderSettings, found.config["model"]["encoder"])
+    def read(cls, found: Checkpoint, parts: Parts = PLAIN) -> Member:
+        member, encoder = super().read(found, parts), typed(EncoderSettings, found.config["model"]["encoder"])
         member.common["read images of different sizes: an ensemble needs one size"] = (encoder.size, encoder.fit)
         member.common["see different grids: an ensemble needs one grid"] = member.model.backbone.locations
         return member
@@ -276,7 +277,7 @@ class Captioner(Predictor):
         if len(self.models) > 1:
             raise InputError("bound= is for one model, not for an ensemble.")
         if not self.models[0].choices:
-            name = type(self.models[0]).__name__.removeprefix("Quick")
+            name = type(self.models[0]).__name__
             raise InputError(f"bound= is for show_attend_tell, with soft or hard attention, and this is a {name}.")
 
     def _caption(self, hypothesis: Hypothesis, number: int) -> Caption:

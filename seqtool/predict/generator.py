@@ -218,7 +218,7 @@ class Generator(Predictor):
                 self.model.step,
                 memory,
                 state,
-                uniforms=torch.from_numpy(uniforms[np.newaxis]).float(),
+                uniform_noise=torch.from_numpy(uniforms[np.newaxis]).float(),
                 maximum=[settings.max_length],
                 minimum=settings.max_length + 1,  # a text has no EOS
                 temperature=settings.temperature,

@@ -100,7 +100,7 @@ def _nll(
         if some is None:
             output = model(Annotations(a), target[:, :-1])
         else:
-            output = model(Annotations(a), target[:, :-1], chances=some.flatten(0, 1))
+            output = model(Annotations(a), target[:, :-1], uniform_noise=some.flatten(0, 1))
         labels = target[:, 1:].repeat_interleave(len(output.features) // len(a), 0)
         found.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
     return torch.cat(found, 1)

@@ -19,9 +19,11 @@ from seqtool.decoding.ranking import Hypothesis, Whole
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.fast.packed import laid_out
+from seqtool.models.fast.decoding import optimise_for_decoding
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import EOS
-from seqtool.runtime.classes import build, modules
+from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import (
     MODEL_TOO_LARGE,
@@ -186,7 +188,9 @@ class Predictor(ABC):
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
-        self.longest = min((model.longest for model in self.models if model.longest is not None), default=None)
+        self.longest = min(
+            (model.max_positions for model in self.models if model.max_positions is not None), default=None
+        )
         self.shortened = self.longest is not None and self.longest < self.settings.max_length
         if self.longest is not None and getattr(self.settings, "min_length", 0) > self.longest:
             raise InputError(
@@ -202,7 +206,7 @@ class Predictor(ABC):
             check_used(self.settings, attends=self.attends, reads=self.reads)
 
     def __repr__(self) -> str:
-        models = " + ".join(type(model).__name__.removeprefix("Quick") for model in self.models)
+        models = " + ".join(type(model).__name__ for model in self.models)
         entries = " and ".join(f"{len(getattr(self, f'{side}_vocabulary')):,} {side}" for side in self.sides)
         places = " + ".join(map(str, self.checkpoints))
         return f"{type(self).__name__}({places}: {models}, {entries} entries, {self.device})"
@@ -254,13 +258,15 @@ class Predictor(ABC):
         for one in found:
             if one.reads != cls.reads:
                 raise InputError(f"{one.path} holds {HOLDS[one.reads]}.")
-        members = [cls.read(one) for one in found]
+        members = [cls.read(one, parts_for(device)) for one in found]
         for one, member in zip(found, members, strict=True):
             for difference, value in member.common.items():
                 if value != members[0].common[difference]:
                     raise InputError(f"{one.path} and {found[0].path} {difference}.")
         with as_default(device), out_of_memory(lambda: MODEL_TOO_LARGE, device):
-            models = [laid_out(member.model, chosen.precision, device).to(device).eval() for member in members]
+            models = [
+                optimise_for_decoding(member.model, chosen.precision, device).to(device).eval() for member in members
+            ]
         return cls(
             models,
             device=device,
@@ -285,10 +291,13 @@ class Predictor(ABC):
         raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
 
     @classmethod
-    def read(cls, found: Checkpoint) -> Member:
-        """The model of a checkpoint with its weights; only classes of this package and of `found.trust` are built."""
+    def read(cls, found: Checkpoint, parts: Parts = PLAIN) -> Member:
+        """The model of a checkpoint, of these parts, with its weights; only classes of this package and of
+        `found.trust` are built.
+        """
         known = {f"{side}_vocabulary": one for side, one in load_all(found.path, cls.sides).items()}
-        parts = {**cls.parts, **{name: len(one) for name, one in known.items()}}
-        make = partial(build, found.config["model"], trusted=found.trust, base=cls.base, **parts)
+        others = {**cls.parts, **{name: len(one) for name, one in known.items()}}
+        config = found.config["model"]
+        make = partial(build_model, config, base=cls.base, trusted=found.trust, parts=parts, **others)
         different = "have different vocabularies: an ensemble needs one vocabulary"
         return Member(found.load_model(make), known, {different: [one.fingerprint for one in known.values()]})

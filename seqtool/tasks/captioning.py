@@ -18,7 +18,7 @@ from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
 from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
 from seqtool.models.image_captioner import ImageCaptioner
-from seqtool.runtime.classes import build
+from seqtool.models.parts import Parts, build_model
 from seqtool.runtime.devices import Machine, MachineSettings, choose_device, set_threads
 from seqtool.settings import typed
 from seqtool.tasks.task import Task, with_vocabulary_found
@@ -58,9 +58,9 @@ class Captioning(Task):
         if pretrained:
             check_default_weights(typed(EncoderSettings, config.model.encoder))
 
-    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> ImageCaptioner[Any]:
-        parts = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
-        model: ImageCaptioner[Any] = build(config.model, trusted=True, base=ImageCaptioner, **parts)
+    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: Parts) -> ImageCaptioner[Any]:
+        others = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
+        model: ImageCaptioner[Any] = build_model(config.model, base=ImageCaptioner, parts=parts, **others)
         return model
 
     def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:

@@ -16,19 +16,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.configuration import HOLDS
 from seqtool.errors import InputError
-from seqtool.runtime.classes import build, check_settings, located
+from seqtool.runtime.classes import check_settings, located
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import escape, names
 
 if TYPE_CHECKING:
     from seqtool.data.cache import Cache
     from seqtool.models.contract import EncoderDecoder
+    from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import Validating, ValidationSettings
 
-PARTS = ("source_vocabulary", "target_vocabulary", "pretrained")  # a model's arguments besides its settings
+PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
 READERS = {  # by what models read: what they do, their kind of data, and an example
     "text": ("translates sentences", "pairs", "model=bahdanau"),
     "images": ("describes images", "captions", "model=show_tell"),
@@ -106,26 +107,29 @@ class Task(ABC):
             f"as {other_model}, or other data, such as {HOLDS[data][1]}."
         )
 
-    def make_model(self, config: DictConfig, cache: "Cache", *, pretrained: bool) -> "EncoderDecoder[Any]":
-        """The model, before `initialisation`. `pretrained`: load an image encoder's pretrained weights; otherwise a
-        checkpoint will supply them.
+    def make_model(
+        self, config: DictConfig, cache: "Cache", *, pretrained: bool, parts: "Parts"
+    ) -> "EncoderDecoder[Any]":
+        """The model of these parts, before `initialisation`. `pretrained`: load an image encoder's pretrained weights;
+        otherwise a checkpoint will supply them.
         """
         from seqtool.models.contract import EncoderDecoder  # imports torch
+        from seqtool.models.parts import build_model
 
         sizes = {f"{side}_vocabulary": len(known) for side, known in cache.vocabularies.items()}
-        model: EncoderDecoder[Any] = build(config.model, trusted=True, base=EncoderDecoder, **sizes)
+        model: EncoderDecoder[Any] = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
         return model
 
     def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
         """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
-        if model.longest is None or self.reads == "nothing":
+        if model.max_positions is None or self.reads == "nothing":
             return
         for name in ("train", "valid"):
             longest = cache.split(name).longest
-            if longest > model.longest:
+            if longest > model.max_positions:
                 raise InputError(
                     f"The longest sentence of {name} has {longest:,} tokens with its end, but the model reads at most "
-                    f"{model.longest:,}, the number of learnt positions: raise model.longest, or set "
+                    f"{model.max_positions:,}, the number of learnt positions: raise model.longest, or set "
                     "model.positions=sinusoids."
                 )
 

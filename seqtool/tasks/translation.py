@@ -18,6 +18,7 @@ from seqtool.tasks.task import Task, with_vocabulary_found
 
 if TYPE_CHECKING:
     from seqtool.models.contract import EncoderDecoder
+    from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
@@ -44,10 +45,12 @@ class Translation(Task):
 
         return prepared_again(found, config.data, TextCorpus, partial(self.prepare, config))
 
-    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool) -> "EncoderDecoder[Any]":
+    def make_model(
+        self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: "Parts"
+    ) -> "EncoderDecoder[Any]":
         if config.model.get("tie") == "all" and cache.source_vocabulary is not cache.target_vocabulary:
             raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
-        return super().make_model(config, cache, pretrained=pretrained)
+        return super().make_model(config, cache, pretrained=pretrained, parts=parts)
 
     def check_tokenizer(self, tokenize: str) -> None:
         make_bleu(tokenize, lowercase=False)

@@ -21,7 +21,7 @@ from seqtool.data.batches import Batch
 from seqtool.errors import InputError, naming
 from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.fast.quicken import plain_copy
+from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
 from seqtool.training.recording import FLOW, GRADIENT_FLOW
 from seqtool.view import run_plots

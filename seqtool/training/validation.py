@@ -144,7 +144,7 @@ class Validator:
         with _measuring(loss, self.machine, f", {BATCH} at a time: lower validation.beam or validation.max_length."):
             nats = self._loss(loss)
             most = self._decoding.max_length
-            settings = replace(self._decoding, max_length=min(most, model.longest or most))
+            settings = replace(self._decoding, max_length=min(most, model.max_positions or most))
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
             self._written = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
             self._ended = [n_best[0].ended for n_best in hypotheses]
@@ -202,7 +202,7 @@ class StreamValidator:
             drawn = sample(
                 model.step,
                 *model.encode(None),
-                uniforms=uniforms,
+                uniform_noise=uniforms,
                 maximum=[SHOWN],
                 minimum=SHOWN + 1,  # a text has no EOS
                 temperature=1.0,

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, make_target
 from seqtool.decoding.beam_search import beam_search
+from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import length_penalty
+from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.hard_attention import argmax, drawn, expected
@@ -66,37 +68,37 @@ def test_forward_equals_stepping(captioner: Model) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_drawing_equals_stepping_with_the_same_chances(training: bool) -> None:
-    """M samples an image are that many copies of the image, each with chances of its own."""
+def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
+    """M samples an image are that many copies of the image, each with noise of its own."""
     model = make_captioner("show_attend_tell-hard").train(training)
     source, target = random_images(4, seed=1), targets(4, 2)[:, :-1]
-    chances = torch.rand(12, target.shape[1])
-    output = model(source, target, chances=chances)
+    noise = torch.rand(12, target.shape[1])
+    output = model(source, target, uniform_noise=noise)
     logits = model.project(output.features)
     assert output.sampled is not None and output.sampled.expected == 0 and output.sampled.samples == 3
     assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
     memory, state = model.encode(Annotations(source.values.repeat_interleave(3, 0)))
-    memory = replace(memory, chances=chances, choose=drawn)
+    memory = replace(memory, uniform_noise=noise, choose=drawn)
     for t, token in enumerate(target.repeat_interleave(3, 0).T):
         step = model.step(memory, state, token)
         state = step.state
         assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
-        location = drawn(step.attention, chances[:, t]).argmax(-1, keepdim=True)
+        location = drawn(step.attention, noise[:, t]).argmax(-1, keepdim=True)
         log_p = step.attention.gather(1, location).log().squeeze(1)
         assert torch.allclose(output.sampled.log_probability[:, t], log_p, atol=1e-4)
         entropy = -(step.attention * step.attention.log()).sum(1)
         assert torch.allclose(output.sampled.entropy[:, t], entropy, atol=1e-4)
 
 
-def test_beams_share_their_images_chances() -> None:
+def test_beams_share_their_images_noise() -> None:
     """K states over one memory row are K copies of that row."""
     model = make_captioner("show_attend_tell-hard")
     images = random_images(2, seed=3)
     memory, state = model.encode(images)
-    memory = replace(memory, chances=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=drawn)
+    memory = replace(memory, uniform_noise=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=drawn)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])
     apart, alone = model.encode(Annotations(images.values[rows]))
-    apart = replace(apart, chances=memory.chances[rows], choose=drawn)
+    apart = replace(apart, uniform_noise=memory.uniform_noise[rows], choose=drawn)
     state = alone
     for token in (torch.arange(4, 10), torch.arange(5, 11) % 11):
         shared, single = (model.step(one, state, token) for one in (memory, apart))
@@ -194,9 +196,9 @@ def test_batch_mates_change_nothing(captioner: Model) -> None:
     """Within one shape not a bit; in another shape nothing beyond rounding."""
     target = targets(6, 11)[:, :-1]
     images, others = random_images(6, seed=12).values, random_images(6, seed=13).values
-    chances = torch.rand(6, target.shape[1])
+    noise = torch.rand(6, target.shape[1])
     mixed = torch.cat([images[:2], others[2:]])
-    for given in [{}, {"chances": chances}] if isinstance(captioner, ShowAttendTell) and captioner.hard else [{}]:
+    for given in [{}, {"uniform_noise": noise}] if isinstance(captioner, ShowAttendTell) and captioner.hard else [{}]:
         features = captioner(Annotations(images), target, **given).features
         assert torch.equal(captioner(Annotations(mixed), target, **given).features[:2], features[:2])
         alone = captioner(
@@ -208,11 +210,11 @@ def test_batch_mates_change_nothing(captioner: Model) -> None:
 @pytest.mark.parametrize("choice", [expected, argmax, drawn])
 def test_batch_mates_never_change_a_caption(choice: Any) -> None:
     model = make_captioner("show_attend_tell-hard", scale=3.0)
-    images, chances = random_images(5, seed=14).values, torch.rand(5, 8)
+    images, noise = random_images(5, seed=14).values, torch.rand(5, 8)
 
     def captions(rows: list[int]) -> list[Any]:
         memory, state = model.encode(Annotations(images[rows]))
-        memory = replace(memory, chances=chances[rows], choose=choice)
+        memory = replace(memory, uniform_noise=noise[rows], choose=choice)
         found = beam_search(
             model.step,
             memory,
@@ -371,3 +373,41 @@ def test_settings_are_refused_by_name() -> None:
         ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "credit": "future"})
     with pytest.raises(InputError, match=r"^model.baseline=leave_one_out needs model.samples of at least 2, not 1\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "baseline": "leave_one_out"})
+
+
+@pytest.mark.parametrize("choice", [argmax, drawn])
+@pytest.mark.parametrize("prefix", [None, [5, 9]])
+def test_hypotheses_carry_the_locations_they_chose(choice: Any, prefix: list[int] | None) -> None:
+    """Of a search and of samples, with and without a prefix: those that the attention and the random numbers give."""
+    model = make_captioner("show_attend_tell-hard", scale=3.0)
+    images, noise = random_images(4, seed=14), torch.rand(4, 10)
+    read, start = None, 0 if prefix is None else len(prefix)
+    with torch.inference_mode():
+        memory, state = model.encode(images)
+        memory = replace(memory, uniform_noise=noise, choose=choice)
+        if prefix is not None:
+            state, read = read_prefix(model, memory, state, torch.tensor([prefix] * 4))
+        common: dict[str, Any] = {"maximum": [10 - start] * 4, "keep_attention": True, "prefix": read}
+        penalty = length_penalty("average", 0.0)
+        found = beam_search(model.step, memory, state, beam=3, n_best=2, penalty=penalty, coverage=0.0, **common)
+        sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        found += sample(model.step, memory, state, uniform_noise=torch.rand(4, 2, 10), **sampling, **common)
+    for i, n_best in enumerate(found):
+        for h in n_best:
+            assert h.attention is not None and h.locations is not None
+            assert len(h.locations) == len(h.attention) == len(h.tokens) + h.ended
+            chosen = choice(h.attention, noise[i % 4][: len(h.attention)]).argmax(-1)
+            assert h.locations == chosen.tolist()
+
+
+def test_without_a_choice_there_are_no_locations() -> None:
+    for name in ATTENDING:
+        model = make_captioner(name)
+        with torch.inference_mode():
+            memory, state = model.encode(random_images(2, seed=14))
+            limits = {"maximum": [5] * 2, "keep_attention": True}
+            penalty = length_penalty("average", 0.0)
+            for n_best in beam_search(
+                model.step, memory, state, beam=2, n_best=1, penalty=penalty, coverage=0.0, **limits
+            ):
+                assert n_best[0].locations is None and n_best[0].attention is not None

@@ -1,6 +1,5 @@
 """Cells are torch's, or a plain transcription of the paper."""
 
-import copy
 import math
 
 import pytest
@@ -8,9 +7,10 @@ import torch
 from torch import nn
 
 from seqtool.errors import InputError
-from seqtool.models.attention import SCORES
+from seqtool.models.attention import make_score
 from seqtool.models.cells import CELLS, GRUCho, Recurrence, make_cell
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.parts import PLAIN, Parts
 
 TORCH = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -59,7 +59,7 @@ def test_gru_cho_equals_the_paper() -> None:
 @pytest.mark.parametrize("device", [None, "cpu", "cuda"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_stepping_equals_running(cell: str, device: str | None) -> None:
-    """To each row's own end, which padding behind it does not move; plain, and by the quicker parts for a device."""
+    """To each row's own end, which padding behind it does not move; plain, and by the faster parts for a device."""
     recurrence = made(cell, device)
     x = torch.randn(3, 5, 3)
     lengths = torch.tensor([3, 5, 1])
@@ -74,9 +74,12 @@ def test_stepping_equals_running(cell: str, device: str | None) -> None:
     assert all(torch.allclose(found, expected, atol=1e-6) for found, expected in zip(ran.last, state, strict=True))
 
 
+def parts_of(device: str | None) -> Parts:
+    return PLAIN if device is None else parts_for(torch.device(device))
+
+
 def made(cell: str, device: str | None) -> Recurrence:
-    recurrence = Recurrence(cell, 3, 4)
-    return recurrence if device is None else quicken(recurrence, torch.device(device))
+    return Recurrence(cell, 3, 4, parts_of(device))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -85,7 +88,8 @@ def test_gradients_over_a_sequence_are_the_plain_ones(cell: str, device: str) ->
     """With gradients from every step's h and from the last state, and to the first."""
     torch.manual_seed(3)
     recurrence = made(cell, None).double()
-    quick = quicken(copy.deepcopy(recurrence), torch.device(device))
+    quick = made(cell, device).double()
+    quick.load_state_dict(recurrence.state_dict())
     x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
     first = tuple(torch.randn(2, 4, dtype=torch.float64, requires_grad=True) for _ in range(recurrence.cell.tensors))
     lengths = torch.tensor([2, 5])
@@ -106,13 +110,11 @@ def test_gradients_over_a_sequence_are_the_plain_ones(cell: str, device: str) ->
 @pytest.mark.parametrize(("device", "at_most"), [(None, 1.05), ("cpu", 1.25), ("cuda", 1.25)])
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_state_is_not_rounded_at_every_step(cell: str, device: str | None, at_most: float) -> None:
-    """A hundred steps whose products are in bf16: without gradients as near as with them, where quicker parts multiply
+    """A hundred steps whose products are in bf16: without gradients as near as with them, where faster parts multiply
     in another order. A state that is rounded is three times as far off.
     """
     torch.manual_seed(4)
-    recurrence = Recurrence(cell, 32, 32)
-    if device is not None:
-        quicken(recurrence, torch.device(device))
+    recurrence = Recurrence(cell, 32, 32, parts_of(device))
     with torch.no_grad():
         for parameter in recurrence.parameters():
             parameter.mul_(2)
@@ -128,7 +130,7 @@ def test_the_state_is_not_rounded_at_every_step(cell: str, device: str | None, a
 
 @pytest.mark.parametrize(("q", "k"), [(40.0, -35.0), (-42.0, 41.0), (30.0, 30.0), (-43.0, -43.0), (500.0, -1.0)])
 def test_additive_attention_is_a_tanh_also_of_large_numbers(q: float, k: float) -> None:
-    score = quicken(SCORES["additive"](query=1, value=1, size=1), torch.device("cpu"))
+    score = make_score("additive", query=1, value=1, size=1, parts=parts_of("cpu"))
     with torch.no_grad():
         for parameter in score.parameters():
             parameter.fill_(1.0 if parameter.dim() == 2 else 0.0)

@@ -5,14 +5,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import BAHDANAU, CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
+from small_models import (
+    BAHDANAU,
+    CAPTIONERS,
+    MODELS,
+    make_captioner,
+    make_model,
+    of_fast_parts,
+    random_images,
+    random_sentences,
+)
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding.beam_search import select
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.fast.quicken import quicken
 from seqtool.training.losses import TrainingLoss
 
 Model = EncoderDecoder[Any]
@@ -48,13 +56,14 @@ def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
     state, tokens = select(state, rows), target[rows].roll(1, 0)[:, :4]
     stepped, alphas = state, []
     for token in tokens.unbind(1):
-        _, stepped, alpha = model.step(memory, stepped, token)
-        alphas.append(alpha)
-    for found in (model.prefill(memory, state, tokens), EncoderDecoder.prefill(model, memory, state, tokens)):
-        close(found[0], stepped)
-        assert (found[1] is not None) == model.attends
-        if found[1] is not None:
-            close(found[1], torch.stack(alphas, 1))
+        step = model.step(memory, stepped, token)
+        stepped = step.state
+        alphas.append(step.attention)
+    for prefilled in (model.prefill(memory, state, tokens), EncoderDecoder.prefill(model, memory, state, tokens)):
+        close(prefilled.state, stepped)
+        assert (prefilled.attention is not None) == model.attends and prefilled.location is None
+        if prefilled.attention is not None:
+            close(prefilled.attention, torch.stack(alphas, 1))
 
 
 def test_a_state_is_carried(case: tuple[Model, Any, Tensor]) -> None:
@@ -82,4 +91,4 @@ def test_an_overridden_projection_counts_in_training() -> None:
     expected = model.project(model(source, batch.inputs).features).log_softmax(-1)
     nll = -(expected.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
     assert torch.allclose(TrainingLoss(model, 0.0)(batch).nll, nll)
-    assert torch.allclose(TrainingLoss(quicken(model, torch.device("cpu")), 0.0)(batch).nll, nll)
+    assert torch.allclose(TrainingLoss(of_fast_parts(model), 0.0)(batch).nll, nll)

@@ -1,29 +1,40 @@
-"""Quicker parts give what the plain equations give, model by model: losses and every gradient."""
+"""Faster parts give what the plain equations give, model by model: losses and every gradient."""
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
+from small_models import (
+    BAHDANAU,
+    CAPTIONERS,
+    MODELS,
+    SUTSKEVER,
+    make_captioner,
+    make_model,
+    of_fast_parts,
+    random_images,
+    random_sentences,
+)
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding.tree import select
+from seqtool.models.bahdanau import Bahdanau
+from seqtool.models.cells import LSTM, Cell, Layers, State
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.fast import additive, cross_entropy_in_pieces
 from seqtool.models.fast.gathering import GatheredLinear, one_pass
-from seqtool.models.fast.quicken import quicken
+from seqtool.models.fast.parts_for import parts_for
+from seqtool.models.parts import PLAIN, plain_copy
+from seqtool.models.recurrent_decoder import StepOutput
+from seqtool.models.sutskever import Sutskever
 from seqtool.training.losses import Loss, TrainingLoss
 
 Model = EncoderDecoder[Any]
-
-
-def quick(model: Model, device: str = "cpu") -> Model:
-    """The model with its quicker parts; those for a GPU compute on a CPU, too."""
-    return quicken(copy.deepcopy(model), torch.device(device))
 
 
 def make(name: str) -> tuple[EncoderDecoder[Any], Batch]:
@@ -63,7 +74,7 @@ def test_equals_plain_gradients(
     model, batch = case
     model.double().train()
     plain, expected = gradients(model, batch)
-    fast, found = gradients(quick(model, device), batch)
+    fast, found = gradients(of_fast_parts(model, device), batch)
     assert torch.allclose(fast.total, plain.total, rtol=1e-12) and torch.allclose(fast.nll, plain.nll, rtol=1e-12)
     compare(found, expected)
 
@@ -73,7 +84,7 @@ def test_in_single_precision_gradients_are_the_plain_ones(case: tuple[Model, Bat
     model, batch = case
     model.train()
     plain, expected = gradients(model, batch)
-    fast, found = gradients(quick(model), batch)
+    fast, found = gradients(of_fast_parts(model), batch)
     assert torch.allclose(fast.total, plain.total, rtol=1e-5)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     compare(found, expected, rtol=1e-3, atol=1e-5 * max(1, largest))
@@ -88,13 +99,13 @@ def test_a_carried_state_and_a_prefix_are_the_plain_ones(case: tuple[Model, Batc
         half = batch.inputs.shape[1] // 2
         first = one(batch.source, batch.inputs[:, :half])
         second = one(batch.source, batch.inputs[:, half:], first.state)
-        filled, attention = one.prefill(*one.encode(batch.source), batch.inputs)
+        filled, attention, _ = one.prefill(*one.encode(batch.source), batch.inputs)
         seen = [*tensors(first.state), *tensors(second.state), *tensors(filled), first.features, second.features]
         return [one.double() for one in seen] + ([] if attention is None else [attention])
 
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            for found, expected in zip(made(quick(model, device)), made(model), strict=True):
+            for found, expected in zip(made(of_fast_parts(model, device)), made(model), strict=True):
                 assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -110,12 +121,12 @@ def test_gradients_of_alignments_and_states_are_the_plain_ones(name: str) -> Non
         total.backward()
         return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
-    compare(gradient(quick(model)), gradient(model))
+    compare(gradient(of_fast_parts(model)), gradient(model))
 
 
 def test_a_second_pass_backward_starts_anew() -> None:
     model, batch = make("bahdanau-gru")
-    model = quick(model)
+    model = of_fast_parts(model)
     _, expected = gradients(model, batch)
     model.zero_grad()
     total = TrainingLoss(model, 0.1)(batch).total / 3
@@ -130,7 +141,7 @@ def test_a_second_pass_backward_starts_anew() -> None:
 def test_a_pass_that_stops_short_leaves_nothing_behind(name: str) -> None:
     """Asking for the gradient of a state in the middle changes no gradient of the weights."""
     model, batch = make(name)
-    model = quick(model.double())
+    model = of_fast_parts(model.double())
     torch.manual_seed(7)
     first = model(batch.source, batch.inputs[:, :2])
     second = model(batch.source, batch.inputs[:, 2:], first.state)
@@ -149,7 +160,7 @@ def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
     model, batch = make("bahdanau-gru")
     _, exact = gradients(model, batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, fast = gradients(quick(model), batch)
+        _, fast = gradients(of_fast_parts(model), batch)
         _, plain = gradients(model, batch)
     for name, gradient in exact.items():
         assert fast[name].dtype == torch.float32
@@ -157,7 +168,7 @@ def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
         assert error < max(0.02, 1.5 * float((plain[name] - gradient).norm() / gradient.norm())), name
 
 
-@pytest.mark.parametrize("made", [lambda model: model, quick, lambda model: quick(model, "cuda")])
+@pytest.mark.parametrize("made", [lambda model: model, of_fast_parts, lambda model: of_fast_parts(model, "cuda")])
 @pytest.mark.parametrize("grad", [True, False])
 def test_states_and_attention_are_in_single_precision_under_autocast(
     case: tuple[Model, Batch], grad: bool, made: Callable[[Model], Model]
@@ -203,26 +214,138 @@ def test_selected_keys_have_their_gradient() -> None:
         step.logits.square().sum().backward()
         return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
-    compare(gradient(quick(model)), gradient(model))
+    compare(gradient(of_fast_parts(model)), gradient(model))
 
 
-def test_a_part_of_another_class_and_a_backbone_stay_as_they_are() -> None:
-    class Mine(torch.nn.Linear):
-        pass
+class Mine(LSTM):
+    """A cell with the constructor of ours."""
 
-    model = make_captioner("show_tell-first_step")
-    model.image = Mine(96, 6)
-    before = {name: type(one) for name, one in model.backbone.named_modules()}
-    names = list(model.state_dict())
-    quicken(model, torch.device("cpu"))
-    assert type(model.image) is Mine and type(model.output) is GatheredLinear
-    assert {name: type(one) for name, one in model.backbone.named_modules()} == before
-    assert list(model.state_dict()) == names
+    def forward(self, x: Tensor, state: State) -> State:
+        h, c = super().forward(x, state)
+        return h / 2, c
+
+
+class Alone(Cell):
+    """A cell that takes no parts."""
+
+    gates = 1
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden)
+        self.recurrent = torch.nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor, state: State) -> State:
+        return (torch.sin(x + self.recurrent(state[0])),)
+
+
+class Halved(Sutskever):
+    """A model whose step is not the stack's alone."""
+
+    def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
+        return super().decoder_step(memory, state, projected / 2)
+
+
+class Unattentive(Bahdanau):
+    """A model with a step of its own, which no hand-written decoder has."""
+
+    def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
+        step = super().decoder_step(memory, state, projected)
+        return step._replace(seen=(step.seen[0], torch.zeros_like(step.seen[1])))
+
+
+OWN: dict[str, Callable[[], Model]] = {
+    "a cell like ours": lambda: Sutskever(**SUTSKEVER | {"cell": Mine}),
+    "a cell": lambda: Bahdanau(**BAHDANAU | {"cell": Alone}),
+    "a stack's step": lambda: Halved(**SUTSKEVER),
+    "a step": lambda: Unattentive(**BAHDANAU),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_users_own_classes_compute_what_they_say(name: str) -> None:
+    """They get each part that their constructors take, and nothing that was made for ours."""
+    _, batch = make("bahdanau-gru")
+    torch.manual_seed(0)
+    model = OWN[name]().double().train()
+    fast = of_fast_parts(model)
+    plain, expected = gradients(model, batch)
+    loss, found = gradients(fast, batch)
+    assert torch.allclose(loss.total, plain.total, rtol=1e-12)
+    compare(found, expected)
+    assert GatheredLinear in {type(module) for module in fast.modules()}
+
+
+def test_a_backbone_and_the_names_of_parameters_stay_as_they_are() -> None:
+    for name in CAPTIONERS:
+        model = make_captioner(name)
+        fast = of_fast_parts(model)
+        assert list(fast.state_dict()) == list(model.state_dict())
+        kinds = {name: type(module) for name, module in model.backbone.named_modules()}
+        assert {name: type(module) for name, module in fast.backbone.named_modules()} == kinds
+        assert type(fast.output) is GatheredLinear
+
+
+@pytest.mark.parametrize("name", [*MODELS, *CAPTIONERS])
+def test_first_weights_are_the_plain_ones(name: str) -> None:
+    """Whichever parts it is built of, a model draws the same random numbers."""
+    model, _ = make(name)
+    made = []
+    for device in (None, "cpu", "cuda"):
+        parts = PLAIN if device is None else parts_for(torch.device(device))
+        torch.manual_seed(5)
+        built = type(model)(**model.built_with | {"parts": parts})
+        made.append([*built.state_dict().values(), torch.rand(3)])
+    for tensors_of in made[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(tensors_of, made[0], strict=True))
+
+
+def test_a_plain_copy_has_plain_parts() -> None:
+    """Of the same weights and number type, without drawing random numbers."""
+    for name in (*MODELS, *CAPTIONERS):
+        model = make(name)[0].double()
+        for device in ("cpu", "cuda", "mps"):
+            fast = of_fast_parts(model, device)
+            torch.manual_seed(1)
+            copied, drawn = plain_copy(fast), torch.rand(1)
+            torch.manual_seed(1)
+            assert torch.equal(drawn, torch.rand(1)) and copied.parts is PLAIN
+            assert [type(module) for module in copied.modules()] == [type(module) for module in model.modules()]
+            expected = model.state_dict()
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in copied.state_dict().items())
+    assert plain_copy(model) is not model
+
+
+def test_a_loss_of_ones_own_is_one_class() -> None:
+    """A model with a fast loss, from outside: its output layer halves the features, and so does its loss."""
+
+    class Sharp(Sutskever):
+        def project(self, features: Tensor) -> Tensor:
+            return super().project(2 * features)
+
+        def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
+            return self.parts.cross_entropy(2 * features, self.output, labels, smoothing)
+
+    calls = []
+
+    def counted(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
+        calls.append(output)
+        return cross_entropy_in_pieces.cross_entropy_in_pieces(features, output, labels, smoothing)
+
+    _, batch = make("bahdanau-gru")
+    torch.manual_seed(0)
+    model = Sharp(**SUTSKEVER).double()
+    plain, expected = gradients(model, batch)
+    parts = replace(parts_for(torch.device("cpu")), cross_entropy=counted)
+    fast = Sharp(**SUTSKEVER, parts=parts).double()
+    fast.load_state_dict(model.state_dict())
+    loss, found = gradients(fast, batch)
+    assert calls == [fast.output] and torch.allclose(loss.total, plain.total, rtol=1e-12)
+    compare(found, expected)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
 def test_dropout_leaves_its_share_and_scales_it(p: float) -> None:
-    dropout = quicken(torch.nn.Dropout(p), torch.device("cpu"))
+    dropout = parts_for(torch.device("cpu")).dropout(p)
     x = torch.ones(301, 333, requires_grad=True)
     torch.manual_seed(3)
     dropped = dropout(x)

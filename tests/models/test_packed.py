@@ -1,23 +1,21 @@
 """A packed linear map is the map, to the last rounding."""
 
-import copy
-
 import pytest
 import torch
-from small_models import make_model, random_sentences
+from small_models import SUTSKEVER, make_model, of_fast_parts, random_sentences
 from torch import nn
 
 from seqtool.data.batches import make_source
 from seqtool.decoding.tree import leaves
 from seqtool.models.categorical import categorical
-from seqtool.models.fast import packed
-from seqtool.models.fast.gates import QuickLSTM
-from seqtool.models.fast.packed import DecodingLanguageModel, JoinedLSTM, Packed, laid_out
-from seqtool.models.fast.quicken import WholeProducts
-from seqtool.models.fast.recurrences import HandWrittenRecurrence
+from seqtool.models.cells import LSTM, Recurrence
+from seqtool.models.fast import decoding
+from seqtool.models.fast.decoding import DecodingLanguageModel, optimise_for_decoding
+from seqtool.models.fast.packed import JoinedLSTM, Packed
+from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
+from seqtool.models.parts import attend
 from seqtool.models.sutskever import Sutskever
-from seqtool.models.transformer_layers import ScaledDotProducts
 from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
 TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
@@ -59,9 +57,9 @@ def test_a_text_is_read_at_once(precision: str, monkeypatch: pytest.MonkeyPatch)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.0, tie="none")
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
-    quick = laid_out(model, precision, torch.device("cpu")).eval()
-    for cell in (QuickLSTM, JoinedLSTM):
-        monkeypatch.setattr(cell, "forward" if cell is QuickLSTM else "step", lambda *_: pytest.fail("a step"))
+    quick = optimise_for_decoding(of_fast_parts(model), precision, torch.device("cpu")).eval()
+    for cell in (LSTM, JoinedLSTM):
+        monkeypatch.setattr(cell, "forward" if cell is LSTM else "step", lambda *_: pytest.fail("a step"))
     assert torch.allclose(quick(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
 
 
@@ -71,13 +69,13 @@ def test_a_text_is_read_at_once(precision: str, monkeypatch: pytest.MonkeyPatch)
 def test_one_product_for_both_matrices_of_an_lstm(name: str, precision: str) -> None:
     """Single steps and tokens that are read at once leave the state that the plain model has."""
     cpu, plain = torch.device("cpu"), make_model(name).eval()
-    joined = laid_out(copy.deepcopy(plain), precision, cpu)
+    joined = optimise_for_decoding(of_fast_parts(plain), precision, cpu)
     assert any(isinstance(module, JoinedLSTM) for module in joined.modules())
     source, tokens = make_source(random_sentences(5, seed=1)), torch.randint(4, 11, (5, 6))
-    expected, _ = plain.prefill(*plain.encode(source), tokens)
+    expected = plain.prefill(*plain.encode(source), tokens).state
     with autocast(cpu, precision), onednn():
         memory, state = joined.encode(source)
-        found, _ = joined.prefill(memory, state, tokens)
+        found = joined.prefill(memory, state, tokens).state
         for token in tokens.unbind(1):
             state = joined.step(memory, state, token).state
     for one in (found, state):
@@ -95,13 +93,13 @@ def test_a_text_is_written_as_by_the_plain_model(
 ) -> None:
     """One row and several, with and without a way of its own for a single row; many symbols are not looked up."""
     torch.manual_seed(1)
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: single_rows)
+    monkeypatch.setattr(decoding, "mkl_is_fast", lambda: single_rows)
     sizes = {"target_vocabulary": symbols, "embedding": 5, "hidden": 7, "layers": 2}
     plain = LanguageModel(**sizes, cell="lstm", dropout=0.0, tie="none")
-    quick = laid_out(copy.deepcopy(plain), "fp32", torch.device("cpu")).eval()
+    quick = optimise_for_decoding(of_fast_parts(plain), "fp32", torch.device("cpu")).eval()
     assert type(quick) is DecodingLanguageModel
     assert (quick.decoder[0].apart is not None) == (quick.output.ordinary is not None) == single_rows
-    assert (quick.known is not None) == (single_rows and symbols == 11)
+    assert (quick.projections is not None) == (single_rows and symbols == 11)
     for rows in (1, 3):
         tokens = torch.randint(4, 11, (rows, 6))
         state, found = plain.forward(None, tokens[:, :1]).state, quick.forward(None, tokens[:, :1]).state
@@ -118,9 +116,10 @@ def test_a_text_is_written_as_by_the_plain_model(
 def test_only_texts_in_single_precision_keep_matrices_twice(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: True)
+    monkeypatch.setattr(decoding, "mkl_is_fast", lambda: True)
     texts = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=1, cell="lstm", dropout=0.0, tie="none")
-    model = laid_out(texts if name == "language-model" else make_model(name), precision, torch.device("cpu"))
+    model = of_fast_parts(texts if name == "language-model" else make_model(name))
+    model = optimise_for_decoding(model, precision, torch.device("cpu"))
     twice = name == "language-model" and precision == "fp32"
     assert (model.output.ordinary is not None) == twice
     assert {one.apart is not None for one in model.modules() if isinstance(one, JoinedLSTM)} == {twice}
@@ -129,19 +128,33 @@ def test_only_texts_in_single_precision_keep_matrices_twice(
 def test_what_users_made_of_a_stack_stays() -> None:
     """Their recurrences and models may use W and U apart."""
 
-    class Mine(HandWrittenRecurrence):
+    class Mine(Recurrence):
         pass
 
     class Model(Sutskever):
         pass
 
-    cpu, theirs, model = torch.device("cpu"), make_model("sutskever-lstm"), make_model("sutskever-lstm")
-    theirs.decoder[0].__class__ = Mine
-    laid_out(theirs, "fp32", cpu)
-    assert type(theirs.decoder[0]) is Mine and type(theirs.decoder[1]) is JoinedLSTM
-    model.__class__ = Model
-    laid_out(model, "fp32", cpu)
-    assert not any(isinstance(one, JoinedLSTM | nn.Identity) for one in model.modules())
+    cpu, theirs = torch.device("cpu"), of_fast_parts(make_model("sutskever-lstm"))
+    theirs.decoder[0] = Mine("lstm", 6, 7, parts_for(cpu))
+    decoder = optimise_for_decoding(theirs, "fp32", cpu).decoder
+    assert type(decoder[0]) is Mine and type(decoder[1]) is JoinedLSTM
+    model = optimise_for_decoding(Model(**SUTSKEVER, parts=parts_for(cpu)), "fp32", cpu)
+    assert type(model) is Model and not any(isinstance(one, JoinedLSTM | nn.Identity) for one in model.modules())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS_HERE)
+@pytest.mark.parametrize("name", ["bahdanau-gru", "sutskever-lstm", "transformer", "language-model"])
+def test_the_trained_model_stays_as_it_is(name: str, precision: str) -> None:
+    """A decoding model is a second one; the tensors that it can share, it shares."""
+    texts = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell="lstm", dropout=0.3, tie="none")
+    model = of_fast_parts((texts if name == "language-model" else make_model(name)).train())
+    kinds = [type(module) for module in model.modules()]
+    weights = {name: (id(tensor), tensor.clone()) for name, tensor in model.named_parameters()}
+    decoder = optimise_for_decoding(model, precision, torch.device("cpu")).eval()
+    assert decoder is not model and model.training and [type(module) for module in model.modules()] == kinds
+    for name, tensor in model.named_parameters():
+        assert id(tensor) == weights[name][0] and torch.equal(tensor, weights[name][1]), name
+    assert decoder.target_embedding.weight is model.target_embedding.weight
 
 
 @pytest.mark.parametrize("mask", [True, False])
@@ -152,13 +165,13 @@ def test_single_queries_are_the_plain_ones(mask: bool) -> None:
     allowed = torch.rand(3, 1, 1, 7) < 0.7 if mask else None
     if allowed is not None:
         allowed[..., 0] = True
-    given = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    qkv = [torch.randn(shape, requires_grad=True) for shape in shapes]
     found = []
     with onednn():
         before = torch.backends.mkldnn.matmul.fp32_precision
-        for products in (WholeProducts(), ScaledDotProducts()):
-            y = products(*given, allowed)
-            found.append([y, *torch.autograd.grad(y.square().sum(), given)])
+        for attention in (attend_on_cpu, attend):
+            y = attention(*qkv, allowed)
+            found.append([y, *torch.autograd.grad(y.square().sum(), qkv)])
         assert torch.backends.mkldnn.matmul.fp32_precision == before
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)

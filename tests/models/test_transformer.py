@@ -127,13 +127,13 @@ def test_a_text_by_steps_and_by_prefilling(positions: str) -> None:
     _, first = model.encode(None)
     stepped = prefilled = select(first, torch.zeros(3, dtype=torch.int64))
     for t in range(20):
-        logits, stepped, attention = model.step((), stepped, text[:, t])
+        logits, stepped, attention, _ = model.step((), stepped, text[:, t])
         assert attention is None and torch.allclose(logits, whole[:, t], atol=1e-5)
     for piece in text.split([4, 1, 9, 6], 1):
-        prefilled, _ = model.prefill((), prefilled, piece)
+        prefilled = model.prefill((), prefilled, piece).state
     for state in (stepped, prefilled):
         assert torch.equal(state.tokens, output.state.tokens)
-        for one, other in zip(state.past.layers, output.state.past.layers, strict=True):
+        for one, other in zip(state.cache.layers, output.state.cache.layers, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
     assert torch.allclose(model(None, text[1:2]).features, output.features[1:2], atol=1e-5)
     assert model.prefill((), stepped, text[:, :0])[0] is stepped
@@ -161,7 +161,7 @@ def test_a_sequence_longer_than_its_learnt_positions_is_refused() -> None:
 
 
 def test_decoding_ends_where_learnt_positions_do() -> None:
-    assert (translator(positions="learnt", longest=7).longest, translator(longest=7).longest) == (7, None)
+    assert (translator(positions="learnt", longest=7).max_positions, translator(longest=7).max_positions) == (7, None)
 
 
 @pytest.mark.parametrize("scheme", ["default", "bahdanau2015", "sutskever2014"])

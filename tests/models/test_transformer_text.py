@@ -1,17 +1,18 @@
 """A Transformer that writes one text steps as the plain one does."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from small_models import of_fast_parts
 from torch import Tensor
 
 from seqtool.decoding.tree import leaves, select
-from seqtool.models.fast import packed
-from seqtool.models.fast.packed import Packed, laid_out
-from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, Room
+from seqtool.models.fast import decoding
+from seqtool.models.fast.decoding import optimise_for_decoding
+from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, PreallocatedCache
 from seqtool.models.transformer import TransformerLanguageModel, Window
 from seqtool.models.transformer_layers import FeedForward
 
@@ -40,16 +41,16 @@ def make(**settings: Any) -> TransformerLanguageModel:
 @pytest.fixture(params=CHOICES, ids=["pre", "post"])
 def models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Models:
     """A plain model and the one that decodes."""
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: True)
+    monkeypatch.setattr(decoding, "mkl_is_fast", lambda: True)
     plain = make(**request.param)
-    quick = laid_out(copy.deepcopy(plain), "fp32", CPU)
+    quick = optimise_for_decoding(of_fast_parts(plain), "fp32", CPU)
     assert type(quick) is DecodingTransformerLanguageModel
     return plain, quick
 
 
 def same(one: Window, other: Window) -> None:
-    assert torch.equal(one.tokens, other.tokens) and one.past.length == other.past.length
-    for tensor, expected in zip(one.past.layers, other.past.layers, strict=True):
+    assert torch.equal(one.tokens, other.tokens) and one.cache.length == other.cache.length
+    for tensor, expected in zip(one.cache.layers, other.cache.layers, strict=True):
         torch.testing.assert_close(tensor, expected)
 
 
@@ -65,7 +66,7 @@ def test_steps_are_the_plain_ones(models: Models, rows: int, begun: int) -> None
         found = [model.step((), state, token) for model, state in zip(models, states, strict=True)]
         torch.testing.assert_close(found[1].logits, found[0].logits)
         states = [one.state for one in found]
-        assert isinstance(states[1].past, Room) == (rows == 1)
+        assert isinstance(states[1].cache, PreallocatedCache) == (rows == 1)
         same(states[1], states[0])
 
 
@@ -93,14 +94,14 @@ def test_no_step_copies_what_was_read(models: Models) -> None:
     _, quick = models
 
     def numbers(state: Window) -> Tensor:
-        return next(leaves(state.past))
+        return next(leaves(state.cache))
 
     states = [quick.step((), quick.encode(None)[1], torch.tensor([5])).state]
     while len(states) < SIZES["context"]:
         states.append(quick.step((), states[-1], torch.tensor([5])).state)
     assert len({numbers(state).data_ptr() for state in states}) == 1
     anew = quick.step((), states[-1], torch.tensor([5])).state
-    assert anew.past.length == SIZES["context"] // 2 + 1 and numbers(anew).data_ptr() != numbers(states[0]).data_ptr()
+    assert anew.cache.length == SIZES["context"] // 2 + 1 and numbers(anew).data_ptr() != numbers(states[0]).data_ptr()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -125,8 +126,8 @@ def test_two_threads_may_continue_one_state(models: Models) -> None:
     """A place that has been taken, and not filled yet, is nobody else's."""
     _, quick = models
     first = quick.step((), quick.encode(None)[1], torch.tensor([5])).state
-    one, other = (Room.after(first.past, SIZES["context"]) for _ in range(2))
-    assert one.numbers.data_ptr() == first.past.layers[0].untyped_storage().data_ptr() != other.numbers.data_ptr()
+    one, other = (PreallocatedCache.after(first.cache, SIZES["context"]) for _ in range(2))
+    assert one.numbers.data_ptr() == first.cache.layers[0].untyped_storage().data_ptr() != other.numbers.data_ptr()
 
 
 @torch.inference_mode()
@@ -145,15 +146,15 @@ class Mine(FeedForward):
 @pytest.mark.parametrize("case", ["bf16", "other processors", "one inner unit", "double", "a part of one's own"])
 @torch.no_grad()
 def test_others_step_as_before(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "mkl_is_fast", lambda: case != "other processors")
+    monkeypatch.setattr(decoding, "mkl_is_fast", lambda: case != "other processors")
     model = make(feed_forward=1 if case == "one inner unit" else 12)
     if case == "double":
         model = model.double()
     if case == "a part of one's own":
-        model.decoder.layers[0].feed_forward.__class__ = Mine
+        model.decoder.layers[0].feed_forward = Mine(8, 12)
     state, token = model.encode(None)[1], torch.tensor([5])
     expected = model.step((), state, token).logits
-    quick = laid_out(model, "bf16" if case == "bf16" else "fp32", CPU)
+    quick = optimise_for_decoding(model, "bf16" if case == "bf16" else "fp32", CPU)
     assert not isinstance(quick, DecodingTransformerLanguageModel)
     if case != "bf16":
         torch.testing.assert_close(quick.step((), state, token).logits, expected)

@@ -1,1 +1,1 @@
-"""Faster versions of the models' parts: `quicken` puts them in, and no model refers to them."""
+"""Faster parts, and models for decoding only; no model refers to them."""

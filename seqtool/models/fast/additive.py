@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from seqtool.models.attention import Additive
 from seqtool.models.fast.gathering import Ledger, in_this_pass
+from seqtool.models.fast.private import through_sigmoid
 from seqtool.models.number_types import at_least_single
 
 IN_CACHE = 2**20  # numbers that fit into the cache shared by the cores
-_through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 
 
 class ExponentialAdditive(Additive):
@@ -43,7 +43,7 @@ def exponential(x: Tensor) -> Tensor:
 
 def _share(keys: Tensor, v: Tensor) -> tuple[Tensor, Ledger]:
     ledger = Ledger()
-    shared: Tensor = _Share.apply(keys, v.detach(), ledger)
+    shared: Tensor = _SharedKeys.apply(keys, v.detach(), ledger)
     return shared, ledger
 
 
@@ -60,7 +60,7 @@ class _Exponential(torch.autograd.Function):
         return k_gradient
 
 
-class _Share(torch.autograd.Function):
+class _SharedKeys(torch.autograd.Function):
     """Keys whose steps leave the gradient of k in the ledger, without its factor 4 v."""
 
     @staticmethod
@@ -124,7 +124,7 @@ def additive_back(
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
         v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
-        slope = _through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
+        slope = through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
         torch.sum(slope, 2, out=q_gradient[rows])
         for k in range(q.shape[1]):
             k_gradient[rows] += slope[:, k]

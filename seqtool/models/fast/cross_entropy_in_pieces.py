@@ -1,6 +1,6 @@
 """Cross-entropy of a projection to the vocabulary, without ever holding the logits of a whole batch.
 
-A few rows are projected at a time, and their share of the gradient is computed straight away.
+A few rows are projected at a time, and what they add to the gradients is computed straight away.
 """
 
 from typing import Any
@@ -9,15 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.cross_entropy import CrossEntropy
+from seqtool.models.cross_entropy import CrossEntropy, projected_cross_entropy
+from seqtool.models.fast.gathering import GatheredLinear
+from seqtool.models.fast.packed import Packed
 from seqtool.models.number_types import product_dtype, single
 from seqtool.models.tokens import PAD
 
 ROWS, LOGITS = 512, 2**23  # at most, at a time: with more rows, CPU libraries are slower
+LINEAR_MAPS = (nn.Linear, GatheredLinear, Packed)
 
 
-def cross_entropy_in_pieces(features: Tensor, output: nn.Linear, labels: Tensor, smoothing: float) -> CrossEntropy:
-    """`cross_entropy(output(features), labels, smoothing)`; features N×T×R, labels N×T."""
+def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
+    """`projected_cross_entropy`, in pieces if `output` is a linear map with a bias."""
+    if type(output) not in LINEAR_MAPS or output.bias is None:
+        return projected_cross_entropy(features, output, labels, smoothing)
     x, dtype = features.flatten(0, -2), product_dtype(features)
     with torch.autocast(x.device.type, enabled=False):  # the casts are below
         total, nll = _Projected.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
@@ -29,7 +34,7 @@ class _Projected(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype
     ) -> Any:
-        vocabulary, wanted, high = len(weight), any(ctx.needs_input_grad), single(dtype)
+        vocabulary, needs_gradient, high = len(weight), any(ctx.needs_input_grad), single(dtype)
         features, matrix, offset = x.to(dtype), weight.to(dtype), bias.to(dtype)
         x_gradient = torch.empty_like(features)
         weight_gradient: Tensor | None = None
@@ -55,7 +60,7 @@ class _Projected(torch.autograd.Function):
             total += (1 - smoothing) * nll[rows].sum()
             if mean is not None:
                 total += smoothing * (log_sum - mean).where(real, 0).sum()
-            if not wanted:
+            if not needs_gradient:
                 continue
             gradient = p if mean is None else p.sub_(smoothing / vocabulary)  # p − (1 − ε) · one-hot − ε / V
             gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
@@ -70,7 +75,7 @@ class _Projected(torch.autograd.Function):
             else:
                 weight_gradient += z.t() @ inputs
             torch.mm(z, matrix, out=x_gradient[rows]).mul_(real)
-        if wanted:
+        if needs_gradient:
             ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
             ctx.dtypes = x.dtype, weight.dtype, bias.dtype
         ctx.mark_non_differentiable(nll)
@@ -80,4 +85,4 @@ class _Projected(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *((upstream * one).to(dtype) for one, dtype in gradients), None, None, None
+        return *((upstream * gradient).to(dtype) for gradient, dtype in gradients), None, None, None

@@ -1,10 +1,12 @@
-"""LSTM and GRU with hand-written gradients.
+"""LSTM and GRU over a whole sequence with a hand-written backward pass.
 
 At every step autograd puts the gradient of each gate into a matrix of its own and then joins these. Here each is
-written to its place; for a whole sequence, the steps' tensors are written one below the other, and the gradient of the
-recurrent matrix is one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Over a
-whole sequence, gates and states have the parameters' type, and only products have that of autocast. Single steps
-save 1 to 6 % of an update of Show, Attend and Tell and of Luong's model; whole sequences 12 % of one of Sutskever's.
+written to its place; the steps' tensors are written one below the other, and the gradient of the recurrent matrix is
+one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Gates and states have the
+parameters' type, and only products have that of autocast. This saves 12 % of an update of Sutskever's model.
+
+Left out: single steps with a hand-written backward pass (−4 to 1 % of an update of Luong's model and of Show, Attend
+and Tell, −2 to 2 % of a decoding step), and tanh as 2σ(2x) − 1 (−5 to 2 %, both on an Intel Xeon with one thread).
 """
 
 from typing import Any
@@ -13,85 +15,37 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.cells import GRU, LSTM, State
-from seqtool.models.number_types import at_least_single, product_dtype
-
-_through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
-_through_tanh = torch.ops.aten.tanh_backward.grad_input
-FEW = 3  # fewer rows than these have their tanh sooner by torch's own function than by `_tanh_`, on an AMD EPYC
-_MINUS_ONE = torch.tensor(-1.0)
-
-
-class QuickLSTM(LSTM):
-    """A step whose gates have a backward pass written by hand."""
-
-    def forward(self, x: Tensor, state: State) -> State:
-        h, c = state
-        a = at_least_single(x) + self.recurrent(h)
-        h, c = _LSTM.apply(a, c) if torch.is_grad_enabled() else _lstm_decoding(a, c)
-        return h, c
-
-
-class QuickGRU(GRU):
-    """A step whose gates have a backward pass written by hand."""
-
-    def forward(self, x: Tensor, state: State) -> State:
-        (h,) = state
-        x = at_least_single(x)
-        u = self.recurrent(h).to(x.dtype)  # which autocast makes narrower
-        return (_GRU.apply(x, u, h),)
+from seqtool.models.fast.private import tanh_backward, through_sigmoid, through_tanh
+from seqtool.models.number_types import product_dtype
 
 
 def lstm_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Input's share T×N×4H of all steps, recurrent weight 4H×H and bias 4H, first state N×H → h and c, T×N×H."""
+    """Input projections T×N×4H, recurrent weight 4H×H and bias 4H, first state N×H → h and c of all steps, T×N×H."""
     h, c = _LSTMOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype), c.to(bias.dtype))
     return h, c
 
 
 def gru_over(x: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor]:
-    """Input's share T×N×3H of all steps, recurrent weight 3H×H and bias 3H, first state N×H → h, T×N×H."""
+    """Input projections T×N×3H, recurrent weight 3H×H and bias 3H, first state N×H → h of all steps, T×N×H."""
     return (_GRUOver.apply(x.to(bias.dtype), weight, bias, h.to(bias.dtype)),)
-
-
-def _tanh_(x: Tensor) -> Tensor:
-    """tanh in place. On a CPU it is 2σ(2x) − 1: on AMD's processors torch's sigmoid is five times as fast as its tanh,
-    3 % of an update of Sutskever's model. On Intel's, where MKL computes tanh, it is the slower of the two.
-    """
-    return x.tanh_() if x.is_cuda else torch.add(_MINUS_ONE, x.mul_(2).sigmoid_(), alpha=2, out=x)
-
-
-def _lstm_decoding(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Pre-activations N×4H, which are overwritten, and the cell N×H → h and c after the step, in as few operations as
-    possible: with one row each costs more than its arithmetic.
-    """
-    i, f, g, o = a.chunk(4, -1)
-    g = decoding_tanh(g)
-    a.sigmoid_()
-    c = torch.mul(f, c).addcmul_(i, g)
-    return o * decoding_tanh(c), c
-
-
-def decoding_tanh(x: Tensor) -> Tensor:
-    """tanh, computed in whichever way is faster for this many rows."""
-    return torch.tanh(x) if x.shape[0] < FEW else _tanh_(x.clone())
 
 
 def _lstm_step(a: Tensor, c: Tensor, *, gates: Tensor, tanh: Tensor, h_new: Tensor, c_new: Tensor) -> None:
     """Write the gates N×4H, tanh of the new cell, and the new state."""
     i, f, g, o = torch.sigmoid(a, out=gates).chunk(4, -1)
-    _tanh_(g.copy_(a.chunk(4, -1)[2]))
+    torch.tanh(a.chunk(4, -1)[2], out=g)
     torch.mul(f, c, out=c_new).addcmul_(i, g)
-    torch.mul(o, _tanh_(tanh.copy_(c_new)), out=h_new)
+    torch.mul(o, torch.tanh(c_new, out=tanh), out=h_new)
 
 
 def _lstm_back(dh: Tensor, dc: Tensor, c: Tensor, gates: Tensor, tanh: Tensor, *, da: Tensor) -> Tensor:
     """Write the gradient of the pre-activations; return that of the cell before the step, `c`."""
     (i, f, g, o), (di, df, dg, do) = gates.chunk(4, -1), da.chunk(4, -1)
-    dc = torch.ops.aten.tanh_backward(dh * o, tanh).add_(dc)
-    _through_sigmoid(dc * g, i, grad_input=di)
-    _through_sigmoid(dc * c, f, grad_input=df)
-    _through_tanh(dc * i, g, grad_input=dg)
-    _through_sigmoid(dh * tanh, o, grad_input=do)
+    dc = tanh_backward(dh * o, tanh).add_(dc)
+    through_sigmoid(dc * g, i, grad_input=di)
+    through_sigmoid(dc * c, f, grad_input=df)
+    through_tanh(dc * i, g, grad_input=dg)
+    through_sigmoid(dh * tanh, o, grad_input=do)
     return dc.mul_(f)
 
 
@@ -100,57 +54,19 @@ def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -
     size = h.shape[-1]
     r, z, n = gates.chunk(3, -1)
     torch.add(x[:, : 2 * size], u[:, : 2 * size], out=gates[:, : 2 * size]).sigmoid_()
-    _tanh_(torch.addcmul(x[:, 2 * size :], r, u[:, 2 * size :], out=n))
+    torch.addcmul(x[:, 2 * size :], r, u[:, 2 * size :], out=n).tanh_()
     torch.lerp(n, h, z, out=h_new)
 
 
 def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of both shares; return that of the state before the step, `h`, bar its part through `u`."""
+    """Write the gradients of x and u; return that of `h`, the state before the step, less what reaches it through u."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
     kept = dh * z
-    _through_tanh(dh - kept, n, grad_input=dn)
-    _through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
-    _through_sigmoid(dn * u_n, r, grad_input=dr)
+    through_tanh(dh - kept, n, grad_input=dn)
+    through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
+    through_sigmoid(dn * u_n, r, grad_input=dr)
     du.copy_(dx).chunk(3, -1)[2].mul_(r)
     return kept
-
-
-class _LSTM(torch.autograd.Function):
-    """Pre-activations N×4H of the gates i, f, g, o, and the cell N×H → h and c after the step."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        gates, tanh, h_new, c_new = torch.empty_like(a), *(torch.empty_like(c) for _ in range(3))
-        _lstm_step(a, c, gates=gates, tanh=tanh, h_new=h_new, c_new=c_new)
-        ctx.save_for_backward(c, gates, tanh)
-        return h_new, c_new
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor, Tensor]:
-        c, gates, tanh = ctx.saved_tensors
-        da = torch.empty_like(gates)
-        dc = _lstm_back(dh, dc, c, gates, tanh, da=da)
-        return da, dc
-
-
-class _GRU(torch.autograd.Function):
-    """The input's and the state's shares N×3H of the gates r, z, n, and the state N×H → the state after the step."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, u: Tensor, h: Tensor) -> Tensor:
-        gates, h_new = torch.empty_like(x), torch.empty_like(h)
-        gru_step(x, u, h, gates=gates, h_new=h_new)
-        ctx.save_for_backward(u, h, gates)
-        return h_new
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        u, h, gates = ctx.saved_tensors
-        dx, du = torch.empty_like(gates), torch.empty_like(gates)
-        dh = gru_back(dh, u, h, gates, dx=dx, du=du)
-        return dx, du, dh
 
 
 class _LSTMOver(torch.autograd.Function):

@@ -8,7 +8,7 @@ of 1,050 (two threads); its products alone take 270.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from seqtool.models.contract import Step
-from seqtool.models.fast.quicken import QuickTransformerLanguageModel, WholeProducts
-from seqtool.models.transformer import Past, TransformerDecoder, Window
+from seqtool.models.fast.packed import Packed
+from seqtool.models.transformer import KeyValueCache, TransformerDecoder, TransformerLanguageModel, Window
 from seqtool.models.transformer_layers import DecoderLayer, FeedForward, Residual, SelfAttention, Words
 
 Map = tuple[Tensor, Tensor]  # the bias and the matrix of a linear map, as `addmv` takes them
@@ -25,10 +25,10 @@ Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Room:
-    """The past of one row, p = `length` tokens, in a tensor with room for the C of a window: queries, keys and values.
+class PreallocatedCache:
+    """The queries, keys and values of one row, p = `length` tokens, in a tensor with room for the C of a window.
 
-    The states of a window share the tensor. `free` holds the place that may be filled next, and nothing while a step
+    The states of a window share the tensor. `free` holds the position that may be filled next, and nothing while a step
     fills it. A step from a state that has been continued already copies what it needs into a tensor of its own.
     """
 
@@ -37,23 +37,23 @@ class Room:
     free: list[int]
 
     @classmethod
-    def after(cls, past: Any, context: int) -> "Room":
-        """Room for the token after `past`, which may be a `Room` itself; nobody else has its place."""
-        if isinstance(past, cls) and past._claim():
-            return past
-        width = past.layers[0].shape[2] // 2
-        numbers = past.layers[0].new_empty(len(past.layers), context, 3 * width)
-        for layer, seen in zip(numbers, past.layers, strict=True):
-            layer[: past.length, width:] = seen[0]
-        return cls(numbers, past.length, [])
+    def after(cls, cache: Any, context: int) -> "PreallocatedCache":
+        """One with room for the token after `cache`, which may be such a cache itself; nobody else has its position."""
+        if isinstance(cache, cls) and cache._claim():
+            return cache
+        width = cache.layers[0].shape[2] // 2
+        numbers = cache.layers[0].new_empty(len(cache.layers), context, 3 * width)
+        for layer, keys_values in zip(numbers, cache.layers, strict=True):
+            layer[: cache.length, width:] = keys_values[0]
+        return cls(numbers, cache.length, [])
 
     @property
     def layers(self) -> tuple[Tensor, ...]:
         """Keys and values of each layer, 1×p×2E."""
         return self.numbers[:, None, : self.length, self.numbers.shape[2] // 3 :].unbind(0)
 
-    def select(self, rows: Tensor) -> Past:
-        return Past(tuple(one.index_select(0, rows) for one in self.layers))
+    def select(self, rows: Tensor) -> KeyValueCache:
+        return KeyValueCache(tuple(layer.index_select(0, rows) for layer in self.layers))
 
     def views(self, heads: int) -> Iterator[tuple[Tensor, ...]]:
         """For each layer: where the next token's query, key and value are to be written, 3·E, and views that include
@@ -61,19 +61,19 @@ class Room:
         """
         count, context, row = self.numbers.shape
         width, p = row // 3, self.length
-        d = width // heads
-        q = self.numbers.as_strided((count, 1, heads, 1, d), (context * row, row, d, row, 1), p * row)
-        shape, strides = (2, count, 1, heads, p + 1, d), (width, context * row, row, d, row, 1)
+        d, layer = width // heads, context * row
+        q = self.numbers.as_strided((count, 1, heads, 1, d), (layer, row, d, row, 1), p * row)
+        shape, strides = (2, count, 1, heads, p + 1, d), (width, layer, row, d, row, 1)
         k, v = self.numbers.as_strided(shape, strides, width).unbind(0)
         return zip(self.numbers.select(1, p).unbind(0), q.unbind(0), k.unbind(0), v.unbind(0), strict=True)
 
-    def filled(self) -> "Room":
-        """The past once the next token has been written."""
+    def filled(self) -> "PreallocatedCache":
+        """The cache once the next token has been written."""
         self.free.append(self.length + 1)
-        return Room(self.numbers, self.length + 1, self.free)
+        return PreallocatedCache(self.numbers, self.length + 1, self.free)
 
     def _claim(self) -> bool:
-        """Take the place after the last token, if it is free. What was made under inference_mode stays so."""
+        """Take the position after the last token, if it is free. What was made under inference_mode stays so."""
         if self.numbers.is_inference() and not torch.is_inference_mode_enabled():
             return False
         try:
@@ -94,40 +94,40 @@ class Layer(NamedTuple):
     outer: Map
 
 
-class DecodingTransformerLanguageModel(QuickTransformerLanguageModel):
-    """The same step for several rows, and another for one. `parts`: what it may be made of, besides `Packed` maps."""
+PARTS = {
+    *(TransformerLanguageModel, TransformerDecoder, DecoderLayer, SelfAttention, FeedForward, Residual, Words),
+    *(Packed, nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity),
+}
 
-    parts: ClassVar[set[type[nn.Module]]] = {
-        *(QuickTransformerLanguageModel, TransformerDecoder, DecoderLayer, SelfAttention, WholeProducts, FeedForward),
-        *(Residual, Words, nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity),
-    }
-    symbols: Float[Tensor, "V E"]
-    positions: Callable[[int, Tensor], Tensor]
-    operations: tuple[Layer, ...]
-    heads: int
-    last: Function
-    logits: Map
 
-    @classmethod
-    def replace(cls, model: Any) -> None:
-        """Have a model step like this. Its linear maps must be `Packed` with `single_rows`."""
+class DecodingTransformerLanguageModel(TransformerLanguageModel):
+    """The same step for several rows, and another for one."""
+
+    def __init__(self, model: Any) -> None:
+        """`model` has `Packed` maps with `single_rows`."""
+        nn.Module.__init__(self)
+        self.__dict__.update(model.__dict__)
         decoder = model.decoder
-        model.__class__ = cls
-        model.symbols, model.positions = model.target_embedding.weight.detach(), decoder.words.positions
-        model.operations = tuple(map(_operations, decoder.layers))
-        model.heads = decoder.layers[0].attention.heads
-        model.last = _normalisation(decoder.last) if isinstance(decoder.last, nn.LayerNorm) else _nothing
-        model.logits = _map(model.output)
+        self.symbols, self.positions = model.target_embedding.weight.detach(), decoder.words.positions
+        self.operations = tuple(map(_operations, decoder.layers))
+        self.heads: int = decoder.layers[0].attention.heads
+        self.last = _normalisation(decoder.last) if isinstance(decoder.last, nn.LayerNorm) else _nothing
+        self.logits = _map(model.output)
+
+    @staticmethod
+    def takes(model: Any, *, single_rows: bool) -> bool:
+        """Whether it is ours, of `PARTS` alone."""
+        return single_rows and {type(module) for module in model.modules()} <= PARTS
 
     def step(self, memory: Any, state: Window, token: Tensor) -> Step[Window]:
         if len(token) != 1 or torch.is_autocast_enabled("cpu"):
             return super().step(memory, state, token)
         window = self.opened(state)
-        room = Room.after(window.past, self.context)
+        cache = PreallocatedCache.after(window.cache, self.context)
         embedded = F.embedding(token, self.symbols)
-        position = self.positions(room.length + 1, embedded)[room.length]
+        position = self.positions(cache.length + 1, embedded)[cache.length]
         x = torch.add(position, embedded[0], alpha=self.embedding_scale)
-        for layer, (place, q, k, v) in zip(self.operations, room.views(self.heads), strict=True):
+        for layer, (place, q, k, v) in zip(self.operations, cache.views(self.heads), strict=True):
             before, after = layer.around_attention
             torch.addmv(*layer.queries_keys_values, before(x), out=place)
             bias, matrix = layer.output
@@ -138,7 +138,7 @@ class DecodingTransformerLanguageModel(QuickTransformerLanguageModel):
             x = after(torch.addmv(x + bias, matrix, hidden))
         logits = torch.addmv(*self.logits, self.last(x))
         tokens = torch.cat([window.tokens, token[:, None]], 1)
-        return Step(logits[None], Window(tokens, cast(Past, room.filled())), None)
+        return Step(logits[None], Window(tokens, cast(KeyValueCache, cache.filled())), None)
 
 
 def _operations(layer: Any) -> Layer:

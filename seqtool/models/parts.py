@@ -1,0 +1,118 @@
+"""What models are built from: plain parts, which are the equations, or faster ones for a device.
+
+Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. Results, to
+rounding, and the names and shapes of parameters are the same with any record, so checkpoints know nothing of parts.
+`fast/parts_for.py` chooses the record for a device.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seqtool.models.cross_entropy import CrossEntropy, projected_cross_entropy
+from seqtool.runtime.classes import build, located
+from seqtool.settings import Config
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Any)
+
+
+def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) -> Float[Tensor, "N D"]:
+    """Σ_j α_j h_j for N = B·K rows of weights, K for each row of annotation vectors, in the vectors' type."""
+    return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
+
+
+def attend(
+    q: Float[Tensor, "N h t d"],
+    k: Float[Tensor, "N h s d"],
+    v: Float[Tensor, "N h s d"],
+    allowed: Bool[Tensor, "... s"] | None,
+    *,
+    causal: bool = False,
+) -> Float[Tensor, "N h t d"]:
+    """softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)).
+
+    allowed: true where a query sees a key, None for everywhere
+    causal: each query sees the keys up to its own position, and `allowed` is None
+    """
+    return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal)
+
+
+def _none(*_: Any) -> None:
+    """There is no faster way."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Constructors and functions from which models are built.
+
+    linear, dropout: constructors, with the arguments of torch's
+    versions: classes of cells and attention scores that replace ours; users' own classes are built as they are
+    weighted_sum, attend, cross_entropy: as the functions that are their defaults
+    whole_sequence: (`Recurrence`, x, state, lengths) → the `States` of all steps in one call, or None if it has no way
+    whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
+    around_steps: a context manager that encloses the steps of one recurrence
+    """
+
+    linear: type[nn.Linear] = nn.Linear
+    dropout: type[nn.Dropout] = nn.Dropout
+    versions: Mapping[type[Any], type[Any]] = field(default_factory=dict)
+    weighted_sum: Callable[[Tensor, Tensor], Tensor] = weighted_sum
+    attend: Callable[..., Tensor] = attend
+    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = projected_cross_entropy
+    whole_sequence: Callable[..., Any] = _none
+    whole_target: Callable[..., Any] = _none
+    around_steps: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def build(self, kind: type[T], *arguments: Any) -> T:
+        """A cell or an attention score of this class, or of its faster version. It is given these parts if its
+        constructor takes them.
+        """
+        kind = self.versions.get(kind, kind)
+        settings: dict[str, Any] = {"parts": self} if takes_parts(kind) else {}
+        built: T = kind(*arguments, **settings)
+        return built
+
+    def __deepcopy__(self, memo: Any) -> "Parts":
+        return self
+
+
+PLAIN = Parts()
+
+
+def takes_parts(kind: Callable[..., Any]) -> bool:
+    """Whether a constructor has an argument `parts`."""
+    return "parts" in inspect.signature(kind).parameters
+
+
+def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Parts = PLAIN, **others: Any) -> Any:
+    """The model that `settings` describe (`runtime.classes.build`), of these parts if its constructor takes them.
+
+    others: arguments besides the settings, such as the sizes of the vocabularies
+    """
+    if takes_parts(located(settings, trusted=trusted, base=base)):
+        others["parts"] = parts
+    return build(settings, trusted=trusted, base=base, **others)
+
+
+def plain_copy(model: M) -> M:
+    """A second model of plain parts with the same weights, in which cells are called at every step."""
+    if getattr(model, "parts", PLAIN) is PLAIN:
+        return copy.deepcopy(model)
+    settings: dict[str, Any] = {**model.built_with, "parts": PLAIN}
+    if "pretrained" in settings:
+        settings["pretrained"] = False  # this model has the weights
+    with torch.random.fork_rng(devices=[]):
+        plain: M = type(model)(**settings)
+    plain.to(next(model.parameters()))
+    plain.load_state_dict(model.state_dict())
+    plain.train(model.training)
+    return plain
