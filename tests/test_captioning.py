@@ -299,7 +299,7 @@ def test_python(place: Path) -> None:
     image = Image.open("data/photos/005.png")
     assert captioner.caption([image]) == captioner.caption(["data/photos/005.png"])
     with pytest.raises(InputError, match="holds a captioner, but score takes translation and language models"):
-        captioner.given(None, ["a red picture"])
+        captioner.forced(None, ["a red picture"])
     with pytest.raises(InputError, match=r"write \[image\] for a single one"):
         captioner.caption(image)
     found = []  # of either precision, the two captions that the training text has of such an image, in any order

@@ -8,13 +8,16 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
 from seqtool.settings import names, typed
+
+if TYPE_CHECKING:
+    from seqtool.training.checkpoint import Checkpoint
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
@@ -49,13 +52,13 @@ def demo(config: DictConfig) -> None:
     settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
     checkpoints, trust = names(config.checkpoint), modules(config.trust)
     check_address(settings.host, settings.port, settings.token)
-    _check(checkpoints, trust)
+    opened = _opened(checkpoints, trust)
     token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
     listening = _bound(settings.host, settings.port)
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(lambda: _loaded(checkpoints, trust, settings), describe)
+    engine = Engine(lambda: _loaded(opened, settings), describe)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what goes wrong is said by the application
     server = uvicorn.Server(
         uvicorn.Config(
@@ -79,8 +82,8 @@ def demo(config: DictConfig) -> None:
         os._exit(0)  # Python's own end would abort in a thread that is within torch
 
 
-def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
-    """Find every checkpoint before the server starts. InputError for models of different tasks."""
+def _opened(checkpoints: Sequence[str], trust: Sequence[str]) -> "list[Checkpoint]":
+    """Open every checkpoint before the server starts. InputError for models of different tasks."""
     from seqtool.training.checkpoint import find
 
     found = [find(path, trust=trust) for path in checkpoints]
@@ -89,16 +92,17 @@ def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
     for one in found[1:]:
         if one.reads != found[0].reads:
             raise InputError(f"{found[0].path} and {one.path} are for different tasks: show them one at a time.")
+    return found
 
 
-def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: DemoSettings) -> list[Any]:
-    import seqtool
+def _loaded(checkpoints: "Sequence[Checkpoint]", settings: DemoSettings) -> list[Any]:
+    from seqtool import tasks
     from seqtool.runtime.devices import keep_memory, set_threads
 
     keep_memory()
     set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [seqtool.load(path, trust=trust, **machine) for path in checkpoints]
+    return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
 
 def _bound(host: str, port: int) -> socket.socket:

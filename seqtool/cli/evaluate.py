@@ -160,12 +160,12 @@ def _of_checkpoint(
     given = {name: config[name] for name in _decoding(task) if name in written or _changed(config, name)}
     if found.trust:
         given["trust"] = found.trust
-    predictor = tasks.of_checkpoint(found).load(names(config.checkpoint), **given)
+    predictor = tasks.of_checkpoint(found).load([found, *names(config.checkpoint)[1:]], **given)
     make_default(predictor.device)
     used = set(_decoding(task)) - {"n_best", "batch_size"}
     settings = asdict(predictor.settings)
     decoding = {name: value for name, value in settings.items() if name in used and value is not None}
-    made = {"checkpoints": [str(path) for path in predictor.checkpoints], "decoding": decoding}
+    made = {"checkpoints": [str(checkpoint.path) for checkpoint in predictor.checkpoints], "decoding": decoding}
     return made, evaluation.of_checkpoint(predictor, *_data(config, predictor, found))
 
 

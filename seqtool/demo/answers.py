@@ -75,7 +75,7 @@ def translate(request: Request) -> Asked:
             "translations": [
                 {
                     "source": source,
-                    **n_best[0].reading(),
+                    **n_best[0].source_record(),
                     "translations": [_record(one, weights=weights) for one in n_best],
                 }
                 for source, n_best in zip(sentences, found, strict=True)
@@ -110,7 +110,7 @@ def _translated(tasks: list[Task]) -> list[tuple[Task, list[list[Translation]]]]
 def _searched(tasks: list[Task]) -> Iterator[tuple[Task, list[list[Translation]]]]:
     translator, _, prefixes, _, asked = tasks[0]
     sentences = [sentence for one in tasks for sentence in one.sentences]
-    found = iter(timed(translator, SECONDS).hypotheses(sentences, prefixes=prefixes, whole=True, **asked))
+    found = iter(timed(translator, SECONDS).hypotheses(sentences, prefixes=prefixes, **asked))
     for one in tasks:
         yield one, list(islice(found, len(one.sentences)))
 
@@ -130,8 +130,8 @@ def score(request: Request) -> Asked:
             lengths = _check_tokens(predictor.source_vocabulary, sources, 0)
             if predictor.attends:
                 _check_weights(sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True)), shown=weights)
-        scored = predictor.given(sources, references, likeliest=likeliest)
-        return {"scores": [{**one.pair(), **_given(one, weights=weights)} for one in scored]}
+        scored = predictor.forced(sources, references, likeliest=likeliest)
+        return {"scores": [{**one.inputs(), **_given(one, weights=weights)} for one in scored]}
 
     return Asked(answer)
 
@@ -150,13 +150,17 @@ def why(request: Request) -> Asked:
         _check_tokens(translator.target_vocabulary, [own], 0)
         trace = _lattice(translator)
         (best, *_), (mine,) = translator.hypotheses([source], trace=trace)[0], translator.forced([source], [own])
-        if cut := best.reading()["source_cut"]:
+        if cut := best.source_record()["source_cut"]:
             raise InputError(f"The last {cut:,} tokens of the source are not translated: shorten it to compare.")
         known = translator.target_vocabulary
         penalty = length_penalty(translator.settings.length_penalty, translator.settings.length_alpha)
         ids = [*known.encode(own), EOS]
         return {
-            "translation": {**_given(mine), "score": mine.log_probability / penalty(len(ids))},
+            "translation": {
+                **_given(mine),
+                "text": known.decode(ids),
+                "score": mine.log_probability / penalty(len(ids)),
+            },
             "best": _record(best),
             "left": search_tree.left(trace, ids, known),
         }
@@ -272,13 +276,12 @@ def _opened(name: str, content: bytes) -> Image:
 
 
 def _record(one: Prediction, *, weights: bool = False) -> Answer:
-    return {**one.record(), **one.likeliest(), **(one.weights() if weights else {})}
+    return one.record(weights=weights)
 
 
 def _given(one: Prediction, *, weights: bool = False) -> Answer:
     """As `score format=jsonl` has it."""
-    found = {name: value for name, value in _record(one, weights=weights).items() if name not in ("score", "ended")}
-    return {**found, **one.given()}
+    return one.scored_record(weights=weights)
 
 
 def _lattice(translator: Any) -> Lattice:

@@ -25,7 +25,6 @@ from seqtool.demo.requests import CHARACTERS, SENTENCES, TEXT, Request
 from seqtool.errors import InputError, OutOfMemoryError, is_out_of_memory
 from seqtool.runtime.files import one_line
 from seqtool.runtime.version import __version__
-from seqtool.training.checkpoint import find
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
@@ -148,7 +147,7 @@ def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
     """What the page says of the models; two of one run are told apart by their checkpoints."""
     names = [one.name for one in models]
     if len({*names}) < len(names):
-        names = [f"{one.name}, {', '.join(path.name for path in one.checkpoints)}" for one in models]
+        names = [f"{one.name}, {', '.join(checkpoint.path.name for checkpoint in one.checkpoints)}" for one in models]
     return [_description(one, name) for one, name in zip(models, names, strict=True)]
 
 
@@ -157,7 +156,7 @@ def _description(one: Any, name: str) -> dict[str, Any]:
         "name": name,
         "command": one.command,
         "attends": one.attends,
-        "parameters": sum(find(path).parameters for path in one.checkpoints),
+        "parameters": sum(checkpoint.parameters for checkpoint in one.checkpoints),
         "settings": _settings(one),
     }
 

@@ -131,7 +131,7 @@ class CaptionEvaluation(HypothesesEvaluation):
         asked: dict[str, Any] = {} if shown is None else {"likeliest": LIKELIEST}
         output = nullcontext() if self.output is None else replacing(Path(self.output))
         with output as out, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for name, pixels, described in predictor.described(list(images), **asked):
+            for name, pixels, described in predictor.caption_each(list(images), **asked):
                 bar.update()
                 if isinstance(described, InputError):
                     tqdm.write(f"Left out: {described}", file=sys.stderr)
@@ -139,7 +139,7 @@ class CaptionEvaluation(HypothesesEvaluation):
                 best, identifier = described[0], images[name].identifier
                 captions[identifier] = best.text
                 if shown is not None:
-                    shown.add(identifier, pixels, {**best.record(), **best.likeliest(), **best.weights()})
+                    shown.add(identifier, pixels, best.record(weights=True))
             if out is not None:
                 out.write(_coco_results(captions))
         references = references.only(captions)

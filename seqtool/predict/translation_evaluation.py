@@ -158,13 +158,13 @@ class TranslationEvaluation(HypothesesEvaluation):
         with output as out, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
-                predictor.warn_of_long(window, first=start + 1)
                 here = [i for i in samples if start <= i < start + len(window)]
                 if not here and shown is None:
-                    lines = predictor.translate(window)
+                    n_best = predictor.hypotheses(window, first_line=start + 1)
+                    lines = [hypotheses[0].text for hypotheses in n_best]
                 else:
                     likeliest = 0 if shown is None else LIKELIEST
-                    n_best = predictor.hypotheses(window, attention=True, likeliest=likeliest)
+                    n_best = predictor.hypotheses(window, attention=True, likeliest=likeliest, first_line=start + 1)
                     best = [hypotheses[0] for hypotheses in n_best]
                     lines = [one.text for one in best]
                     if shown is not None:

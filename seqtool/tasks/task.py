@@ -147,7 +147,7 @@ class Task(ABC):
     ) -> "Validating":
         """The validator that scores the model on the cache's validation set."""
 
-    def load(self, checkpoints: str | Path | Sequence[str | Path], **settings: Any) -> Any:
+    def load(self, checkpoints: "Sequence[str | Checkpoint]", **settings: Any) -> Any:
         """The predictor for a trained model or an ensemble of several; settings as on the command line."""
         return resolve_name(self.predictor).load(checkpoints, **settings)
 
