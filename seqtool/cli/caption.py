@@ -29,9 +29,9 @@ class CaptionSettings(OutputSettings):
 
     def find(self) -> list[str]:
         """The images. Raises InputError if there is none, or if the output would overwrite one."""
-        given = names(self.images)
-        images = find_images(given, recursive=self.recursive)
-        check_outputs({"output": self.output}, ((one, one) for one in (*given, *images)))
+        paths = names(self.images)
+        images = find_images(paths, recursive=self.recursive)
+        check_outputs({"output": self.output}, ((path, path) for path in (*paths, *images)))
         if not images:
             raise InputError("images=… names no image.")
         return images

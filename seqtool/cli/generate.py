@@ -55,7 +55,7 @@ def generate(config: DictConfig) -> None:
     with open_dict(config):
         if isinstance(config.stop, str):
             config.stop = [escape(config.stop)]
-    settings = typed(GenerateOutput, {one.name: config[one.name] for one in fields(GenerateOutput)})
+    settings = typed(GenerateOutput, {setting.name: config[setting.name] for setting in fields(GenerateOutput)})
     settings.check()
     with distributed.group():
         if distributed.is_first():

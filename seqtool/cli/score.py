@@ -34,8 +34,8 @@ class ScoreSettings(AlignedSettings):
 
     def inputs(self) -> dict[str, str]:
         """The files that are read, by setting."""
-        given = {"sources": self.sources, "references": self.references}
-        return {name: path for name, path in given.items() if path is not None}
+        files = {"sources": self.sources, "references": self.references}
+        return {name: path for name, path in files.items() if path is not None}
 
     def count(self) -> int:
         """The lines of each input. Raises InputError for files of different lengths, or if there are no lines."""
@@ -52,8 +52,10 @@ class ScoreSettings(AlignedSettings):
 
 def score(config: DictConfig) -> None:
     """Score lines; only their scores go to standard output."""
-    of_the_model = {"precision": config.precision} | {one.name: config[one.name] for one in fields(MachineSettings)}
-    settings = typed(ScoreSettings, {one.name: config[one.name] for one in fields(ScoreSettings)})
+    of_the_model = {"precision": config.precision} | {
+        setting.name: config[setting.name] for setting in fields(MachineSettings)
+    }
+    settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
     check_outputs(
         {"output": settings.output, "alignments": settings.alignments},
         ((f"{name}={path}", path) for name, path in settings.inputs().items()),

@@ -259,7 +259,9 @@ class Predictor(ABC):
         ensemble do not go together.
         """
         merged = {**cls.decoding(), **settings}
-        machine = typed(MachineSettings, {one.name: merged.pop(one.name) for one in fields(MachineSettings)})
+        machine = typed(
+            MachineSettings, {setting.name: merged.pop(setting.name) for setting in fields(MachineSettings)}
+        )
         chosen = typed(cls.schema, merged)
         devices.check_threads(machine.threads)
         device = devices.find_device(machine.device)

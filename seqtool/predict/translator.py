@@ -260,9 +260,8 @@ class Translator(Predictor):
 
     def can_force(self, source: str, target: str) -> bool:
         """Whether the model can read the pair: one with learnt positions has only so many."""
-        return self._can_read(self.source_vocabulary.encode(source)) and self._can_read(
-            self.target_vocabulary.encode(target)
-        )
+        sides = (self.source_vocabulary, source), (self.target_vocabulary, target)
+        return all(self._can_read(vocabulary.encode(text)) for vocabulary, text in sides)
 
     def _can_read(self, ids: Sequence[int]) -> bool:
         """Whether the model has as many positions as a sentence has tokens, its end included."""
