@@ -13,7 +13,6 @@ import seqtool
 from seqtool.cli.translate import AlignedSettings
 from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
-from seqtool.predict.predictor import Prediction
 from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.writing import ScoreWriter
 from seqtool.runtime import distributed
@@ -77,7 +76,7 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     with writer.progress("score", lambda: total) as bar:
         for sources, texts in _windows(settings):
             writer.warn_of_no_spaces(sources or [], texts)
-            scored: Sequence[Prediction] = model.forced(sources, texts, likeliest=settings.likeliest)
+            scored: Sequence[Any] = model.forced(sources, texts, likeliest=settings.likeliest)
             for source, prediction in zip(sources or [""] * len(texts), scored, strict=True):
                 nats -= prediction.log_probability
                 tokens += len(prediction.log_probabilities or ())

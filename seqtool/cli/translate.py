@@ -101,6 +101,10 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
     with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
         for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.at_once)):
             last = writer.count + len(lines)
+
+            def progress(done: int, last: int = last) -> None:
+                bar.update(min(processes * done, last - bar.n))
+
             translations = translator.hypotheses(
                 lines,
                 prefixes=prefixes,
@@ -108,7 +112,7 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
                 replace_unknown=settings.replace_unknown,
                 likeliest=settings.likeliest,
                 first_line=writer.count + 1,
-                progress=lambda done, last=last: bar.update(min(processes * done, last - bar.n)),
+                progress=progress,
             )
             writer.warn_of_no_spaces(lines, [n_best[0].text for n_best in translations])
             for line, n_best in zip(lines, translations, strict=True):
