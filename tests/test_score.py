@@ -215,6 +215,7 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
     for record, log_p in zip(records, expected, strict=True):
         assert np.allclose(record["log_probabilities"], log_p, atol=1e-5)
         assert record["log_probability"] == pytest.approx(log_p.sum(), abs=1e-5)
+    assert records[2]["unknown"] == ["x"] and records[2]["tokens"][0] == "⁇"
     assert "3 lines, 12 tokens" in captured.err and "does not know 1 " in captured.err
 
 

@@ -90,8 +90,10 @@ class CaptionDecodeSettings(DecodeSettings):
             raise InputError(f"Unknown hard_attention '{self.hard_attention}'; choose from {', '.join(CHOICES)}.")
 
     def uniforms_of_attention(self, number: int) -> Tensor:
-        """The random numbers in [0, 1) for hard attention's draws on one image, one per word, whatever its batch."""
-        return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length)).float()
+        """The random numbers in [0, 1) for hard attention's draws on one image, for each word and the end, whatever its
+        batch.
+        """
+        return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length + 1)).float()
 
 
 @dataclass(frozen=True)

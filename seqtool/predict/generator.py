@@ -225,7 +225,7 @@ class Generator(Predictor):
         continuations = []
         for text, (nats, predicted) in zip(encoded, in_batches(scored, range(len(encoded)), TEXTS), strict=True):
             log_p = (-nats).tolist()
-            total, pieces = math.fsum(log_p), text.pieces
+            total, pieces = math.fsum(log_p), [self.target_vocabulary.piece(token) for token in text.ids]
             details: dict[str, Any] = {"log_probabilities": log_p, "predicted": predicted if likeliest else None}
             continuations.append(Continuation(text.text, total, total, pieces, None, False, target=text, **details))
         return continuations
