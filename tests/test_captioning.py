@@ -160,11 +160,7 @@ def test_what_did_not_end_is_marked(place: Path, capsys: pytest.CaptureFixture[s
     assert [row[3:] for row in rows] == [[] if one["ended"] else ["not ended"] for one in found]
     assert [one["ended"] for one in found] == [len(one["words"]) < 3 for one in found]
     assert not all(one["ended"] for one in found)
-    hard = [
-        "hard_attention=sample",
-        "likeliest=2",
-        "format=jsonl",
-    ]  # expected at the place of an end that was not written
+    hard = ["hard_attention=sample", "likeliest=2", "format=jsonl"]  # also where an end was not written
     assert run("caption", *settings, *hard) == 0
 
 
