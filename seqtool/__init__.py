@@ -1,4 +1,4 @@
-"""Translation, captioning and language models, as the papers print them.
+"""Translation, captioning and language models, implemented to match their papers' equations.
 
 Axis alphabet of the whole package: B batch, K beam, S source positions (or image locations), T target
 positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
@@ -31,10 +31,12 @@ def load(
     """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
     `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
 
-    A list of paths loads an ensemble. Settings (device, threads, beam, …) are those of configs/decoding.yaml,
-    configs/caption.yaml and configs/generate.yaml; `threads` holds while the model computes. trust: modules of your own
-    whose classes the checkpoint may name, as `trust="mine"`; this runs their code. torch is imported here, not by
-    `import seqtool`.
+    checkpoint: a path, or a list of paths, which loads an ensemble
+    trust: modules of your own whose classes the checkpoint may name, as `trust="mine"`; this runs their code
+    settings: device, threads, beam, …, as in configs/decoding.yaml, configs/caption.yaml and configs/generate.yaml;
+        `threads` holds while the model computes
+
+    torch is imported here, not by `import seqtool`.
     """
     from seqtool.runtime.spinning import limit_spinning
 
@@ -50,6 +52,6 @@ def load(
     paths = check_paths([checkpoint] if single else checkpoint, what="seqtool.load takes a path or", kind="path")
     if not all(paths) or not paths:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
-    found = find(paths[0], trust=modules(trust))
-    model: Translator | Captioner | Generator = tasks.of_checkpoint(found).load(paths, trust=found.trust, **settings)
+    checkpoints = [find(path, trust=modules(trust)) for path in paths]
+    model: Translator | Captioner | Generator = tasks.of_checkpoint(checkpoints[0]).load(checkpoints, **settings)
     return model

@@ -160,6 +160,8 @@ def test_what_did_not_end_is_marked(place: Path, capsys: pytest.CaptureFixture[s
     assert [row[3:] for row in rows] == [[] if one["ended"] else ["not ended"] for one in found]
     assert [one["ended"] for one in found] == [len(one["words"]) < 3 for one in found]
     assert not all(one["ended"] for one in found)
+    hard = ["hard_attention=sample", "likeliest=2", "format=jsonl"]  # also where an end was not written
+    assert run("caption", *settings, *hard) == 0
 
 
 @pytest.mark.parametrize("output", ["photo.png", "link.png", "list.txt"])
@@ -299,7 +301,7 @@ def test_python(place: Path) -> None:
     image = Image.open("data/photos/005.png")
     assert captioner.caption([image]) == captioner.caption(["data/photos/005.png"])
     with pytest.raises(InputError, match="holds a captioner, but score takes translation and language models"):
-        captioner.given(None, ["a red picture"])
+        captioner.forced(None, ["a red picture"])
     with pytest.raises(InputError, match=r"write \[image\] for a single one"):
         captioner.caption(image)
     found = []  # of either precision, the two captions that the training text has of such an image, in any order

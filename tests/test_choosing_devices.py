@@ -15,7 +15,6 @@ import seqtool
 import seqtool.cli.main as cli
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.errors import InputError
-from seqtool.predict.translator import Translator
 from seqtool.runtime import distributed, failures
 from seqtool.runtime.devices import choose_device
 from seqtool.runtime.files import config_directory
@@ -62,8 +61,8 @@ def test_loading_leaves_the_callers_gpu(shown_runs: Path, monkeypatch: pytest.Mo
     translator: Any = seqtool.load(shown_runs / "runs" / "attend", device="cpu")
     assert events == []
     translator.device = torch.device("cuda:1")
-    monkeypatch.setattr(Translator, "_known", lambda *_: events.append("computing") or [[]])
-    translator.hypotheses([""])
+    monkeypatch.setattr("seqtool.predict.predictor.decode", lambda *_, **__: events.append("computing") or [[]])
+    translator.hypotheses(["I see."])
     assert events == [torch.device("cuda:1"), "computing", "left"]
 
 

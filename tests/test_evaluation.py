@@ -22,6 +22,7 @@ from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary_training import VocabularySettings, train
 from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
+from seqtool.predict.encoded_text import EncodedText
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
@@ -349,8 +350,10 @@ def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixtu
     """The first ▁ is one, and NFKC makes 18 letters of the last line."""
     vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
     settings = SimpleNamespace(max_source_length=None)
-    translator: Any = SimpleNamespace(settings=settings, source_length=8, longest=None, source_vocabulary=vocabulary)
-    Translator.warn_of_long(translator, ["abcdef", "abcdefg", "\ufdfa"], first=3)
+    translator: Any = SimpleNamespace(settings=settings, source_length=8, longest=None)
+    lines = ["abcdef", "abcdefg", "\ufdfa"]
+    sources = [EncodedText(line, vocabulary.encode(line), vocabulary) for line in lines]
+    Translator.warn_of_cut(translator, sources, 3)
     said = re.findall(r"Line (\d) has (\d+) tokens: only the first 7 are", capsys.readouterr().err)
     assert said[0] == ("4", "8") and [line for line, _ in said] == ["4", "5"]
 

@@ -301,7 +301,7 @@ def test_what_is_written_has_the_probability_that_it_is_scored_with(
         for model in generator.models:
             model.output.bias[UNK] += 9  # so that it would be drawn
         written = generator.samples(["the dog"])[0]
-        for one, scored in zip(written, generator.given(None, ["the dog" + one.text for one in written]), strict=True):
+        for one, scored in zip(written, generator.forced(None, ["the dog" + one.text for one in written]), strict=True):
             assert generator.target_vocabulary.piece(UNK) not in one.pieces
             assert one.log_probability == pytest.approx(sum(scored.log_probabilities[7:]), rel=1e-4)
 
@@ -423,10 +423,11 @@ def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.
     monkeypatch.chdir(place)
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(TEXT[:333])
-    whole = generator.nats(ids, lambda more: None)
+    whole, _ = generator.predicted(ids, lambda more: None, likeliest=0)
     monkeypatch.setattr("seqtool.predict.generator.STEPS", 50)
     told: list[int] = []
-    np.testing.assert_allclose(generator.nats(ids, told.append), whole, rtol=1e-4, atol=1e-6)
+    chunks, _ = generator.predicted(ids, told.append, likeliest=0)
+    np.testing.assert_allclose(chunks, whole, rtol=1e-4, atol=1e-6)
     assert told == [50] * 6 + [33]
 
 

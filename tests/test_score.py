@@ -206,7 +206,8 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
     Path("texts.txt").write_text("\n".join(texts) + "\n")
     generator = seqtool.load("runs/text", device="cpu")
     assert isinstance(generator, Generator)
-    expected = [-generator.nats(generator.target_vocabulary.encode(one), lambda _: None) for one in texts]
+    ids = [generator.target_vocabulary.encode(text) for text in texts]
+    expected = [-generator.predicted(tokens, lambda _: None, likeliest=0)[0] for tokens in ids]
     assert run("score", "checkpoint=runs/text", "references=texts.txt", "format=jsonl", "device=cpu") == 0
     captured = capsys.readouterr()
     records = [json.loads(line) for line in captured.out.splitlines()]
@@ -214,6 +215,7 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
     for record, log_p in zip(records, expected, strict=True):
         assert np.allclose(record["log_probabilities"], log_p, atol=1e-5)
         assert record["log_probability"] == pytest.approx(log_p.sum(), abs=1e-5)
+    assert records[2]["unknown"] == ["x"] and records[2]["tokens"][0] == "⁇"
     assert "3 lines, 12 tokens" in captured.err and "does not know 1 " in captured.err
 
 
@@ -232,7 +234,7 @@ def test_nothing_is_longer_than_learnt_positions(place: Path, capsys: pytest.Cap
     with pytest.raises(InputError, match=r"min_length=100 is more than the model's 80 learnt positions: lower it\."):
         seqtool.load("runs/learnt", device="cpu", min_length=100)
     Path("long.txt").write_text(f"I see.\n{long}\n")
-    translator.warn_of_long([long])
+    translator.hypotheses([long], first_line=1)
     assert "only the first 79 are translated (the model's 80 learnt positions)." in capsys.readouterr().err
     with pytest.raises(InputError, match=r"at most the model's 80 learnt positions: shorten it\.$"):
         translator.hypotheses(["I see."], prefixes=[long])

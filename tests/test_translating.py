@@ -161,6 +161,37 @@ def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixtu
     assert "prefix=two.txt has only 2 lines: the input has 3 or more." in capsys.readouterr().err
 
 
+def test_each_line_and_each_prefix_is_tokenised_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is counted, warned of and written of it."""
+    tokenised: list[str] = []
+    kind = type(seqtool.load("runs/attend", device="cpu").source_vocabulary)
+    encode = kind.encode_batch
+    monkeypatch.setattr(kind, "encode_batch", lambda self, texts: tokenised.extend(texts) or encode(self, texts))
+    lines, prefixes = ["I have a cat.", "字 sees the house."], ["Tengo", "La casa"]
+    for name, texts in (("lines", lines), ("prefixes", prefixes)):
+        Path(f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
+    files = ["input=lines.txt", "prefix=prefixes.txt", "output=out.jsonl", "format=jsonl", "weights=true"]
+    assert run(*ATTEND, *files, "max_source_length=4") == 0
+    assert sorted(tokenised) == sorted([*lines, *prefixes])
+
+
+def test_a_checkpoint_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each command and in a notebook."""
+    read, paths = checkpoint.read, []
+    monkeypatch.setattr(checkpoint, "read", lambda path: paths.append(path) or read(path))
+    Path("in.txt").write_text("I have a cat.\n")
+    pairs = ["sources=in.txt", "references=in.txt", "device=cpu"]
+    for use in (
+        lambda: seqtool.load(["runs/attend", "runs/fixed"], device="cpu"),
+        lambda: run(*ATTEND, "input=in.txt", "output=out.txt"),
+        lambda: run("score", "checkpoint=runs/attend", *pairs),
+        lambda: run("eval", "checkpoint=runs/attend", "bootstrap=2", *pairs),
+    ):
+        paths.clear()
+        use()
+        assert paths and len(paths) == len(set(paths))
+
+
 def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """From a pipe and from a file alike."""
     stdin(b"")
@@ -663,7 +694,7 @@ REFUSED = {
     "checkpoint=runs/attend seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "checkpoint=runs/attend threads=two": r"[Ss]etting 'threads' must be a whole number or null, not 'two'\.",
     "checkpoint=runs/attend sample=true top_k=-1": r"top_k must be at least 0, not -1\.",
-    "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks\.",
+    "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks, characters\.",
     "checkpoint=runs/attend alignments=hyp.txt": r"alignments= means nothing with checkpoint=\.",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
     "checkpoint=runs/attend langpair=en-de": r"langpair=… goes with testset=…\.",

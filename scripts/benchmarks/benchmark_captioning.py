@@ -91,7 +91,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
     files = split.files[: arguments.images]
     ways: dict[str, Work] = {
         "image files": lambda: len(captioner.describe(files)),
-        "cached annotation vectors": lambda: len(captioner.describe_pictures(split.pictures, range(len(files)))),
+        "cached annotation vectors": lambda: len(captioner.caption_prepared(split.pictures, range(len(files)))),
     }
     measurements = rates(ways, captioner.device, arguments.repeats)
     return {

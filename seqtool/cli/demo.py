@@ -57,7 +57,7 @@ def demo(config: DictConfig) -> None:
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(partial(load, checkpoints, settings), partial(describe, checkpoints=checkpoints))
+    engine = Engine(partial(load, checkpoints, settings), describe)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application itself logs what goes wrong
     server = uvicorn.Server(
         uvicorn.Config(
@@ -102,7 +102,7 @@ def load(checkpoints: Sequence["Checkpoint"], settings: DemoSettings) -> list[An
     keep_memory()
     set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [tasks.of_checkpoint(each).load(each.path, trust=each.trust, **machine) for each in checkpoints]
+    return [tasks.of_checkpoint(each).load([each], **machine) for each in checkpoints]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -171,8 +171,6 @@ def _of_checkpoints(
     # only settings that were given: a captioner has its own defaults for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     chosen = {name: config[name] for name in own if name in written or _changed(config, name)}
-    if checkpoint.trust:
-        chosen["trust"] = checkpoint.trust
     predictor = task.load(checkpoints, **chosen)
     make_default(predictor.device)
     settings = asdict(predictor.settings)

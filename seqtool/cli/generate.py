@@ -4,14 +4,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TextIO
 
 from omegaconf import DictConfig, open_dict
 
-from seqtool.data.text.unknown import sentence, unknown_pieces
+from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
@@ -56,51 +55,39 @@ def generate(config: DictConfig) -> None:
     with open_dict(config):
         if isinstance(config.stop, str):
             config.stop = [escape(config.stop)]
-    settings = typed(GenerateOutput, {one.name: config[one.name] for one in fields(GenerateOutput)})
+    settings = typed(GenerateOutput, {setting.name: config[setting.name] for setting in fields(GenerateOutput)})
     settings.check()
     with distributed.group():
         if distributed.is_first():
-            TextWriter(settings, Generator.configured(config)).write_all()
+            _continue_prompts(settings, Generator.configured(config))
 
 
-class TextWriter:
-    """Writes the texts of one prompt after another, each as it comes."""
+def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
+    """Write the continuations of each prompt: as text, each as it comes, to a file only when it is whole."""
+    count = 0
+    output = settings.output
+    with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: f"{count:,} texts") as out:
 
-    def __init__(self, settings: GenerateOutput, generator: Generator) -> None:
-        self.settings = settings
-        self.generator = generator
-        self.count = 0
-
-    def write_all(self) -> None:
-        with ExitStack() as stack:
-            out = sys.stdout
-            if self.settings.output is not None:
-                path = Path(self.settings.output)
-                out = stack.enter_context(keeping(path, lambda: f"{self.count:,} texts"))
-            for prompt in self.settings.prompts():
-                (unknown,) = unknown_pieces([prompt], self.generator.target_vocabulary)
-                if unknown:
-                    said = f"The prompt has {len(unknown):,} symbols that the model does not know."
-                    print(f"{said} {sentence(Counter(unknown))}", file=sys.stderr)
-                self._write(prompt, out)
-
-    def _write(self, prompt: str, out: TextIO) -> None:
-        if self.settings.format == "jsonl":
-            (samples,) = self.generator.samples([prompt])
-            out.write(json.dumps(self.generator.line(prompt, samples), ensure_ascii=False) + "\n")
-            self.count += len(samples)
-            return
-
-        def told(text: str) -> None:
+        def write(text: str) -> None:
             out.write(text)
             out.flush()
 
-        for uniforms in self.generator.uniforms():
-            whole: list[str] = []  # a file has whole texts, even if this is stopped
-            say = told if self.settings.output is None else whole.append
-            say((f"{BETWEEN}\n" if self.count else "") + prompt)
-            found = self.generator.stream(prompt, uniforms, say)
-            say("" if found.text.endswith("\n") else "\n")
-            if whole:
-                told("".join(whole))
-            self.count += 1
+        for line in settings.prompts():
+            (prompt,) = generator.encode([line])
+            if prompt.unknown:
+                clause = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
+                print(f"{clause} {sentence(Counter(prompt.unknown))}", file=sys.stderr)
+            if settings.format == "jsonl":
+                samples = generator.continuations(prompt, generator.uniforms())
+                out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")
+                count += len(samples)
+                continue
+            for uniforms in generator.uniforms():
+                parts: list[str] = []
+                on_text = write if output is None else parts.append
+                on_text((f"{BETWEEN}\n" if count else "") + line)
+                (continuation,) = generator.continuations(prompt, uniforms[None], on_text)
+                on_text("" if continuation.text.endswith("\n") else "\n")
+                if parts:
+                    write("".join(parts))
+                count += 1

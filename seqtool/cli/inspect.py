@@ -27,14 +27,19 @@ log = logging.getLogger("seqtool")
 
 
 def inspect(path: str) -> None:
+    """Describe a path. InputError if it is none of these."""
     place = Path(path)
     inside = sorted(place.iterdir()) if place.is_dir() else []
     if runs := _trained(inside):
         print(_table(runs))
-    elif caches := [one for one in inside if is_cache(one)]:
-        print("\n".join(f"{printable(str(one))}: {_prepared(Cache, one).splitlines()[0]}" for one in caches))
+    elif caches := [inner for inner in inside if is_cache(inner)]:
+        print("\n".join(f"{printable(str(cache))}: {_prepared(Cache, cache).splitlines()[0]}" for cache in caches))
+    elif is_store(place) or is_cache(place):
+        description = _prepared(ImageStore if is_store(place) else Cache, place)
+        print("\n".join(map(printable, description.split("\n"))))
     else:
-        print(_description(place))
+        lines = facts(checkpoint.find(place))
+        print("\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items()))
 
 
 def draw(paths: Sequence[str], folder: Path) -> None:
@@ -50,17 +55,17 @@ def draw(paths: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
         print(_table(trained))
-    drawn = []
+    figures = []
     with suppress(run_plots.NothingToDrawError):
         run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
-        drawn.append(folder / GRADIENT_FLOW)
+        figures.append(folder / GRADIENT_FLOW)
     try:
         run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
-        drawn.insert(0, folder / LEARNING_CURVES)
+        figures.insert(0, folder / LEARNING_CURVES)
     except run_plots.NothingToDrawError:
-        if not drawn:
+        if not figures:
             raise
-    print(f"Figures: {', '.join(map(str, drawn))}")
+    print(f"Figures: {', '.join(map(str, figures))}")
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:
@@ -71,10 +76,10 @@ def named(paths: Sequence[str]) -> dict[str, Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"There is no run at {path}.{nearby(path)}")
-        found = [path] if (path / METRICS).is_file() else sorted(one.parent for one in path.glob(f"*/{METRICS}"))
-        if not found:
+        inside = [path / METRICS] if (path / METRICS).is_file() else sorted(path.glob(f"*/{METRICS}"))
+        if not inside:
             raise InputError(f"{path} is not a run: it has no {METRICS}.")
-        for run in found:
+        for run in (metrics.parent for metrics in inside):
             name = run.resolve().name
             if name in runs:
                 raise InputError(f"{runs[name]} and {run} are runs with the same name: rename one folder.")
@@ -94,56 +99,49 @@ def _trained(runs: Iterable[Path]) -> list[Path]:
 
 
 def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
-    """One line per run, with its own `settings` if they are known, and its best validation scores; a damaged run causes
+    """One line per run, with its own `settings` if there are any, and its best validation scores; a damaged run causes
     a warning and is left out.
     """
-    found = {}
+    checkpoints = {}
     for run in runs:
         try:
-            found[run] = checkpoint.find(run)
+            checkpoints[run] = checkpoint.find(run)
         except InputError as damaged:
             log.warning("%s", damaged)
-    bests = [one.progress.get("best", {}) for one in found.values()]
+    bests = [opened.progress.get("best", {}) for opened in checkpoints.values()]
     others = dict.fromkeys(name for best in bests for name in best if "." in name)
     scores = [score(name) for name in (*SCORES, *others) if any(name in best for best in bests)]
+    own = [] if settings is None else ["settings"]
     rows = []
-    for (run, one), best in zip(found.items(), bests, strict=True):
-        model, data = (_name(one.config.get(part, {})) for part in ("model", "data"))
+    for (run, opened), best in zip(checkpoints.items(), bests, strict=True):
+        parts = [_name(opened.config.get(part, {})) for part in ("model", "data")]
         values = [f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores]
-        own = [] if settings is None else [settings[run]]
-        row = (run.name, *own, model, data, *values, f"{one.progress['step']:,}", _minutes(one.progress))
+        chosen = [] if settings is None else [settings[run]]
+        row = (run.name, *chosen, *parts, *values, f"{opened.progress['step']:,}", _minutes(opened.progress))
         rows.append([printable(cell) for cell in row])
-    begin = ["run", *([] if settings is None else ["settings"]), "model", "data"]
-    return "\n".join(table((*begin, *(one.label for one in scores), "best at step", "after"), rows))
+    labels = [one.label for one in scores]
+    return "\n".join(table(("run", *own, "model", "data", *labels, "best at step", "after"), rows))
 
 
-def _description(path: Path) -> str:
-    """A few readable lines, without control characters; InputError if the path is none of them."""
-    for kind, is_one in ((ImageStore, is_store), (Cache, is_cache)):
-        if is_one(path):
-            return "\n".join(map(printable, _prepared(kind, path).split("\n")))
-    lines = facts(checkpoint.find(path))
-    return "\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items())
-
-
-def facts(found: checkpoint.Checkpoint) -> dict[str, str]:
+def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
     """What a checkpoint is, how it was trained and its scores, each under its name."""
-    config, progress = found.config, found.progress
+    config, progress = opened.config, opened.progress
     return {
-        "checkpoint": str(found.path),
+        "checkpoint": str(opened.path),
         "model": _settings(config["model"]),
-        "parameters": f"{found.parameters:,}",
-        "vocabularies": _vocabularies(found),
+        "parameters": f"{opened.parameters:,}",
+        "vocabularies": _vocabularies(opened),
         "data": _settings(config.get("data", {})),
         "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs, {_minutes(progress)}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
         "this one": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),
-        "versions": ", ".join(f"{name} {version}" for name, version in found.versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in opened.versions.items()),
     }
 
 
 def _prepared(kind: Any, path: Path) -> str:
+    """The description of a cache or of an image store."""
     try:
         return str(kind(path).describe())
     except InputError:
@@ -152,11 +150,11 @@ def _prepared(kind: Any, path: Path) -> str:
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 
-def _vocabularies(found: checkpoint.Checkpoint) -> str:
-    if tasks.of_checkpoint(found).reads != "text":
-        target = vocabulary.load(found.path / vocabulary.TARGET)
+def _vocabularies(opened: checkpoint.Checkpoint) -> str:
+    if tasks.of_checkpoint(opened).reads != "text":
+        target = vocabulary.load(opened.path / vocabulary.TARGET)
         return f"{target.kind} {len(target):,}"
-    source, target = vocabulary.load_all(found.path, ("source", "target")).values()
+    source, target = vocabulary.load_all(opened.path, ("source", "target")).values()
     return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
 
 

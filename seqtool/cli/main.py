@@ -101,9 +101,9 @@ def _say(error: InputError | OSError) -> None:
         traceback.print_exception(error)
     sentence = printable(_sentence(error))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from seqtool.runtime.failures import is_said  # imports torch
+        from seqtool.runtime.failures import already_reported  # imports torch
 
-        if is_said(error, sentence):  # by another of the processes that torchrun started
+        if already_reported(error, sentence):  # by another of the processes that torchrun started
             return
     print(f"seqtool: {sentence}", file=sys.stderr)
 

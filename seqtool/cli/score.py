@@ -1,6 +1,5 @@
 """`seqtool score`: how likely given texts are to a model."""
 
-import json
 import math
 import sys
 from collections import Counter
@@ -11,12 +10,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 import seqtool
-from seqtool.cli.translate import AlignedSettings, AlignedWriter
+from seqtool.cli.translate import AlignedSettings
 from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
-from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, windows
-from seqtool.predict.translator import Translation
+from seqtool.predict.writing import ScoreWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
 from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
@@ -35,8 +33,8 @@ class ScoreSettings(AlignedSettings):
 
     def inputs(self) -> dict[str, str]:
         """The files that are read, by setting."""
-        given = {"sources": self.sources, "references": self.references}
-        return {name: path for name, path in given.items() if path is not None}
+        files = {"sources": self.sources, "references": self.references}
+        return {name: path for name, path in files.items() if path is not None}
 
     def count(self) -> int:
         """The lines of each input. Raises InputError for files of different lengths, or if there are no lines."""
@@ -53,8 +51,10 @@ class ScoreSettings(AlignedSettings):
 
 def score(config: DictConfig) -> None:
     """Score lines; only their scores go to standard output."""
-    of_the_model = {"precision": config.precision} | {one.name: config[one.name] for one in fields(MachineSettings)}
-    settings = typed(ScoreSettings, {one.name: config[one.name] for one in fields(ScoreSettings)})
+    of_the_model = {"precision": config.precision} | {
+        setting.name: config[setting.name] for setting in fields(MachineSettings)
+    }
+    settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
     check_outputs(
         {"output": settings.output, "alignments": settings.alignments},
         ((f"{name}={path}", path) for name, path in settings.inputs().items()),
@@ -64,56 +64,42 @@ def score(config: DictConfig) -> None:
         keep_memory()
         model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
         make_default(model.device)
-        model.check_given(settings.sources is not None)
-        with ScoreWriter(settings, model).opened() as writer:
-            writer.write_all(total)
+        model.check_scoring(with_sources=settings.sources is not None)
+        with ScoreWriter(settings, model, alignments=settings.alignments, words=settings.words).opened() as writer:
+            _score_lines(settings, model, writer, total)
 
 
-class ScoreWriter(AlignedWriter):
-    """Scores pairs, or texts, and writes the log-probability of each."""
+def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total: int) -> None:
+    """Score the lines window by window; at the end print how likely all are and what the model does not know."""
+    nats, tokens = 0.0, 0
+    unknown = {"sources": Counter[str](), "references": Counter[str]()}
+    with writer.progress("score", lambda: total) as bar:
+        for sources, texts in _windows(settings):
+            writer.warn_of_no_spaces(sources or [], texts)
+            scored: Sequence[Any] = model.forced(sources, texts, likeliest=settings.likeliest)
+            for source, prediction in zip(sources or [""] * len(texts), scored, strict=True):
+                nats -= prediction.log_probability
+                tokens += len(prediction.log_probabilities or ())
+                inputs = prediction.inputs()
+                unknown["sources"].update(inputs.get("source_unknown", ()))
+                unknown["references"].update(inputs["unknown"])
+                writer.write(source, [prediction])
+            bar.update(len(texts))
+    if not tokens:
+        raise InputError(f"references={settings.references} has only empty lines: there is nothing to score.")
+    loss = nats / tokens
+    of_each = f"{loss:.4f} nats a token, perplexity {math.exp(min(loss, 700)):.2f}"
+    print(f"{writer.count:,} lines, {tokens:,} tokens: {of_each}", file=sys.stderr)
+    for side, counts in unknown.items():
+        if counts:
+            clause = f"The model does not know {counts.total():,} words or pieces of the {side}."
+            print(f"{clause} {sentence(counts)}", file=sys.stderr)
 
-    def __init__(self, settings: ScoreSettings, predictor: Predictor) -> None:
-        super().__init__(settings, predictor)
-        self.settings, self.command = settings, "score"
-        self.nats, self.tokens = 0.0, 0
-        self.unknown = {side: Counter[str]() for side in ("sources", "references")}  # what the model does not know
 
-    def write_all(self, total: int) -> None:
-        with self.progress(total) as bar:
-            for sources, texts in self._windows():
-                self.warn_of_sentences(sources or [], texts)
-                found: Sequence[Any] = self.predictor.given(sources, texts, likeliest=self.likeliest)
-                for source, one in zip(sources or [""] * len(texts), found, strict=True):
-                    self.unknown["references"].update(one.unknown)
-                    if isinstance(one, Translation):
-                        self.unknown["sources"].update(one.source.unknown)
-                    self.write(source, [one])
-                bar.update(len(texts))
-        if not self.tokens:
-            raise InputError(f"references={self.settings.references} has only empty lines: there is nothing to score.")
-        if not distributed.is_first():
-            return
-        loss = -self.nats / self.tokens
-        said = f"{self.count:,} lines, {self.tokens:,} tokens: {loss:.4f} nats a token"
-        print(f"{said}, perplexity {math.exp(min(loss, 700)):.2f}", file=sys.stderr)
-        for side, counts in self.unknown.items():
-            if counts:
-                said = f"The model does not know {counts.total():,} words or pieces of the {side}."
-                print(f"{said} {sentence(counts)}", file=sys.stderr)
-
-    def text(self, source: str, n_best: Sequence[Any]) -> str:
-        (found,) = n_best
-        self.nats, self.tokens = self.nats + found.log_probability, self.tokens + len(found.log_probabilities or ())
-        if self.format == "text":
-            return f"{found.log_probability:.4f}\n"
-        record = found.pair()
-        record |= {name: value for name, value in self.record(found).items() if name not in ("score", "ended")}
-        record |= found.given()
-        return json.dumps(record, ensure_ascii=False) + "\n"
-
-    def _windows(self) -> Iterator[tuple[list[str] | None, list[str]]]:
-        texts = windows(self.settings.references, AT_ONCE)
-        if self.settings.sources is None:
-            yield from ((None, window) for window in texts)
-        else:
-            yield from zip(windows(self.settings.sources, AT_ONCE), texts, strict=True)
+def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:
+    """The sources, if there are any, and the texts, at most `AT_ONCE` at once."""
+    texts = windows(settings.references, AT_ONCE)
+    if settings.sources is None:
+        yield from ((None, window) for window in texts)
+    else:
+        yield from zip(windows(settings.sources, AT_ONCE), texts, strict=True)

@@ -2,27 +2,24 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import format_pharaoh
-from seqtool.data.text.unknown import sentence, unknown_pieces
-from seqtool.data.text.words import SPLITS, writing
+from seqtool.data.text.unknown import sentence
+from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.predict.predictor import Predictor
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
-from seqtool.predict.translator import Translation, Translator
-from seqtool.predict.writing import OutputSettings, Writer
+from seqtool.predict.translator import Translator
+from seqtool.predict.writing import OutputSettings, TranslationWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs
-from seqtool.view import plots
 
 
 @dataclass
@@ -56,14 +53,13 @@ class TranslateSettings(AlignedSettings):
         if self.prefix is not None:
             yield f"prefix={self.prefix}", self.prefix
 
-    def check(self) -> int | None:
-        """The number of prefixes. Raises InputError if the input is a file with another number of lines."""
+    def check(self) -> None:
+        """Raise InputError if the input is a file and does not have as many lines as there are prefixes."""
         prefixes = None if self.prefix is None else count_lines(self.prefix)
         if prefixes is not None and is_file(self.input) and prefixes != (count := count_lines(self.input)):
             raise InputError(
                 f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give one for each line."
             )
-        return prefixes
 
     def lines(self, size: int) -> Iterator[tuple[list[str], list[str] | None]]:
         """The lines to translate, at most `size` at once, and how their translations begin.
@@ -71,17 +67,17 @@ class TranslateSettings(AlignedSettings):
         Raises InputError if there are not as many prefixes as lines; those left over where the input is a pipe or a
         terminal are not used.
         """
-        if self.prefix is None:
-            yield from ((lines, None) for lines in windows(self.input, size))
-            return
-        prefixes, before = self.check(), 0
-        beginnings = read_lines(Path(self.prefix), may_be_empty=True)
+        prefixes = None if self.prefix is None else read_lines(Path(self.prefix), may_be_empty=True)
+        before = 0
         for lines in windows(self.input, size):
+            begun = None if prefixes is None else list(islice(prefixes, len(lines)))
+            if begun is not None and len(begun) < len(lines):
+                raise InputError(
+                    f"prefix={self.prefix} has only {before + len(begun):,} lines: the input has "
+                    f"{before + len(lines):,} or more."
+                )
             before += len(lines)
-            given = list(islice(beginnings, len(lines)))
-            if len(given) < len(lines):
-                raise InputError(f"prefix={self.prefix} has only {prefixes:,} lines: the input has {before:,} or more.")
-            yield lines, given
+            yield lines, begun
 
 
 def translate(config: DictConfig) -> None:
@@ -90,106 +86,51 @@ def translate(config: DictConfig) -> None:
     check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
     with distributed.group():
         distributed.from_first(settings.check)  # before the model is loaded
-        with TranslationWriter(settings, Translator.configured(config)).opened() as writer:
-            writer.write_all()
+        translator = Translator.configured(config)
+        writer = TranslationWriter(settings, translator, alignments=settings.alignments, words=settings.words)
+        with writer.opened():
+            _translate_lines(settings, translator, writer)
 
 
-class AlignedWriter(Writer[Translation]):
-    """Writes translations, with alignments and plots on request."""
+def _translate_lines(settings: TranslateSettings, translator: Translator, writer: TranslationWriter) -> None:
+    """Translate the input window by window, and say at the end what the model does not know of it."""
+    unknown, unknown_in_prefixes, lines_with_unknown = Counter[str](), Counter[str](), 0
+    file, processes = settings.input, distributed.size()
+    # no bar where lines are typed, nor in a log where they come from a pipe, which may be open for days
+    wanted = is_file(file) or (sys.stderr.isatty() and not is_typed())
+    with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
+        for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.at_once)):
+            last = writer.count + len(lines)
 
-    unit = "line"
-    keys = "source", "translations"
-    best = "{text}"
-    ranked = "{number} ||| {text} ||| {score:.6f}"  # Moses' n-best lists, with sentences numbered from 0
-    separator = " ||| "
+            def progress(done: int, last: int = last) -> None:
+                bar.update(min(processes * done, last - bar.n))
 
-    def __init__(self, settings: AlignedSettings, predictor: Predictor) -> None:
-        super().__init__(settings, predictor)
-        self.alignments = settings.alignments
-        if isinstance(predictor, Translator):
-            predictor.split = SPLITS[settings.words]
-        self.words = settings.words
-        self.links: TextIO | None = None
-
-    def open(self, stack: ExitStack) -> None:
-        super().open(stack)
-        if self.alignments is not None:
-            self.links = self.file(self.alignments, stack)
-
-    def warn_of_sentences(self, *columns: Iterable[str]) -> None:
-        """Say once if links and pictures show whole sentences as words, since the texts have no spaces."""
-        if self.words == "spaces" and (self.links or self.plot) and any(writing(one).has_no_spaces for one in columns):
-            self.words = ""
-            print("A sentence without spaces is one word of links and pictures: see words=characters.", file=sys.stderr)
-
-    def write(self, source: str, n_best: Sequence[Translation]) -> None:
-        super().write(source, n_best)
-        best = n_best[0]
-        if self.links is not None:
-            self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None and (shown := best.shown(end=self.end)) is not None:
-            file = self.plot / f"alignment-{self.count:04d}.png"
-            with plots.or_left_out(file):
-                plots.alignment(*shown, file)
-
-
-class TranslationWriter(AlignedWriter):
-    """Translates lines and writes them."""
-
-    def __init__(self, settings: TranslateSettings, translator: Translator) -> None:
-        super().__init__(settings, translator)
-        self.settings = settings
-        self.translator = translator
-        self.unknown: Counter[str] = Counter()  # pieces of the input that the model does not know
-        self.lines_with_unknown = 0
-        self.unknown_in_prefixes: Counter[str] = Counter()
-
-    def about(self, source: str, n_best: Sequence[Translation]) -> dict[str, Any]:
-        return n_best[0].reading()
-
-    def shows_progress(self) -> bool:
-        """Nor if lines are typed, nor in a log if they come from a pipe, which may be open for days."""
-        typed = self.settings.input is None and is_typed()
-        return super().shows_progress() and not typed and (is_file(self.settings.input) or sys.stderr.isatty())
-
-    def write_all(self) -> None:
-        file, size = self.settings.input, 32 * self.translator.settings.at_once
-        with self.progress(count_lines(file) if self.shows_progress() else None) as bar:
-            for lines, prefixes in distributed.each_from_first(self.settings.lines(size)):
-                self.write_window(lines, prefixes, bar)
-        if self.unknown and distributed.is_first():
-            print(
-                f"The model does not know {self.unknown.total():,} words or pieces of the input, "
-                f"in {self.lines_with_unknown:,} of {self.count:,} lines. {sentence(self.unknown)}",
-                file=sys.stderr,
+            translations = translator.hypotheses(
+                lines,
+                prefixes=prefixes,
+                attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
+                replace_unknown=settings.replace_unknown,
+                likeliest=settings.likeliest,
+                first_line=writer.count + 1,
+                progress=progress,
             )
-        if self.unknown_in_prefixes and distributed.is_first():
-            print(
-                f"The model does not know {self.unknown_in_prefixes.total():,} words or pieces of the prefixes, which "
-                f"stay as they are. {sentence(self.unknown_in_prefixes)}",
-                file=sys.stderr,
-            )
-
-    def write_window(self, lines: Sequence[str], prefixes: Sequence[str] | None, bar: Any) -> None:
-        self.translator.warn_of_long(lines, first=self.count + 1)
-        begun = unknown_pieces(prefixes or [], self.translator.target_vocabulary)
-        self.unknown_in_prefixes.update(chain.from_iterable(begun))
-        settings, size, last = self.settings, distributed.size(), self.count + len(lines)
-        results = self.translator.hypotheses(
-            lines,
-            prefixes=prefixes,
-            attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
-            replace_unknown=settings.replace_unknown,
-            likeliest=settings.likeliest,
-            whole=settings.format == "jsonl",
-            progress=lambda done: bar.update(min(size * done, last - bar.n)),
+            writer.warn_of_no_spaces(lines, [n_best[0].text for n_best in translations])
+            for line, n_best in zip(lines, translations, strict=True):
+                unknown.update(n_best[0].source.unknown)
+                lines_with_unknown += bool(n_best[0].source.unknown)
+                unknown_in_prefixes.update(n_best[0].prefix_unknown)
+                writer.write(line, n_best)
+            writer.flush()
+            bar.update(last - bar.n)
+    if unknown:
+        print(
+            f"The model does not know {unknown.total():,} words or pieces of the input, "
+            f"in {lines_with_unknown:,} of {writer.count:,} lines. {sentence(unknown)}",
+            file=sys.stderr,
         )
-        self.warn_of_sentences(lines, [n_best[0].text for n_best in results])
-        for line, n_best in zip(lines, results, strict=True):
-            unknown = n_best[0].source.unknown
-            self.unknown.update(unknown)
-            self.lines_with_unknown += bool(unknown)
-            self.write(line, n_best)
-        for stream in filter(None, (self.out, self.links)):
-            stream.flush()
-        bar.update(last - bar.n)
+    if unknown_in_prefixes:
+        print(
+            f"The model does not know {unknown_in_prefixes.total():,} words or pieces of the prefixes, which stay as "
+            f"they are. {sentence(unknown_in_prefixes)}",
+            file=sys.stderr,
+        )

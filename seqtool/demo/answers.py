@@ -29,7 +29,6 @@ from seqtool.evaluation.pictures import address
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import Prediction
 from seqtool.predict.translator import Translation, Translator
 
 Answer = dict[str, Any]
@@ -90,14 +89,14 @@ class Translate(Request):
         check_work(translator, len(sentences), self.likeliest)
         check_weights(attention_weights(translator, sentences, self.prefixes), shown=self.weights)
         return translator.hypotheses(
-            sentences, prefixes=self.prefixes, attention=True, likeliest=self.likeliest, trace=lattice, whole=True
+            sentences, prefixes=self.prefixes, attention=True, likeliest=self.likeliest, trace=lattice
         )
 
     def _lines(self, n_best_lists: Iterable[Sequence[Translation]]) -> Answer:
         lines = []
         for source, n_best in zip(self.sentences, n_best_lists, strict=True):
-            translations = [record(translation, weights=self.weights) for translation in n_best]
-            lines.append({"source": source, **n_best[0].reading(), "translations": translations})
+            translations = [translation.record(weights=self.weights) for translation in n_best]
+            lines.append({"source": source, **n_best[0].source_record(), "translations": translations})
         return {"translations": lines}
 
 
@@ -126,8 +125,8 @@ class Score(Request):
             if predictor.attends:
                 weights = sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True))
                 check_weights(weights, shown=self.weights)
-        scored = predictor.given(self.sources, self.references, likeliest=self.likeliest)
-        return {"scores": [{**text.pair(), **given_record(text, weights=self.weights)} for text in scored]}
+        scored = predictor.forced(self.sources, self.references, likeliest=self.likeliest)
+        return {"scores": [{**text.inputs(), **text.scored_record(weights=self.weights)} for text in scored]}
 
 
 @dataclass(kw_only=True)
@@ -149,12 +148,16 @@ class Why(Request):
         lattice = new_lattice(translator)
         ((best, *_),) = translator.hypotheses([self.source], trace=lattice)
         (own,) = translator.forced([self.source], [self.translation])
-        if cut := best.reading()["source_cut"]:
+        if cut := best.source_record()["source_cut"]:
             raise InputError(f"The last {cut:,} tokens of the source are not translated: shorten it to compare.")
         ids = [*vocabulary.encode(self.translation), EOS]
         return {
-            "translation": {**given_record(own), "score": own.log_probability / penalty(len(ids))},
-            "best": record(best),
+            "translation": {
+                **own.scored_record(),
+                "text": vocabulary.decode(ids[:-1]),
+                "score": own.log_probability / penalty(len(ids)),
+            },
+            "best": best.record(),
             "left": search_tree.left(lattice, ids, vocabulary),
         }
 
@@ -191,7 +194,7 @@ class Caption(Request):
         n_best_lists = captioner.describe(list(map(fromarray, pixels)), prefix=self.prefix, likeliest=self.likeliest)
         lines = []
         for (name, _), n_best in zip(self.images, n_best_lists, strict=True):
-            lines.append({"image": name, "captions": [record(caption, weights=self.weights) for caption in n_best]})
+            lines.append({"image": name, "captions": [caption.record(weights=self.weights) for caption in n_best]})
         return {"captions": lines, **({"pictures": list(map(address, pixels))} if self.picture else {})}
 
 
@@ -268,16 +271,6 @@ def pixels_seen(captioner: Captioner, name: str, content: bytes | Image) -> NDAr
             raise ImageError(name, f"has more than {PIXELS // 1_000_000} million pixels: make it smaller.")
         content = open_image(io.BytesIO(content), name=name)
     return fit(content, size=captioner.encoder.size, mode=captioner.encoder.fit)
-
-
-def record(prediction: Prediction, *, weights: bool = False) -> Answer:
-    return {**prediction.record(), **prediction.likeliest(), **(prediction.weights() if weights else {})}
-
-
-def given_record(prediction: Prediction, *, weights: bool = False) -> Answer:
-    """The record of a given text, as `score format=jsonl` has it."""
-    written = record(prediction, weights=weights) | prediction.given()
-    return {name: value for name, value in written.items() if name not in ("score", "ended")}
 
 
 def penalty_of(translator: Translator) -> LengthPenalty:

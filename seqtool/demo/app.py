@@ -30,7 +30,6 @@ from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.files import one_line
 from seqtool.runtime.version import __version__
-from seqtool.training.checkpoint import Checkpoint
 from seqtool.view.html import WEB
 
 PICTURES = 8  # of a request
@@ -145,20 +144,20 @@ async def answered(http: Http, engine: Engine, request: Request) -> Response:
     return await run_in_threadpool(Json, answer.result())
 
 
-def describe(models: Sequence[Any], checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
-    """What the page says about models and their checkpoints; two of one run are told apart by their checkpoints."""
+def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
+    """What the page says about models; two of one run are told apart by their checkpoints."""
     names = [model.name for model in models]
     if len(set(names)) < len(names):
-        names = [f"{name}, {checkpoint.path.name}" for name, checkpoint in zip(names, checkpoints, strict=True)]
+        names = [f"{model.name}, {model.checkpoints[0].path.name}" for model in models]
     return [
         {
             "name": name,
             "command": model.command,
             "attends": model.attends,
-            "parameters": checkpoint.parameters,
+            "parameters": model.checkpoints[0].parameters,
             "settings": {key: value for key, value in vars(model.settings).items() if key not in FIXED},
         }
-        for name, model, checkpoint in zip(names, models, checkpoints, strict=True)
+        for name, model in zip(names, models, strict=True)
     ]
 
 

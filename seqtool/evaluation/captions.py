@@ -227,15 +227,15 @@ class CaptionEvaluator(Evaluator):
         asked: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST}
         out = nullcontext() if settings.output is None else replacing(Path(settings.output))
         with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for path, pixels, described in predictor.described(list(images), **asked):
+            for path, pixels, captions in predictor.caption_each(list(images), **asked):
                 bar.update()
-                if isinstance(described, InputError):
-                    tqdm.write(f"Left out: {described}", file=sys.stderr)
+                if isinstance(captions, InputError):
+                    tqdm.write(f"Left out: {captions}", file=sys.stderr)
                     continue
-                best, image = described[0], images[path].identifier
+                best, image = captions[0], images[path].identifier
                 output.hypotheses[image] = best.text
                 if settings.report is not None:
-                    output.add(image, pixels, {**best.record(), **best.likeliest(), **best.weights()})
+                    output.add(image, pixels, best.record(weights=True))
             if file is not None:
                 file.write(_coco_results(output.hypotheses))
         references = references.only(output.hypotheses)

@@ -263,10 +263,9 @@ class TranslationEvaluator(Evaluator):
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
-                translator.warn_of_long(window, first=start + 1)
                 drawn = [i for i in samples if start <= i < start + len(window)]
                 attention = bool(drawn) or settings.report is not None
-                n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest)
+                n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest, first_line=start + 1)
                 best = [hypotheses[0] for hypotheses in n_best]
                 _add_details(written, translator, window, best)
                 for i in drawn:

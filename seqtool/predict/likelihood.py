@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqtool.data.batches import make_target
 from seqtool.metrics.bootstrap import bootstrap
@@ -45,7 +45,7 @@ class Likelihood:
     def lines(self) -> list[str]:
         """Nats per caption with an interval from resampling images, and per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
-        found = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
+        lines = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
         counts = np.bincount(self.images)
         for name, each in self.values.items():
             sums = np.bincount(self.images, each).astype(np.float64)
@@ -54,8 +54,8 @@ class Likelihood:
                 return float(sums[images].sum() / counts[images].sum())
 
             estimate = bootstrap(mean, [np.flatnonzero(counts)])
-            found.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {each.sum() / self.tokens.sum():.4f} per token")
-        return found
+            lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {each.sum() / self.tokens.sum():.4f} per token")
+        return lines
 
     def of_image(self, number: int) -> dict[str, list[float]]:
         """Of each of its captions."""
@@ -71,20 +71,24 @@ def of_captions(
     a: Float[Tensor, "B S D"],
     rows: Sequence[int],
     captions: Sequence[Sequence[int]],
-    chances: Callable[[int], Tensor] | None,
+    uniforms: Callable[[int], Tensor] | None,
 ) -> Iterator[dict[str, float]]:
-    """The likelihood of each caption (ids) of the image that `rows` says. `chances`: for the i-th, random numbers in
-    [0, 1), K×(its tokens and EOS), or None for attention that draws nothing.
+    """The likelihood of each caption.
+
+    a: the annotation vectors of the images
+    rows: which of these images each caption describes
+    captions: their ids
+    uniforms: for the i-th caption random numbers in [0, 1), K×(its tokens and EOS); None for soft attention
     """
     for start in range(0, len(captions), AT_ONCE):
-        some = range(start, min(start + AT_ONCE, len(captions)))
-        images, target = a[[rows[i] for i in some]], make_target([captions[i] for i in some]).to(a.device)
-        if chances is None:
+        batch = range(start, min(start + AT_ONCE, len(captions)))
+        images, target = a[[rows[i] for i in batch]], make_target([captions[i] for i in batch]).to(a.device)
+        if uniforms is None:
             nll = _nll(model, images, target, None)
             yield from ({"log_p": -float(each)} for each in nll[:, 0])
             continue
-        drawn = map(chances, some)
-        padded = [torch.nn.functional.pad(one, (0, target.shape[1] - 1 - one.shape[1])) for one in drawn]
+        steps = target.shape[1] - 1
+        padded = [nn.functional.pad(drawn, (0, steps - drawn.shape[1])) for drawn in map(uniforms, batch)]
         nll = _nll(model, images, target, torch.stack(padded).to(a.device))
         estimates = (-nll).logsumexp(1) - math.log(nll.shape[1])
         for bound, estimate in zip(-nll.mean(1), estimates, strict=True):
@@ -92,15 +96,17 @@ def of_captions(
 
 
 def _nll(
-    model: Any, a: Float[Tensor, "B S D"], target: Int[Tensor, "B T1"], chances: Float[Tensor, "B K T"] | None
+    model: Any, a: Float[Tensor, "B S D"], target: Int[Tensor, "B T1"], uniforms: Float[Tensor, "B K T"] | None
 ) -> Tensor:
-    """−log p(y | s_k, a), B×K, in double precision; without chances B×1, of the expected context."""
-    found = []
-    for some in [None] if chances is None else torch.split(chances, max(1, ROWS // len(a)), 1):
-        if some is None:
-            output = model(Annotations(a), target[:, :-1])
-        else:
-            output = model(Annotations(a), target[:, :-1], uniform_noise=some.flatten(0, 1))
+    """−log p(y | s_k, a), B×K, in double precision; without random numbers B×1, of the expected context."""
+    nll = []
+    draws = (
+        [{}]
+        if uniforms is None
+        else [{"uniform_noise": part.flatten(0, 1)} for part in torch.split(uniforms, max(1, ROWS // len(a)), 1)]
+    )
+    for drawn in draws:
+        output = model(Annotations(a), target[:, :-1], **drawn)
         labels = target[:, 1:].repeat_interleave(len(output.features) // len(a), 0)
-        found.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
-    return torch.cat(found, 1)
+        nll.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
+    return torch.cat(nll, 1)

@@ -26,23 +26,23 @@ Picture = str | PathLike[str] | Image.Image | NDArray[np.uint8] | bytes | bytear
 """A path, an http(s) address, a Pillow image, an array of height × width × 3, the bytes of a file, or an open file."""
 
 
-def check_texts(given: Any, *, what: str, kind: str) -> list[str]:
+def check_texts(values: Any, *, what: str, kind: str) -> list[str]:
     """The texts of a list. `what`: the beginning of a message, as "translate takes"; `kind`: what each text is."""
-    return [str(text) for text in _items(given, what, kind, lambda text: isinstance(text, str), "text")]
+    return [str(text) for text in _items(values, what, kind, lambda text: isinstance(text, str), "text")]
 
 
-def check_paths(given: Any, *, what: str, kind: str) -> list[str]:
+def check_paths(values: Any, *, what: str, kind: str) -> list[str]:
     """The paths of a list."""
-    listed = _items(given, what, kind, lambda path: isinstance(path, str | PathLike), "a path")
+    listed = _items(values, what, kind, lambda path: isinstance(path, str | PathLike), "a path")
     return [str(fspath(path)) for path in listed]
 
 
-def check_pictures(given: Any, *, what: str) -> list[Picture]:
+def check_pictures(values: Any, *, what: str) -> list[Picture]:
     """The images of a list or of an array of images; none is read yet."""
     wanted = "a path, a Pillow image, an array of uint8 (height × width × 3), bytes or a file opened with mode 'rb'"
-    if isinstance(given, np.ndarray) and given.ndim == 4:
-        given = list(given)
-    return _items(given, what, "image", _is_picture, wanted)
+    if isinstance(values, np.ndarray) and values.ndim == 4:
+        values = list(values)
+    return _items(values, what, "image", _is_picture, wanted)
 
 
 def named(picture: Picture, number: int) -> str:
@@ -67,14 +67,14 @@ def opened(picture: Picture, name: str) -> Image.Image:
     return _from_file(picture, name)
 
 
-def _items(given: Any, what: str, kind: str, suits: Callable[[Any], bool], wanted: str) -> list[Any]:
+def _items(values: Any, what: str, kind: str, suits: Callable[[Any], bool], wanted: str) -> list[Any]:
     """The items of a list, a tuple, or an array or column of a table; a set has no order, and a table has columns."""
-    if suits(given):
+    if suits(values):
         raise InputError(f"{what} a list of {kind}s: write [{kind}] for a single one.")
-    unfit = isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Collection)
-    if unfit or getattr(given, "ndim", 1) != 1:
-        raise InputError(f"{what} a list of {kind}s, not {_described(given)}.")
-    items = list(given)
+    unfit = isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Collection)
+    if unfit or getattr(values, "ndim", 1) != 1:
+        raise InputError(f"{what} a list of {kind}s, not {_described(values)}.")
+    items = list(values)
     for number, item in enumerate(items, 1):
         if not suits(item):
             raise InputError(f"{what} a list of {kind}s, but number {number:,} is {_described(item)}, not {wanted}.")

@@ -1,21 +1,24 @@
-"""A trained model, or several as an ensemble, that writes text: the base of translators, captioners and generators."""
+"""A trained model, or several as an ensemble, that writes text: what translators, captioners and generators share."""
 
 import math
 from abc import ABC
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
+from seqtool.data.text.alignment import joined
 from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.decoding.batching import Sources, decode, explained, with_prefixes
 from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.ranking import Hypothesis, Whole
+from seqtool.decoding.ranking import Expected, Hypothesis, Whole
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
@@ -23,40 +26,39 @@ from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import EOS
+from seqtool.predict.encoded_text import EncodedText
+from seqtool.runtime import devices
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import (
-    MODEL_TOO_LARGE,
-    MachineSettings,
-    as_default,
-    check_threads,
-    find_device,
-    keep_memory,
-    make_default,
-    threads_set,
-)
+from seqtool.runtime.devices import MachineSettings
 from seqtool.runtime.precision import check_precision
 from seqtool.settings import names, typed
-from seqtool.training import checkpoint
-from seqtool.training.checkpoint import Checkpoint
+from seqtool.training.checkpoint import Checkpoint, find, run_name
 
 END = "<end>"  # how the end of a text or sentence is shown
-HOLDS = {
-    "text": "a translation model: use seqtool translate",
-    "images": "a captioner: use seqtool caption",
-    "nothing": "a language model: use seqtool generate",
+KINDS = {  # by what models read: what a checkpoint holds, and its command
+    "text": ("a translation model", "translate"),
+    "images": ("a captioner", "caption"),
+    "nothing": ("a language model", "generate"),
 }
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One hypothesis for one source. log_probability in nats, EOS included; score: what it was ranked by.
+    """One hypothesis for one source, or a text that was scored.
 
-    pieces: the entries of the vocabulary that make up the text; attention: pieces × source positions, None for a model
-    without attention, and `whole_attention` with a row for the end of the text, if it ended, and a column for that of a
-    source sentence; ended: by itself, not cut off at its maximum length; log_probabilities: of each piece, and of the
-    end; predicted: what was expected there (`expectation`), if it was asked for. Of a text that was begun with a prefix
-    log_probability and score are those of what follows, and `whole`, if it was asked for, has those of all.
+    text: as it is written; of a scored text, as it was given
+    score: what it was ranked by
+    log_probability: in nats, EOS included
+    pieces: the entries of the vocabulary that make up the text
+    attention: pieces × source positions; None for a model without attention
+    ended: by itself, not cut off at its maximum length
+    log_probabilities: of each piece and of the end, if they were asked for
+    predicted: what was expected at each of these (`expectations`), if it was asked for
+    whole: with its prefix, if it has one: log-probability and score, since those above are of what follows the prefix
+    whole_attention: with a row for the end of the text, if it ended, and a column for that of a source sentence
+    prefix: the beginning from which it was decoded
+    target: the text that was scored
     """
 
     text: str
@@ -69,76 +71,101 @@ class Prediction:
     predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
     whole: Whole | None = field(default=None, kw_only=True)
     whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
+    prefix: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
+    target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @classmethod
     def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
-        """`positions`: for how many source positions attention is kept; `others`: the fields that a task adds."""
+        """The prediction that a decoded hypothesis is.
+
+        positions: the number of source positions for which attention is kept; None is all
+        others: the fields that a task adds
+        """
         length, whole = len(hypothesis.tokens), None
-        pieces = [vocabulary.piece(token) for token in hypothesis.tokens]
         if hypothesis.attention is not None:
             columns = None if positions is None else positions + 1
             whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
+        predicted = None
+        if hypothesis.expected is not None and hypothesis.log_p is not None:
+            tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
+            predicted = expectations(tokens, hypothesis.log_p.tolist(), hypothesis.expected, vocabulary)
         return cls(
             text=vocabulary.decode(hypothesis.tokens),
             score=hypothesis.score,
             log_probability=hypothesis.log_probability,
-            pieces=pieces,
+            pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
             attention=None if whole is None else whole[:length, :positions],
             whole_attention=whole,
             ended=hypothesis.ended,
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
-            predicted=_expectations([*pieces, *([END] if hypothesis.ended else [])], hypothesis, vocabulary),
+            predicted=predicted,
             whole=hypothesis.whole,
             **others,
         )
 
-    def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
+    @property
+    def prefix_unknown(self) -> list[str]:
+        """The pieces of the prefix that the model does not know."""
+        return [] if self.prefix is None else self.prefix.unknown
+
+    def record(self, *, weights: bool = False) -> dict[str, Any]:
+        """Plain containers, for JSON: with what was expected, if that was asked for, and, if `weights` are wanted and
+        there are any, the attention of every piece and of the end.
+        """
+        record = self.summary()
+        if self.predicted is not None:
+            record["predicted"] = self.predicted
+        if weights and self.whole_attention is not None:
+            rows = [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]
+            record |= {**self.columns(), "attention": rows}
+        return record
+
+    def summary(self) -> dict[str, Any]:
+        """What a record has in any case."""
         record = {"text": self.text, "score": self.score, "log_probability": self.log_probability}
         return record if self.whole is None else {**record, **self.whole._asdict()}
 
-    def given(self) -> dict[str, Any]:
-        """Its tokens, <end> included, and their log-probabilities, for JSON."""
-        tokens = [*self.pieces, END] if self.ended else self.pieces
-        return {"tokens": tokens, "log_probabilities": [round(one, 6) for one in self.log_probabilities or ()]}
+    def columns(self) -> dict[str, Any]:
+        """What the columns of the attention in a record stand for."""
+        return {}
 
-    def likeliest(self) -> dict[str, Any]:
-        """What the model expected at every piece, and at the end, for JSON; nothing if that was not asked for."""
-        return {} if self.predicted is None else {"predicted": self.predicted}
+    def scored_record(self, *, weights: bool = False) -> dict[str, Any]:
+        """The record of a scored text: with its tokens, <end> included, and their log-probabilities."""
+        record = self.record(weights=weights)
+        record |= {"tokens": [*self.pieces, END] if self.ended else self.pieces}
+        record["log_probabilities"] = [round(log_p, 6) for log_p in self.log_probabilities or ()]
+        return {name: value for name, value in record.items() if name not in ("score", "ended")}
 
-    def weights(self) -> dict[str, Any]:
-        """The attention of every piece, and of the end, for JSON; nothing without attention."""
-        if self.whole_attention is None:
-            return {}
-        return {"attention": [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]}
+    def inputs(self) -> dict[str, Any]:
+        """What was given beside a scored text, for JSON, and which pieces the model does not know."""
+        return {"unknown": [] if self.target is None else self.target.unknown}
 
 
-def expectation(
-    token: str, log_p: float, entropy: float, likeliest: Sequence[str], probabilities: Sequence[float]
-) -> dict[str, Any]:
-    """What a model expected where a token stands: its probability, the entropy of all in nats, and the likeliest ones
-    with their probabilities, best first.
+def expectations(
+    tokens: Sequence[int], log_p: Sequence[float], expected: Expected, vocabulary: Vocabulary
+) -> list[dict[str, Any]]:
+    """What a model expected where each token (an id) stands, for JSON: its probability, the entropy of all in nats, and
+    the likeliest tokens with their probabilities, best first.
     """
-    found = {"token": token, "probability": _six(math.exp(log_p)), "entropy": round(entropy, 4)}
-    return {**found, "likeliest": [[one, _six(p)] for one, p in zip(likeliest, probabilities, strict=True)]}
+
+    def piece(index: int) -> str:
+        return END if index == EOS else vocabulary.piece(index)
+
+    def rounded(probability: float) -> float:
+        return float(f"{probability:.6g}")
+
+    records = []
+    best = expected.tokens.tolist(), expected.log_p.exp().tolist()
+    for token, logarithm, entropy, ids, p in zip(tokens, log_p, expected.entropy.tolist(), *best, strict=True):
+        likeliest = [[piece(index), rounded(probability)] for index, probability in zip(ids, p, strict=True)]
+        record = {"token": piece(token), "probability": rounded(math.exp(logarithm)), "entropy": round(entropy, 4)}
+        records.append({**record, "likeliest": likeliest})
+    return records
 
 
-def _six(value: float) -> float:
-    """Six significant digits."""
-    return float(f"{value:.6g}")
-
-
-def _expectations(tokens: Sequence[str], found: Hypothesis, vocabulary: Vocabulary) -> list[dict[str, Any]] | None:
-    if found.expected is None or found.log_p is None:
-        return None
-    shown = [[END if i == EOS else vocabulary.piece(i) for i in ids] for ids in found.expected.tokens.tolist()]
-    columns = tokens, found.log_p.tolist(), found.expected.entropy.tolist(), shown, found.expected.log_p.exp().tolist()
-    return [expectation(*row) for row in zip(*columns, strict=True)]
-
-
-class Member(NamedTuple):
-    """A checkpoint that was read: its model, its vocabularies by name, and the values that all members of an ensemble
-    must have in common, each under the error message for two that differ.
+class EnsembleMember(NamedTuple):
+    """The model of a checkpoint, its vocabularies by the arguments of a predictor, and the values that all members of
+    an ensemble must have in common, each under the error message for two that differ.
     """
 
     model: Any
@@ -146,26 +173,13 @@ class Member(NamedTuple):
     common: dict[str, Any]
 
 
-Own = TypeVar("Own", bound="Predictor")
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def with_own_threads(compute: Callable[Concatenate[Own, P], R]) -> Callable[Concatenate[Own, P], R]:
-    """Let a predictor's method compute with the number of threads, and on the GPU, that it was loaded with."""
-
-    @wraps(compute)
-    def computing(predictor: Own, /, *arguments: P.args, **others: P.kwargs) -> R:
-        with threads_set(predictor.threads), as_default(predictor.device):
-            return compute(predictor, *arguments, **others)
-
-    return computing
-
-
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write. `config`, the first checkpoint's, may name classes from `trust`.
-    threads: on a CPU, while it computes; None is the caller's number.
+    """One model or an ensemble, ready to write.
+
+    config: the first checkpoint's, which may name classes from the modules `trust`
+    checkpoints: those that the models are from
+    threads: on a CPU, while it computes; None is the caller's number
     """
 
     models: Sequence[Any]
@@ -174,11 +188,12 @@ class Predictor(ABC):
     device: torch.device
     settings: Any
     config: dict[str, Any]
-    checkpoints: Sequence[Path] = ()
+    checkpoints: Sequence[Checkpoint] = ()
     trust: Sequence[str] = ()
     threads: int | None = None
 
     reads: ClassVar[str]  # what its models read
+    writes: ClassVar[str]  # what it writes, in messages
     command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # of its models
@@ -191,79 +206,87 @@ class Predictor(ABC):
         self.longest = min(
             (model.max_positions for model in self.models if model.max_positions is not None), default=None
         )
-        self.shortened = self.longest is not None and self.longest < self.settings.max_length
+        self._prefix_limit = f"max_length={self.settings.max_length}: shorten it, or allow more"
         if self.longest is not None and getattr(self.settings, "min_length", 0) > self.longest:
             raise InputError(
                 f"min_length={self.settings.min_length} is more than the model's {self.longest:,} learnt positions: "
                 "lower it."
             )
-        if self.shortened:
+        if self.longest is not None and self.longest < self.settings.max_length:
             self.settings = replace(self.settings, max_length=self.longest)
-        shortest = f"the model's {self.longest:,} learnt positions" if self.shortened else None
-        self.limit = shortest or f"max_length={self.settings.max_length}"  # what bounds a text, for messages
+            self._prefix_limit = f"the model's {self.longest:,} learnt positions: shorten it"
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends, reads=self.reads)
 
     def __repr__(self) -> str:
-        models = " + ".join(type(model).__name__ for model in self.models)
+        models = " + ".join(map(class_name, self.checkpoints))
         entries = " and ".join(f"{len(getattr(self, f'{side}_vocabulary')):,} {side}" for side in self.sides)
-        places = " + ".join(map(str, self.checkpoints))
+        places = " + ".join(str(checkpoint.path) for checkpoint in self.checkpoints)
         return f"{type(self).__name__}({places}: {models}, {entries} entries, {self.device})"
 
     @property
     def name(self) -> str:
         """The names of its runs."""
-        return " + ".join(checkpoint.run_name(path) for path in self.checkpoints)
+        return " + ".join(run_name(checkpoint.path) for checkpoint in self.checkpoints)
 
     @classmethod
     def decoding(cls) -> dict[str, Any]:
         """The default settings for decoding and for the machine."""
         written = defaults(cls.command)
-        return {one.name: written[one.name] for one in (*fields(cls.schema), *fields(MachineSettings))}
+        return {setting.name: written[setting.name] for setting in (*fields(cls.schema), *fields(MachineSettings))}
 
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
         """The predictor that `checkpoint=` names, with the decoding settings of the command line."""
-        keep_memory()
+        devices.keep_memory()
         settings = {name: config[name] for name in cls.decoding()}
         predictor = cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
-        make_default(predictor.device)
+        devices.make_default(predictor.device)
         return predictor
 
     @classmethod
     def load(
         cls,
-        checkpoints: str | Path | Sequence[str | Path | Checkpoint],
+        checkpoints: str | Path | Checkpoint | Sequence[str | Path | Checkpoint],
         *,
         trust: str | Sequence[str] = (),
         **settings: Any,
     ) -> Self:
-        """Load a run or checkpoint directory, or several as an ensemble. Settings: those of `decoding`;
-        trust: the user's own modules whose classes a checkpoint may name.
+        """Load a run or checkpoint directory, or several as an ensemble.
+
+        checkpoints: one or a list, each a path or a checkpoint that was opened (`checkpoint.find`)
+        trust: the user's own modules whose classes the checkpoints at these paths may name
+        settings: those of `decoding`
 
         Raises InputError for an impossible setting, for checkpoints of another kind of model, and if those of an
         ensemble do not go together.
         """
         merged = {**cls.decoding(), **settings}
-        machine = typed(MachineSettings, {one.name: merged.pop(one.name) for one in fields(MachineSettings)})
+        machine = typed(
+            MachineSettings, {setting.name: merged.pop(setting.name) for setting in fields(MachineSettings)}
+        )
         chosen = typed(cls.schema, merged)
-        check_threads(machine.threads)
-        device = find_device(machine.device)
+        devices.check_threads(machine.threads)
+        device = devices.find_device(machine.device)
         check_precision(device, chosen.precision)
-        paths, trust = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints, modules(trust)
-        found = [path if isinstance(path, Checkpoint) else checkpoint.find(path, trust=trust) for path in paths]
-        if not found:
+        listed = [checkpoints] if isinstance(checkpoints, str | Path | Checkpoint) else checkpoints
+        opened = [
+            checkpoint if isinstance(checkpoint, Checkpoint) else find(checkpoint, trust=modules(trust))
+            for checkpoint in listed
+        ]
+        if not opened:
             raise InputError("checkpoint=… names no run or checkpoint.")
-        for one in found:
-            if one.reads != cls.reads:
-                raise InputError(f"{one.path} holds {HOLDS[one.reads]}.")
-        members = [cls.read(one, parts_for(device)) for one in found]
-        for one, member in zip(found, members, strict=True):
+        for checkpoint in opened:
+            if checkpoint.reads != cls.reads:
+                kind, command = KINDS[checkpoint.reads]
+                raise InputError(f"{checkpoint.path} holds {kind}: use seqtool {command}.")
+        members = [cls.read(checkpoint, parts_for(device)) for checkpoint in opened]
+        for checkpoint, member in zip(opened, members, strict=True):
             for difference, value in member.common.items():
                 if value != members[0].common[difference]:
-                    raise InputError(f"{one.path} and {found[0].path} {difference}.")
-        with as_default(device), out_of_memory(lambda: MODEL_TOO_LARGE, device):
+                    raise InputError(f"{checkpoint.path} and {opened[0].path} {difference}.")
+        with devices.computing_on(device), out_of_memory(lambda: devices.MODEL_TOO_LARGE, device):
             models = [
                 optimise_for_decoding(member.model, chosen.precision, device).to(device).eval() for member in members
             ]
@@ -271,33 +294,94 @@ class Predictor(ABC):
             models,
             device=device,
             settings=chosen,
-            config=found[0].config,
-            checkpoints=tuple(one.path for one in found),
-            trust=trust,
+            config=opened[0].config,
+            checkpoints=opened,
+            trust=opened[0].trust,
             threads=machine.threads,
             **members[0].vocabularies,
         )
 
-    def given(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> Sequence[Prediction]:
-        """The given texts as if they had been written for the sources, or for nothing where None; with `likeliest`,
-        also so many tokens that were expected at each place.
+    @classmethod
+    def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:
+        """The model of a checkpoint, built of these parts, with its weights; only classes of this package and of its
+        `trust` are built.
         """
-        self.check_given(sources is not None)
+        vocabularies = load_all(checkpoint.path, cls.sides)
+        arguments = {f"{side}_vocabulary": vocabulary for side, vocabulary in vocabularies.items()}
+        others = {**cls.parts, **{name: len(vocabulary) for name, vocabulary in arguments.items()}}
+        settings = checkpoint.config["model"]
+        make = partial(build_model, settings, base=cls.base, trusted=checkpoint.trust, parts=parts, **others)
+        prints = [vocabulary.fingerprint for vocabulary in vocabularies.values()]
+        different = "have different vocabularies: an ensemble needs one vocabulary"
+        return EnsembleMember(checkpoint.load_model(make), arguments, {different: prints})
+
+    def own_machine(self) -> AbstractContextManager[None]:
+        """Within it, torch computes with the number of threads, and on the GPU, that the model was loaded with."""
+        return devices.computing_on(self.device, self.threads)
+
+    def encode_prefix(self, prefix: str | Sequence[str]) -> EncodedText:
+        """How a text is to begin, given as a text or as pieces. InputError for one that leaves no room for more."""
+        ids = self.target_vocabulary.encode_beginning(prefix)
+        if len(ids) >= self.settings.max_length:
+            raise InputError(
+                f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but {self.writes} has at most "
+                f"{self._prefix_limit}."
+            )
+        encoded = EncodedText(joined(prefix), ids, self.target_vocabulary)
+        if not isinstance(prefix, str):
+            encoded.all_pieces = list(prefix)
+        return encoded
+
+    def search(
+        self,
+        sources: Callable[[Sequence[int]], Sources],
+        numbers: Sequence[int],
+        prefixes: Sequence[EncodedText],
+        *,
+        likeliest: int = 0,
+        **options: Any,
+    ) -> list[list[Hypothesis]]:
+        """The n best hypotheses for each source, best first: those whose prefixes are equally long at once.
+
+        sources: some rows → the sources to decode
+        numbers: seed the samples of each row
+        prefixes: how the texts of each row begin
+        likeliest: the number of tokens that were expected at each place, to be kept too
+        options: of `batching.decode`: keep_attention, progress, trace
+        """
+        result: list[list[Hypothesis]] = [[] for _ in numbers]
+        for length in sorted({len(prefix.ids) for prefix in prefixes}):
+            rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
+            batch, begun = sources(rows), [prefixes[row].ids for row in rows]
+            options |= {"numbers": [numbers[row] for row in rows], "prefixes": begun if length else None}
+            with self.own_machine():
+                bests = decode(self.model, batch, self.settings, device=self.device, **options)
+                if likeliest:
+                    bests = explained(self.model, batch, bests, self.settings, device=self.device, likeliest=likeliest)
+                if length:
+                    bests = with_prefixes(self.model, batch, begun, bests, self.settings, device=self.device)
+            for row, n_best in zip(rows, bests, strict=True):
+                result[row] = n_best
+        return result
+
+    def forced(
+        self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0
+    ) -> Sequence[Prediction]:
+        """Score texts by forced decoding: as if they had been written for the sources, or for nothing where None.
+
+        likeliest: the number of tokens that were expected at each place, to be kept too
+
+        Raises InputError for a kind of model that scores no texts.
+        """
+        self.check_scoring(with_sources=sources is not None)
         raise NotImplementedError
 
-    def check_given(self, sources: bool) -> None:
-        """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""
-        kind, _, _ = HOLDS[self.reads].partition(":")
-        raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
+    def check_scoring(self, *, with_sources: bool) -> None:
+        """Raise InputError unless this kind of model scores texts (`forced`), with sources or without them."""
+        kind, _ = KINDS[self.reads]
+        raise InputError(f"{self.checkpoints[0].path} holds {kind}, but score takes translation and language models.")
 
-    @classmethod
-    def read(cls, found: Checkpoint, parts: Parts = PLAIN) -> Member:
-        """The model of a checkpoint, of these parts, with its weights; only classes of this package and of
-        `found.trust` are built.
-        """
-        known = {f"{side}_vocabulary": one for side, one in load_all(found.path, cls.sides).items()}
-        others = {**cls.parts, **{name: len(one) for name, one in known.items()}}
-        config = found.config["model"]
-        make = partial(build_model, config, base=cls.base, trusted=found.trust, parts=parts, **others)
-        different = "have different vocabularies: an ensemble needs one vocabulary"
-        return Member(found.load_model(make), known, {different: [one.fingerprint for one in known.values()]})
+
+def class_name(checkpoint: Checkpoint) -> str:
+    """The name of the class of a checkpoint's model."""
+    return str(checkpoint.config["model"]["_target_"]).rpartition(".")[2]

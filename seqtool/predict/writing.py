@@ -1,23 +1,35 @@
-"""How the results for each source are written: as text or JSON lines, to a file or to standard output."""
+"""How the commands write their results: as text, JSON lines or COCO's results, with alignments and plots."""
 
 import json
+import re
 import sys
-from abc import ABC
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TextIO, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TextIO, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from seqtool.data.corpora.coco import image_id
+from seqtool.data.text.alignment import format_pharaoh
+from seqtool.data.text.words import SPLITS, writing
 from seqtool.errors import InputError
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import END, Prediction, Predictor
+from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
+from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.outputs import NOT_ENDED, keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
+from seqtool.view import plots
+
+if TYPE_CHECKING:
+    from seqtool.predict.captioner import Caption  # images are not read where text is translated
 
 P = TypeVar("P", bound=Prediction)
 
@@ -56,83 +68,173 @@ class OutputSettings:
 
 
 class Writer(ABC, Generic[P]):
-    """Writes the n best of one source after another, in order.
+    """Writes the n best of one source after another, in order, as text or JSON lines.
 
     Output files appear when they are complete; if the work is stopped, the finished part is kept in a file beside them.
     Of several processes only the first writes.
     """
 
     unit: ClassVar[str]  # what a source is called
-    keys: ClassVar[tuple[str, str]]  # the JSON keys of a source and of its predictions
-    best: ClassVar[str]  # format of a line of text, if each source has one
-    ranked: ClassVar[str]  # the same if each source has n best
-    separator: ClassVar[str]  # before the mark of a hypothesis that did not end
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
         if asked and not predictor.attends:
             has = "reads nothing but the text" if predictor.reads == "nothing" else "has a fixed context"
             raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")
-        self.output, self.format = settings.output, settings.format
-        self.weights, self.likeliest, self.end = settings.weights, settings.likeliest, settings.end
-        self.predictor = predictor
-        self.command = predictor.command
+        self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
         """The writer, with its files open."""
-        with ExitStack() as stack:
-            self.open(stack)
-            yield self
-
-    def open(self, stack: ExitStack) -> None:
-        """Open the outputs; the stack closes them."""
         if self.plot is not None:
             if self.plot.is_file():
                 raise InputError(f"plot={self.plot} is a file: name a directory for the pictures.")
             self.plot.mkdir(parents=True, exist_ok=True)
-        self.out = sys.stdout if self.output is None else self.file(self.output, stack)
+        with self.file(self.settings.output) as self.out:
+            yield self
 
-    def file(self, path: str, stack: ExitStack) -> TextIO:
-        """An output file."""
-        if not distributed.is_first():
-            return sys.stdout
-        return stack.enter_context(keeping(Path(path), lambda: f"{self.count:,} {self.unit}s"))
+    def file(self, path: str | None) -> AbstractContextManager[TextIO]:
+        """An output file; standard output if it has no path."""
+        if path is None or not distributed.is_first():
+            return nullcontext(sys.stdout)
+        return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
 
-    def shows_progress(self) -> bool:
-        """Whether to show a progress bar: not if results are written to the same terminal."""
-        return distributed.is_first() and not (self.output is None and sys.stdout.isatty())
-
-    def progress(self, total: int | None) -> tqdm:
-        return progress_bar(total=total, unit=self.unit, description=self.command, shown=self.shows_progress())
-
-    def single(self) -> bool:
-        """Whether each source has one hypothesis."""
-        return bool(self.predictor.settings.n_best == 1)
+    def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
+        """A progress bar, if `wanted`; none where results are written to the same terminal."""
+        shown = wanted and distributed.is_first() and not (self.settings.output is None and sys.stdout.isatty())
+        return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
         self.out.write(self.text(source, n_best))
         self.count += 1
 
-    def record(self, one: P) -> dict[str, Any]:
-        return {**one.record(), **one.likeliest(), **(one.weights() if self.weights else {})}
-
-    def about(self, source: str, n_best: Sequence[P]) -> dict[str, Any]:
-        """What is said of a source in JSON, besides the source itself."""
-        return {}
-
+    @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:
         """The lines that are written for one source."""
-        if self.format == "jsonl":
-            of_source, of_predictions = self.keys
-            record = {of_source: source, **self.about(source, n_best), of_predictions: list(map(self.record, n_best))}
-            return json.dumps(record, ensure_ascii=False) + "\n"
-        if self.single():
-            return self.best.format(source=source, text=n_best[0].text) + "\n"
-        lines = []
-        for one in n_best:
-            line = self.ranked.format(number=self.count, source=source, text=one.text, score=one.score)
-            lines.append(line + ("\n" if one.ended else f"{self.separator}{NOT_ENDED}\n"))
-        return "".join(lines)
+
+    def records(self, n_best: Sequence[P]) -> list[dict[str, Any]]:
+        return [prediction.record(weights=self.settings.weights) for prediction in n_best]
+
+
+class TranslationWriter(Writer[Translation]):
+    """Writes translations, with alignments and plots on request."""
+
+    unit = "line"
+
+    def __init__(self, settings: OutputSettings, predictor: Predictor, *, alignments: str | None, words: str) -> None:
+        """alignments: a file for them; words: how links and plots split a text into words, a name of `SPLITS`."""
+        super().__init__(settings, predictor)
+        if isinstance(predictor, Translator):
+            predictor.split = SPLITS[words]
+        self.alignments = alignments
+        self._says_no_spaces = words == "spaces" and (alignments or settings.plot) is not None
+
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        with super().opened(), nullcontext() if self.alignments is None else self.file(self.alignments) as self.links:
+            yield self
+
+    def warn_of_no_spaces(self, *columns: Iterable[str]) -> None:
+        """Say once if links and pictures show whole sentences as words, since the texts have no spaces."""
+        if self._says_no_spaces and any(writing(column).has_no_spaces for column in columns):
+            self._says_no_spaces = False
+            print("A sentence without spaces is one word of links and pictures: see words=characters.", file=sys.stderr)
+
+    def write(self, source: str, n_best: Sequence[Translation]) -> None:
+        super().write(source, n_best)
+        best = n_best[0]
+        if self.links is not None:
+            self.links.write(format_pharaoh(best.alignment or set()) + "\n")
+        if self.plot is not None and (shown := best.shown(end=self.settings.end)) is not None:
+            file = self.plot / f"alignment-{self.count:04d}.png"
+            with plots.or_left_out(file):
+                plots.alignment(*shown, file)
+
+    def flush(self) -> None:
+        for stream in filter(None, (self.out, self.links)):
+            stream.flush()
+
+    def text(self, source: str, n_best: Sequence[Translation]) -> str:
+        """The n best as in Moses' lists, with sentences numbered from 0."""
+        if self.settings.format == "jsonl":
+            return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
+        if self.predictor.settings.n_best == 1:
+            return f"{n_best[0].text}\n"
+        lines = ((str(self.count), best.text, f"{best.score:.6f}", *_mark(best)) for best in n_best)
+        return "".join(" ||| ".join(line) + "\n" for line in lines)
+
+
+class ScoreWriter(TranslationWriter):
+    """Writes the log-probability of each text that was scored, a translation or not."""
+
+    def text(self, source: str, n_best: Sequence[Any]) -> str:
+        (scored,) = n_best
+        if self.settings.format == "text":
+            return f"{scored.log_probability:.4f}\n"
+        return _json({**scored.inputs(), **scored.scored_record(weights=self.settings.weights)})
+
+
+class CaptionWriter(Writer["Caption"]):
+    """Writes captions, with pictures of their attention on request."""
+
+    unit = "image"
+
+    def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
+        super().__init__(settings, predictor)
+        if settings.format == "coco" and predictor.settings.n_best != 1:
+            raise InputError("format=coco has one caption an image: leave n_best out, or choose format=jsonl.")
+        self._results: list[dict[str, Any]] = []  # COCO's format is one JSON list
+
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        with super().opened():
+            yield self
+            if self.settings.format == "coco":
+                self.out.write(_json(self._results))
+
+    def file(self, path: str | None) -> AbstractContextManager[TextIO]:
+        if path is not None and self.settings.format == "coco" and distributed.is_first():
+            return replacing(Path(path))  # a part of it is of no use, since it has no lines
+        return super().file(path)
+
+    def write_seen(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
+        """Write the captions of an image, and draw what the best one attended to in the pixels that the model saw."""
+        self.write(name, n_best)
+        caption = n_best[0]
+        if self.plot is not None and caption.attention is not None and caption.words:
+            stem = re.sub(r"[^\w.-]+", "_", without_suffix(PurePosixPath(name).name))[:80]
+            file = self.plot / f"caption-{self.count:04d}-{stem}.png"
+            with_end = self.settings.end and caption.ended
+            attention = caption.whole_attention if with_end else caption.attention
+            words = [*caption.words, END] if with_end else caption.words
+            maps = np.asarray(attention).reshape(-1, *caption.grid)
+            with plots.or_left_out(file):
+                plots.attention_over_image(pixels, words, maps, file, chosen=caption.chosen)
+        self.out.flush()
+
+    def text(self, source: str, n_best: "Sequence[Caption]") -> str:
+        if self.settings.format == "coco":
+            self._results.append({"image_id": coco_id(source), "caption": n_best[0].text})
+            return ""
+        if self.settings.format == "jsonl":
+            return _json({"image": source, "captions": self.records(n_best)})
+        if self.predictor.settings.n_best == 1:
+            return f"{source}\t{n_best[0].text}\n"
+        lines = ((source, best.text, f"{best.score:.6f}", *_mark(best)) for best in n_best)
+        return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def coco_id(name: str) -> int | str:
+    """The id of an image in COCO's results, by its file's name."""
+    return image_id(PurePosixPath(name).name)
+
+
+def _mark(hypothesis: Prediction) -> list[str]:
+    """The last field of one of the n best, if it was cut off at its maximum length."""
+    return [] if hypothesis.ended else [NOT_ENDED]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"

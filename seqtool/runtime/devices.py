@@ -3,7 +3,7 @@
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
@@ -119,24 +119,19 @@ def set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads)
 
 
-def as_default(device: torch.device) -> AbstractContextManager[object]:
-    """Compute with a GPU as torch's default, and then go back to the one before."""
-    numbered = device.type == "cuda" and device.index is not None
-    return torch.cuda.device(device) if numbered else nullcontext()
-
-
 @contextmanager
-def threads_set(threads: int | None) -> Iterator[None]:
-    """Compute with so many CPU threads, and then with as many as before; None changes nothing."""
+def computing_on(device: torch.device, threads: int | None = None) -> Iterator[None]:
+    """Compute with a GPU as torch's default and with so many CPU threads (None: as before), and then as before."""
+    numbered = device.type == "cuda" and device.index is not None
     before = torch.get_num_threads()
-    if threads in (None, before):
-        yield
-        return
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with torch.cuda.device(device) if numbered else nullcontext():
+        try:
+            if threads not in (None, before):
+                torch.set_num_threads(threads)
+            yield
+        finally:
+            if threads not in (None, before):
+                torch.set_num_threads(before)
 
 
 def keep_memory() -> None:

@@ -1,6 +1,6 @@
 """The processes that torchrun starts, which work as one through torch.distributed.
 
-All run the same command on the same input; they share out the work and exchange the results, and only the first
+All run the same command on the same input; they divide the work and exchange the results, and only the first
 reads standard input, writes files and prints. A single process is a group of one, where all of this costs nothing.
 """
 
@@ -73,12 +73,12 @@ def group() -> Iterator[None]:
             yield
     except Exception as error:
         if not isinstance(error, RuntimeError) or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
-            failures.tell(error)
+            failures.record_cause(error)
             raise
         with suppress(ValueError):  # not the main thread: signals are not ours to handle
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from torchrun: first report the cause
         atexit.unregister(_leave)  # it would wait for the others
-        raise failures.explained(error, PATIENCE if dist.is_initialized() else None) from error
+        raise failures.explanation(error, PATIENCE if dist.is_initialized() else None) from error
     finally:
         _rank, _size = 0, 1
 
@@ -88,7 +88,7 @@ def _join() -> None:
 
     global _patient
     store, rank, size = next(rendezvous("env://", timeout=JOINING))
-    failures.use(store)
+    failures.use_store(store)
     if failures.store_stays():  # it still has the addresses of dead workers
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -127,7 +127,7 @@ def local_size() -> int:
 
 def has_own_gpu() -> bool:
     """Whether the first GPU that this process sees is not another process's, too."""
-    return failures.first_to_say(lambda: f"gpu/{torch.cuda.get_device_properties(0).uuid}", str(_rank))
+    return failures.claim(lambda: f"gpu/{torch.cuda.get_device_properties(0).uuid}", str(_rank))
 
 
 def described(device: torch.device) -> str:
@@ -141,21 +141,21 @@ def seed(number: int) -> None:
         torch.manual_seed(int(np.random.SeedSequence([number, _rank]).generate_state(1, np.uint64)[0]))
 
 
-def share(items: Sequence[X]) -> Sequence[X]:
+def shard(items: Sequence[X]) -> Sequence[X]:
     """This process's part: every `size`-th item."""
     return items[_rank::_size]
 
 
 def together(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
-    """[function(item) for item in items], in every process, each having done its share.
+    """[function(item) for item in items], in every process, each having done its shard.
 
-    Meanwhile each process works alone: a function that would share out its own work does all of it.
+    Meanwhile each process works alone: a function that would divide its own work does all of it.
     """
     global _rank, _size
     if _size == 1:
         return [function(item) for item in items]
     before = _rank, _size
-    mine = share(items)
+    mine = shard(items)
     try:
         _rank, _size = 0, 1
         done = [function(item) for item in mine]
@@ -182,9 +182,9 @@ def from_first(function: Callable[[], X]) -> X:
     """
     if _size == 1:
         return function()
-    found: list[Any] = _called(function, here=is_first()) or [None]
-    dist.broadcast_object_list(found, group=_patient)
-    return found[0]  # type: ignore[no-any-return]
+    result: list[Any] = _call(function, here=is_first()) or [None]
+    dist.broadcast_object_list(result, group=_patient)
+    return result[0]  # type: ignore[no-any-return]
 
 
 def first_here(function: Callable[[], X]) -> X:
@@ -194,32 +194,32 @@ def first_here(function: Callable[[], X]) -> X:
     """
     if _size == 1:
         return function()
-    found = _called(function, here=local_rank() == 0)
-    return found[0] if found else function()
+    result = _call(function, here=local_rank() == 0)
+    return result[0] if result else function()
 
 
-def _called(function: Callable[[], X], *, here: bool) -> list[X]:
+def _call(function: Callable[[], X], *, here: bool) -> list[X]:
     """The function's result if it is to be called `here`, otherwise nothing; waits until all such calls are done.
     An InputError of one process is raised in all of them.
     """
-    found: list[X] = []
+    result: list[X] = []
     failure = None
     if here:
         try:
-            found.append(function())
+            result.append(function())
         except InputError as error:
             failure = error
     sentences: list[Any] = [None] * _size
     dist.all_gather_object(sentences, None if failure is None else str(failure), group=_patient)
     if failed := [sentence for sentence in sentences if sentence is not None]:
         raise failure or InputError(failed[0])
-    return found
+    return result
 
 
 def each_from_first(items: Iterator[X]) -> Iterator[X]:
     """The items of the first process's iterator, in every process, as they come."""
-    while found := from_first(lambda: list(islice(items, 1))):
-        yield found[0]
+    while item := from_first(lambda: list(islice(items, 1))):
+        yield item[0]
 
 
 def highest(*values: float) -> list[float]:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from seqtool.errors import InputError
 
-ASKING = timedelta(seconds=10)  # to wait for an answer from the store
+STORE_TIMEOUT = timedelta(seconds=10)
 
 _store: Any = None  # of this process's group
 
@@ -51,45 +51,51 @@ def check_launcher() -> None:
         )
 
 
-def use(store: Any) -> None:
+def use_store(store: Any) -> None:
     global _store
     _store = store
 
 
-def tell(error: Exception) -> None:
+def record_cause(error: Exception) -> None:
     """Record why this process stops, unless another process has recorded a cause."""
     if _store is None:
         return
-    said = isinstance(error, InputError)
-    text = str(error) if said else f"{type(error).__name__}: {_first_line(error)}"
+    reports_itself = isinstance(error, InputError)
+    text = str(error) if reports_itself else f"{type(error).__name__}: {_first_sentence(error)}"
     with suppress(RuntimeError):  # the store went with its process
-        _store.set_timeout(ASKING)
-        _store.compare_set(_key("cause"), "", json.dumps([said, text]))
+        _store.set_timeout(STORE_TIMEOUT)
+        _store.compare_set(_key("cause"), "", json.dumps([reports_itself, text]))
 
 
-def first_to_say(key: Callable[[], str], value: str) -> bool:
+def claim(key: Callable[[], str], value: str) -> bool:
     """Whether no other process has recorded another value under this key, which from now on has this one."""
     return _store is None or bool(_store.compare_set(_key(key()), "", value).decode() == value)
 
 
-def explained(error: Exception, patience: timedelta | None) -> InputError:
+def explanation(error: Exception, patience: timedelta | None) -> InputError:
     """Why waiting for another process failed: the cause it recorded, or torch's message.
 
     patience: how long it was waited for; None before all have connected.
     """
-    reason, (said, text) = _first_line(error), _word()
-    is_late = re.search("timed? ?out", reason, re.IGNORECASE) is not None
-    if said:
-        return InputError(text)
-    if text:
-        sentence = f"Lost the connection to another process, which stopped with {text}."
-    elif is_late and patience is None:
-        advice = "start torchrun on all --nnodes machines, with the same address"
-        sentence = f"Not all processes connected ({reason}): {advice}."
-    elif is_late and patience is not None:
-        seconds = int(patience.total_seconds())
-        time = f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"
-        sentence = f"Another process did not answer within {time} ({reason}): it hangs or is much slower."
+    reports_itself, cause = False, ""
+    if _store is not None:
+        with suppress(RuntimeError):
+            _store.set_timeout(STORE_TIMEOUT)
+            if _store.check([_key("cause")]):
+                reports_itself, cause = json.loads(_store.get(_key("cause")))
+    if reports_itself:
+        return InputError(cause)
+    reason = _first_sentence(error)
+    if cause:
+        sentence = f"Lost the connection to another process, which stopped with {cause}."
+    elif re.search("timed? ?out", reason, re.IGNORECASE) is not None:
+        if patience is None:
+            advice = "start torchrun on all --nnodes machines, with the same address"
+            sentence = f"Not all processes connected ({reason}): {advice}."
+        else:
+            seconds = int(patience.total_seconds())
+            time = f"{seconds // 60} minutes" if seconds >= 60 else f"{seconds} seconds"
+            sentence = f"Another process did not answer within {time} ({reason}): it hangs or is much slower."
     elif "NCCL" in reason:
         sentence = f"NCCL failed ({reason}): with NCCL_DEBUG=INFO it says more."
     else:
@@ -97,25 +103,15 @@ def explained(error: Exception, patience: timedelta | None) -> InputError:
     return LostConnectionError(sentence)
 
 
-def _word() -> tuple[bool, str]:
-    """The cause another process recorded: whether that process reports it itself, and the text, empty if none did."""
-    if _store is not None:
-        with suppress(RuntimeError):
-            _store.set_timeout(ASKING)
-            if _store.check([_key("cause")]):
-                said, text = json.loads(_store.get(_key("cause")))
-                return said, text
-    return False, ""
-
-
-def is_said(error: Exception, sentence: str) -> bool:
-    """Whether another process on this machine has reported it, possibly before torchrun restarted all of them.
+def already_reported(error: Exception, sentence: str) -> bool:
+    """Whether another process on this machine has reported the error, possibly before torchrun restarted all of them;
+    from now on it counts as reported.
 
     If torchrun keeps no store of its own (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1), nothing is known about earlier
     processes, nor about others before they have joined: then the first process of each machine reports it.
     """
     machine = os.environ.get("GROUP_RANK", "0")
-    key = f"seqtool/said/{machine}/{hashlib.sha256(sentence.encode()).hexdigest()}"
+    key = f"seqtool/reported/{machine}/{hashlib.sha256(sentence.encode()).hexdigest()}"
     if isinstance(error, LostConnectionError):  # each loss is reported
         key = _key(f"lost/{machine}")
     try:
@@ -124,15 +120,10 @@ def is_said(error: Exception, sentence: str) -> bool:
             if not store_stays():
                 return os.environ.get("LOCAL_RANK", "0") != "0"
             address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = dist.TCPStore(address, port, is_master=False, timeout=ASKING)  # type: ignore[attr-defined]
+            store = dist.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)  # type: ignore[attr-defined]
         return bool(store.add(key, 1) > 1)
     except RuntimeError:
         return False
-
-
-def _key(name: str) -> str:
-    """A key in the store for these processes, different from that of processes restarted in their place."""
-    return f"seqtool/{os.environ['TORCHELASTIC_RESTART_COUNT']}/{name}" if store_stays() else f"seqtool/{name}"
 
 
 def store_stays() -> bool:
@@ -140,7 +131,12 @@ def store_stays() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def _first_line(error: Exception) -> str:
+def _key(name: str) -> str:
+    """A key in the store for these processes, different from that of processes restarted in their place."""
+    return f"seqtool/{os.environ['TORCHELASTIC_RESTART_COUNT']}/{name}" if store_stays() else f"seqtool/{name}"
+
+
+def _first_sentence(error: Exception) -> str:
     """The error's first sentence, without the place in torch's source."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[\S+:\d+\] *", "", line).split(". ")[0].rstrip(". ")

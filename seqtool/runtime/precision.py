@@ -95,7 +95,7 @@ def fp32_switches() -> list[Any]:
     operations = [(backends.cudnn, "conv"), (backends.cudnn, "rnn"), (backends.cuda, "matmul")]
     operations += [(backends.mkldnn, "conv"), (backends.mkldnn, "rnn"), (backends.mkldnn, "matmul")]
     switches = [getattr(library, name, None) for library, name in operations]
-    return [one for one in switches if hasattr(one, "fp32_precision")]
+    return [switch for switch in switches if hasattr(switch, "fp32_precision")]
 
 
 def restore(switch: Any, precision: str) -> None:

@@ -104,7 +104,7 @@ class Updates:
     ) -> Tensor:
         """Add the gradient of this process's share of a batch; returns its −log p, and rewards and their number."""
         device = self.machine.device
-        mine = distributed.share(indices)
+        mine = distributed.shard(indices)
         weight = distributed.size() if len(mine) else 0  # gradients are averaged over processes
         with self._parallel.exchanging(last=last), out_of_memory(partial(too_large, batch), device):
             with autocast(device, self.machine.precision):
@@ -205,6 +205,6 @@ class Ahead:
 
 def _rows(indices: Any) -> Indices:
     """This process's share of a batch, or one example if it has none: every process must exchange gradients."""
-    mine: Any = distributed.share(indices)
+    mine: Any = distributed.shard(indices)
     rows: Indices = mine if len(mine) else indices[:1]
     return rows
