@@ -64,11 +64,8 @@ from importlib import import_module
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 updates, begin, left = int(sys.argv.pop(1)), None, 0
-try:
-    trainer = import_module("seqtool.training.trainer").Trainer
-except ModuleNotFoundError:  # an earlier version
-    trainer = import_module("seqtool.training").Trainer
-update = trainer._update
+optimisation = import_module("seqtool.training.optimisation").Optimisation
+prepare = optimisation.prepare  # called once before each update
 
 def timed(self, *arguments):
     global begin, left
@@ -79,9 +76,9 @@ def timed(self, *arguments):
             os._exit(0)
         begin, left = time.perf_counter(), updates
     left -= 1
-    update(self, *arguments)
+    prepare(self, *arguments)
 
-trainer._update = timed
+optimisation.prepare = timed
 runpy.run_module("seqtool", run_name="__main__")
 """
 DECODE = """

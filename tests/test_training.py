@@ -115,16 +115,16 @@ def test_a_signal_saves_and_resuming_goes_on(
     """SIGTERM: the step is finished and saved; the run goes on as if nothing had happened."""
     common = [*SUTSKEVER, "train.validate_every=10", "train.minutes=null", "schedule=plateau", "schedule.patience=1"]
     assert train(*common, "run=whole", "train.steps=25") == 0
-    update = Trainer._update
+    epoch_after = Trainer._epoch_after  # called after each update
 
     def stopping(self: Trainer, *arguments: Any) -> Any:
-        result = update(self, *arguments)
+        result = epoch_after(self, *arguments)
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", stopping)
+        patch.setattr(Trainer, "_epoch_after", stopping)
         assert train(*common, "run=parts", "train.steps=25") == 130
     assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
@@ -139,14 +139,14 @@ def test_a_signal_saves_and_resuming_goes_on(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize(
     ("where", "step"),
-    [("Recorder", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
+    [("MetricsLog", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
     ids=["start", "valid", "save"],
 )
 def test_a_signal_is_heeded_at_any_time(
     place: Path, where: str, step: int, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is under way is finished and saved."""
-    holder: Any = {"Recorder": command, "Validator.__call__": Validator, "checkpoint.save": checkpoint}[where]
+    holder: Any = {"MetricsLog": command, "Validator.__call__": Validator, "checkpoint.save": checkpoint}[where]
     name = where.rpartition(".")[2]
     function = getattr(holder, name)
 
@@ -191,7 +191,7 @@ def test_auto_starts_a_run_goes_on_with_it_and_ends(place: Path, capsys: pytest.
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
     assert train(*common, "train.steps=4", "train.tensorboard=true") == 0  # which need not be installed any more
-    assert capsys.readouterr().out.startswith("Run runs/r is finished: to go on, raise what ended it")
+    assert capsys.readouterr().out.startswith("Run runs/r is finished: to continue, raise the limit")
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
     assert [record["step"] for record in records("r")] == [1, 2, 2, 3, 4, 4]
     left = Path("runs/r/checkpoints/.step-0000002-removed")  # killed at its last removal

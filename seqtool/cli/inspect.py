@@ -20,7 +20,7 @@ from seqtool.metrics.tables import table
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby
-from seqtool.training.validation import told
+from seqtool.training.validation import format_scores
 from seqtool.view import run_plots
 
 log = logging.getLogger("seqtool")
@@ -177,4 +177,4 @@ def _minutes(progress: Mapping[str, Any]) -> str:
 def _scores(scores: Mapping[str, Any]) -> str:
     if not {"loss", "step"} <= scores.keys():
         return "not validated"
-    return f"{', '.join(told(scores))} (validation, step {scores['step']:,})"
+    return f"{', '.join(format_scores(scores))} (validation, step {scores['step']:,})"

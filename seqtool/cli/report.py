@@ -11,7 +11,7 @@ from seqtool.cli.inspect import facts, named
 from seqtool.errors import InputError
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
-from seqtool.training.validation import told
+from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import html, report
 from seqtool.view.run_plots import NORM, panels_of, read_metrics
@@ -89,7 +89,7 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
         progress = checkpoint.find(path).progress
         last = progress.get("last", {})
-        said = ", ".join(told(last)) if {"loss", "step"} <= last.keys() else "not validated"
+        said = ", ".join(format_scores(last)) if {"loss", "step"} <= last.keys() else "not validated"
         rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", said))
     return report.table(f"Checkpoints of {name}", ("checkpoint", "step", "epochs", "validation"), rows)
 

@@ -39,9 +39,9 @@ from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 
 if TYPE_CHECKING:
-    from seqtool.data.batches import Batch, Epoch
+    from seqtool.data.batches import Batch, ShuffledEpoch
     from seqtool.data.images.image_store import ImageStore
-    from seqtool.models.inputs import Annotations, Pixels
+    from seqtool.models.inputs import Annotations, Pixels, Source
 
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
@@ -52,8 +52,10 @@ class Split:
     """The examples of one split, by index: sentence pairs, captions, or lines of text; and images, by their own index.
 
     Token ids are without BOS and EOS. Training examples outside the limits are left out; other splits are complete.
-    Captions are in the order of their images.
+    Captions are in the order of their images. These are `batches.Examples`.
     """
+
+    rows: int | None = None  # the examples are independent: no state is carried from batch to batch
 
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
@@ -99,11 +101,11 @@ class Split:
         """The tokens of the longest source or target, its end included."""
         return 1 + max(int(side.max(initial=0)) for side in self.lengths(np.arange(len(self))))
 
-    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
-        """The batches of one pass over all examples (`batches.Epoch`)."""
-        from seqtool.data.batches import Epoch  # imports torch, which preparing text does without
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
+        """One pass over all examples (`batches.Epoch`)."""
+        from seqtool.data.batches import ShuffledEpoch  # imports torch, which preparing text does without
 
-        return Epoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
+        return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
     def probes(self, most: int) -> "Batch":
         """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
@@ -112,10 +114,16 @@ class Split:
         return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
 
     def collate(self, indices: ArrayLike) -> "Batch":
-        """The examples with these indices as a batch."""
-        from seqtool.data.batches import collate  # imports torch, which preparing text does without
+        """The examples with these indices as a batch, in their order."""
+        from seqtool.data.batches import Batch, make_source, make_target  # as in `epoch`
 
-        return collate(self, indices)
+        rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
+        targets = [self.target(int(index)) for index in rows]
+        if self.image_of is not None:
+            source: Source | Annotations | Pixels = self.pictures(self.image_of[rows])
+        else:
+            source = make_source([self.source(int(index)) for index in rows])
+        return Batch(source, make_target(targets), rows, tokens=sum(len(ids) + 1 for ids in targets))
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
         """An encoder's input for the images with these indices in the split."""

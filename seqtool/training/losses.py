@@ -34,6 +34,12 @@ class Loss(NamedTuple):
     reward: Scalar | None = None
     state: Any = None
 
+    def sums(self) -> Float[Tensor, "3"]:
+        """−log p; the reward, and 1 to count it, both 0 without a finite one."""
+        reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
+        finite = reward.isfinite()
+        return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
+
 
 class TrainingLoss(nn.Module):
     """A batch's loss from teacher forcing; the one module that data-parallel training wraps.

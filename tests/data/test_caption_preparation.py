@@ -18,7 +18,7 @@ from PIL import Image
 
 from seqtool import tasks
 from seqtool.data import preparation
-from seqtool.data.batches import Epoch
+from seqtool.data.batches import ShuffledEpoch
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import CacheSettings, cache_settings
@@ -170,7 +170,7 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
 
 def test_batches_hold_captions_of_like_length(config: Config) -> None:
     train = prepare(config).split("train")
-    epoch = Epoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
+    epoch = ShuffledEpoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
     batches = epoch.batches(0, len(epoch))
     assert len(batches) == len(epoch) > 3
     assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
