@@ -87,7 +87,7 @@ def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
     if not found:
         raise InputError("demo needs checkpoint=PATH, a run or checkpoint; two are shown side by side: a,b.")
     for one in found[1:]:
-        if one.reads != found[0].reads:
+        if one.model_task != found[0].model_task:
             raise InputError(f"{found[0].path} and {one.path} are for different tasks: show them one at a time.")
 
 

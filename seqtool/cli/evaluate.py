@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,29 +16,20 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.predict.caption_evaluation import CaptionEvaluation
 from seqtool.predict.evaluation import Evaluation, Report
-from seqtool.predict.text_evaluation import TextEvaluation
-from seqtool.predict.translation_evaluation import TranslationEvaluation
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, plain, typed
 from seqtool.view import html
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS: dict[str, type[Evaluation]] = {
-    "translation": TranslationEvaluation,
-    "captioning": CaptionEvaluation,
-    "language_modelling": TextEvaluation,
-}
-TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
 FILES = (
     *("hypotheses", "references", "testset", "langpair", "sources", "text", "baseline", "beside", "alignments", "gold"),
     "document_frequencies",
 )
-READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
 SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
 
@@ -106,7 +98,7 @@ def _task(config: DictConfig) -> tuple[str, "Checkpoint | None"]:
 
 def _evaluation(config: DictConfig, task: str) -> Evaluation:
     """The evaluation that the settings ask for, checked."""
-    kind = TASKS[task]
+    kind = _class(task)
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
     values |= {name: names(config[name]) for name in ("references", "scores", "beside") if name in own}
@@ -123,6 +115,12 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     return evaluation
 
 
+def _class(task: str) -> type[Evaluation]:
+    """The class of the evaluation of a task."""
+    kind: type[Evaluation] = resolve_name(tasks.named(task).evaluation)
+    return kind
+
+
 def _check_given(config: DictConfig, task: str) -> None:
     """Refuse settings that only another task, or only a checkpoint, would use."""
     if config.checkpoint is None:
@@ -131,13 +129,14 @@ def _check_given(config: DictConfig, task: str) -> None:
             useless.insert(0, "data")
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    own = {field.name for field in fields(TASKS[task])} | set(_decoding(task))
+    own = {field.name for field in fields(_class(task))} | set(_decoding(task))
     for kind in TASKS:
-        for name in (*(field.name for field in fields(TASKS[kind])), *_decoding(kind)):
+        for name in (*(field.name for field in fields(_class(kind))), *_decoding(kind)):
             if name not in own and _changed(config, name):
                 advice = f": say task={kind}." if config.checkpoint is None else "."
-                is_for = f"is for {TITLES[kind]}{advice}"
-                raise InputError(f"{name}= {is_for if task == 'translation' else f'means nothing for {TITLES[task]}.'}")
+                is_for = f"is for {tasks.named(kind).outputs}{advice}"
+                no_meaning = f"means nothing for {tasks.named(task).outputs}."
+                raise InputError(f"{name}= {is_for if task == 'translation' else no_meaning}")
     given = [name for name in ("testset", "sources", "text") if _changed(config, name)]
     useless = ["data="] if OmegaConf.select(config, "data") is not None else []
     useless += ["split="] if _changed(config, "split") else []
@@ -190,10 +189,9 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
     return None, None if given.keys() & set(moved_data.SOURCES) else found
 
 
-def _decoding(*tasks: str) -> list[str]:
+def _decoding(*names: str) -> list[str]:
     """The names of the decoding settings that these tasks have."""
-    found = dict.fromkeys(defaults("decoding") if {"translation", "captioning"} & {*tasks} else READING)
-    return [*found, *(["hard_attention"] if "captioning" in tasks else [])]
+    return list(dict.fromkeys(name for task in names for name in tasks.named(task).decoding_settings()))
 
 
 def _changed(config: DictConfig, name: str) -> bool:

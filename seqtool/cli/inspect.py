@@ -153,7 +153,7 @@ def _prepared(kind: Any, path: Path) -> str:
 
 
 def _vocabularies(found: checkpoint.Checkpoint) -> str:
-    if tasks.of_checkpoint(found).reads != "text":
+    if "source" not in tasks.of_checkpoint(found).corpus.sides:
         target = vocabulary.load(found.path / vocabulary.TARGET)
         return f"{target.kind} {len(target):,}"
     source, target = vocabulary.load_all(found.path, ("source", "target")).values()

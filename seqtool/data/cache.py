@@ -30,12 +30,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.columns import OFFSET, Column, Ids, mapped
-from seqtool.data.corpora.corpus import Holds
 from seqtool.data.description import describe
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import token_type
-from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    name: the corpus's: toy, multi30k, flickr8k. holds: the kind of data in it. vocabularies: of each side.
+    name: the corpus's: toy, multi30k, flickr8k. vocabularies: of each side. has_images: whether targets are captions.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
@@ -168,11 +167,11 @@ class Cache:
         self.summary = read_summary(directory, form=FORMAT, kind="a cache")
         self.name = str(self.summary["corpus"])
         self.splits: tuple[str, ...] = tuple(self.summary["splits"])
-        paired: Holds = "captions" if REFUSED in self.summary["files"] else "pairs"
-        self.holds: Holds = self.summary.get("holds", paired)
-        self.vocabularies = load_all(directory, ("source", "target") if self.holds == "pairs" else ("target",))
-        self.target_vocabulary = self.vocabularies["target"]
+        self.has_images = REFUSED in self.summary["files"]
         self.vocabulary_files = sorted(directory.glob("*.vocabulary"))
+        has_sources = [file.name for file in self.vocabulary_files] != [TARGET]
+        self.vocabularies = load_all(directory, ("source", "target") if has_sources else ("target",))
+        self.target_vocabulary = self.vocabularies["target"]
         self._store = store
 
     @property
@@ -188,20 +187,18 @@ class Cache:
     def split(self, name: str) -> Split:
         """Raises InputError if the corpus has no such split."""
         if name not in self.splits:
-            advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
+            advice = "" if self.has_images else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
-        return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
+        return Split(self.directory, name, self.vocabularies, self.store if self.has_images else None)
 
     def tokens(self) -> tuple[int, int]:
         """The tokens to train on, of both sides if there are two, and how many of them are unknown."""
         train = self.summary["splits"]["train"]
-        sides = [train["source"], train["target"]] if self.holds == "pairs" else [train]
+        sides = [train["source"], train["target"]] if "source" in train else [train]
         return sum(side["tokens"] for side in sides), sum(side["unknown"] for side in sides)
 
     def word_counts(self) -> dict[str, int] | None:
-        """How often each word (`text.words.words`) stands in the training targets; None in caches of earlier
-        versions, and in those of plain text.
-        """
+        """How often each word (`text.words.words`) stands in the training targets; None for plain text."""
         path = self.directory / WORDS
         if not path.exists():
             return None

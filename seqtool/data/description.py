@@ -7,14 +7,15 @@ from typing import Any
 def describe(summary: Mapping[str, Any]) -> list[str]:
     """The lines."""
     known, languages = summary["vocabulary"], summary.get("languages", [])
-    what = "" if summary.get("holds") == "text" else f", {' → '.join(languages) or 'images and captions'}"
+    what = " → ".join(languages) or ("images and captions" if "images" in summary["splits"]["train"] else "")
+    title = f"{summary['corpus']}, {what}" if what else summary["corpus"]
     sizes = f"{known.get('size', known.get('source')):,}"
     if languages and not known["joint"]:
         sizes = f"{languages[0]} {known['source']:,} and {languages[1]} {known['target']:,}"
     end = ", joint" if known.get("joint") else ""
     cells = [[("split", name), *_cells(split, languages)] for name, split in summary["splits"].items()]
     rows = [[column for column, _ in cells[0]], *([cell for _, cell in row] for row in cells)]
-    return [f"{summary['corpus']}{what}; vocabulary: {sizes} entries ({known['kind']}){end}", *table(rows)]
+    return [f"{title}; vocabulary: {sizes} entries ({known['kind']}){end}", *table(rows)]
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:

@@ -97,8 +97,8 @@ def _vocabulary_wanted(settings: CacheSettings, corpus: Corpus) -> Any:
     if settings.vocabulary.reuse is None:
         return asdict(settings.vocabulary)
     reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(one.verbatim != (corpus.holds == "text") for one in reused.values()):
-        wanted = "keeps" if corpus.holds == "text" else "does not keep"
+    if any(one.verbatim != corpus.verbatim for one in reused.values()):
+        wanted = "keeps" if corpus.verbatim else "does not keep"
         raise InputError(
             f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
             f"{wanted} white space as it is."

@@ -21,17 +21,16 @@ class Steps(ABC):
     """The steps of preparing that differ between kinds of data, for one corpus.
 
     name: the cache's. inputs: what the cache depends on besides text, vocabularies and limits. unit, training: the
-    names of its examples, and of its training examples, in messages. verbatim: whether white space stays as
-    it is.
+    names of its examples, and of its training examples, in messages.
     """
 
     unit: str
     training: str  # "training pairs"
-    verbatim = False
     store: "ImageStore | None" = None
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
+        self.verbatim = corpus.verbatim  # whether white space stays as it is
         self.settings = settings
         self.name = name
         self.inputs = inputs

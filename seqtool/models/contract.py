@@ -20,8 +20,9 @@ The rules:
   A model that reads nothing has an empty one.
 - Nothing is stored on a module between calls.
 - `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
-- `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
-  state is then that of one row, to be repeated).
+- `task`, a name in `runtime.task_table`, says what `encode` takes: for translation text (`inputs.Source`), for
+  captioning images (`Annotations` or `Pixels`), for language modelling nothing (None; the state is then that of one
+  row, to be repeated).
 
 Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
 target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
@@ -30,7 +31,7 @@ checked while the tests run (tests/conftest.py), and never otherwise.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -81,7 +82,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
     `embedding_scale`.
     """
 
-    reads: ClassVar[Literal["text", "images", "nothing"]]
+    task: ClassVar[str]
     attends: bool
     penalties = Penalties()
     longest: int | None = None

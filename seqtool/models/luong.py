@@ -29,7 +29,7 @@ class Fed(Layers):
 class Luong(RecurrentDecoder[Fed]):
     """`layers` × `hidden` in the decoder, an encoder of as many layers, one or both directions."""
 
-    reads = "text"
+    task = "translation"
     attends = True
 
     def __init__(

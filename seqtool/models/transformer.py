@@ -123,7 +123,7 @@ class SourceTransformer(EncoderDecoder[Past]):
 class Transformer(SourceTransformer):
     """Encoder and decoder. The paper's base model: 6 layers each, width 512, feed_forward 2048, 8 heads, norm post."""
 
-    reads = "text"
+    task = "translation"
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
     the text is cut. In training, a target that is no longer than a window is one by itself.
     """
 
-    reads = "nothing"
+    task = "language_modelling"
     attends = False
 
     def __init__(

@@ -113,7 +113,7 @@ class Choosing:
 class Captioner(Predictor):
     """One model or an ensemble, ready to describe images."""
 
-    reads = "images"
+    task = "captioning"
     command = "caption"
     schema = CaptionDecodeSettings
     base = ImageCaptioner

@@ -111,7 +111,7 @@ class Generator(Predictor):
 
     settings: GenerateSettings
 
-    reads = "nothing"
+    task = "language_modelling"
     command = "generate"
     schema = GenerateSettings
 

@@ -34,16 +34,12 @@ from seqtool.runtime.devices import (
     threads_set,
 )
 from seqtool.runtime.precision import check_precision
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import Checkpoint
 
 END = "<end>"  # how the end of a text or sentence is shown
-HOLDS = {
-    "text": "a translation model: use seqtool translate",
-    "images": "a captioner: use seqtool caption",
-    "nothing": "a language model: use seqtool generate",
-}
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
     threads: int | None = None
 
-    reads: ClassVar[str]  # what its models read
+    task: ClassVar[str]  # of its models, a name in `task_table.TASKS`
     command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # of its models
@@ -199,7 +195,7 @@ class Predictor(ABC):
         self.limit = shortest or f"max_length={self.settings.max_length}"  # what bounds a text, for messages
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
-            check_used(self.settings, attends=self.attends, reads=self.reads)
+            check_used(self.settings, attends=self.attends, task=self.task)
 
     def __repr__(self) -> str:
         models = " + ".join(type(model).__name__.removeprefix("Quick") for model in self.models)
@@ -248,8 +244,9 @@ class Predictor(ABC):
         if not found:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for one in found:
-            if one.reads != cls.reads:
-                raise InputError(f"{one.path} holds {HOLDS[one.reads]}.")
+            if one.model_task != cls.task:
+                entry = TASKS[one.model_task]
+                raise InputError(f"{one.path} holds {entry.model}: use seqtool {entry.command}.")
         members = [cls.read(one) for one in found]
         for one, member in zip(found, members, strict=True):
             for difference, value in member.common.items():
@@ -277,8 +274,9 @@ class Predictor(ABC):
 
     def check_given(self, sources: bool) -> None:
         """Raise InputError unless this kind of model scores given texts (`given`), with sources or without them."""
-        kind, _, _ = HOLDS[self.reads].partition(":")
-        raise InputError(f"{self.checkpoints[0]} holds {kind}, but score takes translation and language models.")
+        raise InputError(
+            f"{self.checkpoints[0]} holds {TASKS[self.task].model}, but score takes translation and language models."
+        )
 
     @classmethod
     def read(cls, found: Checkpoint) -> Member:

@@ -118,7 +118,7 @@ class Translator(Predictor):
     source_vocabulary: Vocabulary = field(kw_only=True)
     split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
 
-    reads = "text"
+    task = "translation"
     command = "translate"
     sides = ("source", "target")
 

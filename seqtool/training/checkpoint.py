@@ -50,6 +50,7 @@ from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.classes import located
 from seqtool.runtime.files import expanded, read_record
+from seqtool.runtime.task_table import TASKS
 from seqtool.training import runs, tensors
 from seqtool.training.tensors import Unfilled, opened
 
@@ -90,10 +91,15 @@ class Checkpoint:
     trust: Sequence[str] = ()
 
     @property
-    def reads(self) -> str:
-        """What the model reads, as its class says. InputError if that is not the class of a model."""
+    def model_task(self) -> str:
+        """The task of the model's class, which is `task` unless someone changed the record. InputError if it is not the
+        class of a model, or not one that may be named.
+        """
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
-        return model.reads
+        task = getattr(model, "task", None)
+        if task not in TASKS:
+            raise InputError(f"{self.path} has a model, {model.__name__}, which does not say its task.")
+        return str(task)
 
     def load_weights(self, model: nn.Module) -> None:
         """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""

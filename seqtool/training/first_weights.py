@@ -16,10 +16,10 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime.classes import modules
 from seqtool.runtime.files import check_file, expanded
+from seqtool.runtime.task_table import TASKS
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")
-READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
 
 
 def check_files(config: DictConfig) -> None:
@@ -52,9 +52,9 @@ def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Che
     if config.get("initialisation_gain", 1.0) != 1 or config.get("forget_bias") is not None:
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     other = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
-    if other.reads != model.reads:
-        theirs, ours = READ[other.reads], READ[model.reads]
-        raise InputError(f"init_from={other.path} reads {theirs}, but this model reads {ours}.")
+    if other.model_task != model.task:
+        theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")
     return other
 
 

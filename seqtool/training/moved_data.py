@@ -36,7 +36,7 @@ log = logging.getLogger("seqtool")
 def digests(cache: Cache) -> dict[str, Any]:
     """The digests that a checkpoint records of the data that it was trained with."""
     inputs = cache.summary["inputs"]
-    if cache.holds != "captions":
+    if not cache.has_images:
         return dict(inputs["text"])
     content, images = hashlib.sha256(), (cache.store.directory / DIGESTS).read_text().split()
     for split in cache.splits:

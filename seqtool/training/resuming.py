@@ -34,7 +34,6 @@ from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
-EARLIER_TOKENIZER = {"pairs": "13a", "captions": "ptb"}  # by kind of data, of runs that do not say theirs
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
@@ -159,9 +158,6 @@ def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
 def resumed(config: DictConfig, run: Path) -> DictConfig:
     """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
-    holds = located(stored.data, trusted=True).holds
-    stored.validation.setdefault("tokenize", EARLIER_TOKENIZER.get(holds))
-    stored.train.setdefault("fewer_streams", holds != "text")  # as an earlier version
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings

@@ -70,7 +70,6 @@ class TextSteps(Steps):
     corpus: PlainText
     unit = "lines"
     training = "lines of text"
-    verbatim = True
 
     def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
         super().__init__(corpus, settings, corpus.name, {})
@@ -82,9 +81,6 @@ class TextSteps(Steps):
             characters += len(line)
             yield (line,)
         self._characters[split] = characters
-
-    def summary(self, directory: Path) -> dict[str, Any]:
-        return {"holds": "text"}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self._characters[split], **counts}

@@ -29,7 +29,7 @@ def laid_out(model: M, precision: str, device: torch.device) -> M:
     """
     dtype = PRECISIONS[precision]
     on_cpu = device.type == "cpu"
-    single_rows = on_cpu and dtype is None and getattr(model, "reads", None) == "nothing" and mkl_is_fast()
+    single_rows = on_cpu and dtype is None and getattr(model, "task", None) == "language_modelling" and mkl_is_fast()
     ours = type(quicken(model, device)) in PARTS.values()  # a user's model may use its parts in its own way
     if on_cpu and ours:
         for stack in [module for module in own_modules(model) if isinstance(module, Stack)]:
