@@ -100,7 +100,7 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     found = {}
     for run in runs:
         try:
-            found[run] = checkpoint.find(run)
+            found[run] = checkpoint.find(run, purpose="record")
         except InputError as damaged:
             log.warning("%s", damaged)
     bests = [one.progress.get("best", {}) for one in found.values()]

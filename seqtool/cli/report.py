@@ -87,7 +87,7 @@ def _verdict(name: str, run: Path) -> report.Section | None:
 def _checkpoints(name: str, run: Path) -> report.Section | None:
     rows = []
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
-        progress = checkpoint.find(path).progress
+        progress = checkpoint.read(path, "record").progress
         last = progress.get("last", {})
         said = ", ".join(format_scores(last)) if {"loss", "step"} <= last.keys() else "not validated"
         rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", said))

@@ -108,8 +108,8 @@ class Trainer:
                         with autocast(device, self.machine.precision):
                             loss = parallel(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
-                    state.carried = loss.state
                     sums += loss.sums() if weight else 0
+                    state.carried, loss = loss.state, None  # frees the graph before the next forward pass
                 nll, reward, rewards = distributed.total(sums)
                 with out_of_memory(lambda: STEP_TOO_LARGE, device):
                     scaler.unscale_(optimiser)  # so that clipping sees the true norm
