@@ -58,10 +58,11 @@ class TrainingLoss(nn.Module):
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         """For streams that continue, `state` is the last state of the batch before."""
-        output = self.model(batch.source, batch.inputs, state)
+        inputs, labels = batch.inputs, batch.labels
+        output = self.model(batch.source, inputs, state)
         if output.sampled is not None:
-            return self._of_samples(output, output.sampled, batch.labels)
-        loss = self._of_expected(output.features, output.attention, batch.labels)
+            return self._of_samples(output, output.sampled, labels)
+        loss = self._of_expected(output.features, output.attention, labels)
         return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
 
     @torch.no_grad()

@@ -43,11 +43,6 @@ class Optimisation:
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of the step that was last prepared."""
-        return float(self.optimiser.param_groups[0]["lr"])
-
     def prepare(self, step: int, epoch: float, plateaus: int) -> None:
         """Set the learning rates of a step, and train each group of parameters only from its `from_step` on; skipped
         steps do not count.
@@ -77,7 +72,8 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     ):
         arguments = {"fused": True, **arguments}
     with _suiting(name):
-        return optimiser(parameters, **arguments)
+        made: torch.optim.Optimizer = optimiser(parameters, **arguments)
+    return made
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ class Prefetcher:
         self._device = device
         self._thread: ThreadPoolExecutor | None = None
         self._coming: deque[tuple[Indices, Future[Batch]]] = deque()
+        self._rank, self._processes = distributed.rank(), distributed.size()  # which change while validating
 
     def __enter__(self) -> "Prefetcher":
         if self._device.type in DEVICES:
@@ -53,8 +53,17 @@ class Prefetcher:
         begun = self._coming.popleft()[1] if self._coming else None
         if self._thread is not None:
             for later in following[len(self._coming) : AHEAD]:
-                self._coming.append((later, self._thread.submit(self._pinned, shard(later))))
-        return self._collate(shard(indices)) if begun is None else begun.result()
+                self._coming.append((later, self._thread.submit(self._pinned, self._shard(later))))
+        return self._collate(self._shard(indices)) if begun is None else begun.result()
+
+    def has_shard(self, indices: Indices) -> bool:
+        """Whether a batch has examples for this process; `take` gives it another's first example otherwise, since every
+        process must exchange gradients.
+        """
+        return self._rank < len(indices)
+
+    def _shard(self, indices: Indices) -> Indices:
+        return indices[self._rank :: self._processes] if self.has_shard(indices) else indices[:1]
 
     def _pinned(self, rows: Indices) -> Batch:
         batch = self._collate(rows)
@@ -62,9 +71,3 @@ class Prefetcher:
             return batch
         with torch.cuda.device(self._device):  # a new thread uses the first GPU
             return batch.pinned()
-
-
-def shard(rows: Any) -> Any:
-    """This process's rows of an array or tensor, or the first if it has none: every process must exchange gradients."""
-    ours: Any = distributed.share(rows)
-    return ours if len(ours) else rows[:1]

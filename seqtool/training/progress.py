@@ -65,10 +65,11 @@ class Progress:
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
-    def count(self, *, skipped: bool) -> None:
-        """Count a step, `skipped` if its loss or gradient was not finite."""
+    def count(self, *, skipped: bool) -> int:
+        """Count a step, `skipped` if its loss or gradient was not finite; returns how many in a row were skipped."""
         self.skipped += skipped
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
+        return self.skipped_in_a_row
 
     def take(self, scores: Scores, *, by: str) -> bool:
         """Record the scores of this step; returns whether they are the best so far."""

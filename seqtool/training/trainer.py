@@ -84,9 +84,8 @@ class Trainer:
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
-        epoch, started = self._epoch(), time.monotonic() - progress.seconds
-        if progress.step == 0:
-            self._measure_flow()
+        epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
+        self._measure_flow(at_start=True)
         with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
             while not (stopped := self._is_stopped(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
@@ -102,7 +101,7 @@ class Trainer:
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
-                    weight = distributed.size() if distributed.rank() < len(indices) else 0  # gradients are averaged
+                    weight = processes if prefetcher.has_shard(indices) else 0  # gradients are averaged over processes
                     last = number == len(batches)
                     with parallel.exchanging(last=last), out_of_memory(partial(self._too_large, batch), device):
                         with autocast(device, self.machine.precision):
@@ -125,9 +124,10 @@ class Trainer:
                         state.loss.observe(reward / rewards)
                         self.log.meter.add(nll, tokens, norm)
                 scaler.update()  # lowers the scale after an infinite gradient
-                self._count(skipped=skipped)
+                if progress.count(skipped=skipped) == HOPELESS:
+                    self._give_up()
                 epoch = self._epoch_after(epoch)
-                self.log.updated(progress, self.optimisation.rate)
+                self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
             elif not progress.is_validated:
@@ -155,8 +155,8 @@ class Trainer:
         epochs = progress.epoch + epoch.fraction_done(progress.position)
         progress.step += 1
         progress.position += len(batches)
-        self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
+        self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
         tokens = sum(self.examples.labels(indices) for indices in batches)
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
@@ -168,12 +168,9 @@ class Trainer:
         self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
         return self._epoch()
 
-    def _count(self, *, skipped: bool) -> None:
-        """Count a step. InputError, which says how to resume, if too many in a row were skipped."""
+    def _give_up(self) -> None:
+        """Raise InputError, which says how to resume."""
         progress = self.progress
-        progress.count(skipped=skipped)
-        if progress.skipped_in_a_row < HOPELESS:
-            return
         path, advice = self.checkpoints.back_to_good(progress), "Nothing good was saved before: start again."
         if path is not None:
             run = self.checkpoints.run.name
@@ -241,8 +238,9 @@ class Trainer:
             f"train.accumulate, or with a lower data.limits.maximum{begin}."
         )
 
-    def _measure_flow(self) -> None:
-        if self.settings.gradient_flow and distributed.is_first():
+    def _measure_flow(self, *, at_start: bool = False) -> None:
+        is_due = not at_start or self.progress.step == 0
+        if self.settings.gradient_flow and is_due and distributed.is_first():
             run, device = self.checkpoints.run, self.machine.device
             gradient_flow.measure(run, self.model, self.examples, device, self.progress.step)
 

@@ -11,7 +11,6 @@ from seqtool.decoding import tree
 from seqtool.runtime import distributed
 from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER
 from seqtool.training.losses import TrainingLoss
-from seqtool.training.prefetching import shard
 
 
 @dataclass
@@ -59,10 +58,12 @@ class TrainingState:
         if scalars["scaler"]:
             self.scaler.load_state_dict(dict(scalars["scaler"]))
         self.loss.baseline.copy_(tensors[BASELINE])
-        if carried := [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]:
-            shards = (shard(tensor).to(self.device) for tensor in carried)
-            self.carried = tree.rebuilt(self.loss.model.encode(None)[1], shards)
         process = distributed.rank()  # one that the run did not have before keeps its seeded generators
+        if carried := [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]:
+            has_rows = process < len(carried[0])
+            rows = slice(process, None, distributed.size()) if has_rows else slice(1)  # as `Prefetcher.take`
+            shards = (tensor[rows].to(self.device) for tensor in carried)
+            self.carried = tree.rebuilt(self.loss.model.encode(None)[1], shards)
         if (random := tensors.get(_of_process(CPU_RANDOM, process))) is not None:
             torch.set_rng_state(random)
         if (random := tensors.get(_of_process(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
