@@ -1,6 +1,7 @@
 """Training learns, stops, goes on, and keeps what it should: through the command's own functions, on tiny data."""
 
 import importlib.machinery
+import inspect
 import json
 import math
 import os
@@ -330,6 +331,11 @@ def test_a_gradient_is_clipped_to_the_norm_and_a_shorter_one_left_alone(place: P
     assert float((one - first).norm()) == pytest.approx(0.01, rel=1e-3)
     assert torch.allclose(three - first, 3 * (one - first), atol=1e-6)
     assert torch.equal(long, none) and float((none - first).norm()) > 0.03
+
+
+def test_the_training_loop_fits_on_a_screen() -> None:
+    """One function, from batch to loss, gradient, clipping, step and log."""
+    assert len(inspect.getsource(Trainer.train).splitlines()) <= 60
 
 
 def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
