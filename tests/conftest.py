@@ -20,10 +20,10 @@ import pretended_gpu  # noqa: E402
 from small_models import MODELS, make_model  # noqa: E402
 
 from seqtool.models.contract import EncoderDecoder  # noqa: E402
-from seqtool.training.recording import Recorder  # noqa: E402
+from seqtool.training.recording import MetricsLog  # noqa: E402
 
 torch.set_num_threads(1)
-DRAW = Recorder.draw
+DRAW = MetricsLog.draw
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -56,14 +56,14 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 def curves_are_not_drawn() -> Iterator[None]:
     """Learning curves take a second at every validation: only tests that ask for `curves` have them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "draw", lambda recorder: None)
+        patch.setattr(MetricsLog, "draw", lambda log: None)
         yield
 
 
 @pytest.fixture
 def curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have training draw learning curves."""
-    monkeypatch.setattr(Recorder, "draw", DRAW)
+    monkeypatch.setattr(MetricsLog, "draw", DRAW)
 
 
 @pytest.fixture(params=MODELS)

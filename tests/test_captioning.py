@@ -102,13 +102,13 @@ def test_resuming_equals_not_stopping(place: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_backbone_is_trained_from_its_step_on(place: Path, curves: None, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
-    original = Trainer._update
+    next_batches = Trainer._next_batches  # called before each update
 
-    def update(self: Trainer, *arguments: Any) -> Any:
+    def noted(self: Trainer, *arguments: Any) -> Any:
         seen.append({name: p.detach().clone() for name, p in self.model.named_parameters() if "backbone" in name})
-        return original(self, *arguments)
+        return next_batches(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Trainer, "_next_batches", noted)
     settings = [*DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=2", "train.epochs=null"]
     assert run("train", *settings, "run=from-two", "train.steps=4") == 0
     assert Path("runs/from-two/learning_curves.png").stat().st_size > 5000

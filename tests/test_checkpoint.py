@@ -102,8 +102,32 @@ def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> N
     content[len(content) // 2] ^= 1
     (path / name).write_bytes(bytes(content))
     with pytest.raises(InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} is not what was written"):
-        checkpoint.find(path)
+        checkpoint.find(path, purpose="training")
     assert checkpoint.newest(run).path.name == "step-0000002"
+    used = "step-0000003" if name == "training.safetensors" else "step-0000002"  # to decode does without
+    assert checkpoint.find(run / "last").path.name == used
+
+
+def test_only_what_is_used_is_hashed_and_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    sha256 = checkpoint.sha256
+
+    def noted(file: Path) -> str:
+        hashed.append(f"{file.parent.name[-1]} {file.name}")
+        return sha256(file)
+
+    monkeypatch.setattr(checkpoint, "sha256", noted)
+    best = checkpoint.find(run)
+    model = ["1 checkpoint.json", "1 model.safetensors", "1 source.vocabulary"]
+    assert sorted(hashed) == [*model, "3 checkpoint.json"]
+    assert checkpoint.find(best) is best and best.load_weights(make_model("bahdanau-gru")) is None
+    assert len(hashed) == 4
+    hashed.clear()
+    assert checkpoint.find(run, purpose="record").path == best.path
+    assert sorted(hashed) == ["1 checkpoint.json", "3 checkpoint.json"]
+    hashed.clear()
+    checkpoint.newest(run)
+    assert sorted(hashed) == [f"3 {name}" for name in (*(one[2:] for one in model), "training.safetensors")]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json"])

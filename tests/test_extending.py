@@ -156,7 +156,10 @@ def test_a_metric_of_ones_own_is_a_score_as_others_are(cosine: Path, capsys: pyt
             "train run=x train.best_by=exact.Exact",
             "train.best_by=exact.Exact is not a score of translation; choose from",
         ),
-        ("train run=x data._target_=exact.Exact", "data._target_ names Exact, which does not say what it holds"),
+        (
+            "train run=x data._target_=exact.Exact",
+            "Setting 'data._target_' names 'exact.Exact', which is not a class derived from seqtool.data",
+        ),
         ("eval hypotheses=new.es references=reference.es scores=chr", "Unknown score 'chr': scores="),
         (
             "eval hypotheses=new.es references=reference.es trust=exact",

@@ -119,7 +119,7 @@ def decoded(model: Model, batch: Batch, device: torch.device, **settings: Any) -
     known = {one.name: defaults("decoding")[one.name] for one in fields(DecodeSettings)}
     asked = DecodeSettings(**known | {"max_length": 12, "precision": "fp32"} | settings)
     rows = range(len(batch.indices))
-    if model.reads == "text":
+    if model.task == "translation":
         sources = encoded_sentences(
             [row[: n - 1].tolist() for row, n in zip(*vars(batch.source).values(), strict=True)]
         )

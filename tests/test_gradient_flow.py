@@ -166,11 +166,11 @@ def test_what_a_run_recorded_is_read_again(tmp_path: Path) -> None:
     """Without a last line that was cut short; any other line that is none is refused."""
     whole = {"step": 3, "gradients": {"decoder.0": {"h": [0.5, 1.0]}}, "singular_values": {"decoder.0": [1.0]}}
     path, line = tmp_path / "gradient_flow.jsonl", json.dumps(whole)
-    path.write_text(f'{{"step": 1}}\n{line}\n{line[:20]}')
+    path.write_text(f"{line}\n{line[:20]}")
     assert read(path) == [whole]
     for bad in (line[:20], '{"step": 1, "gradients": {"a": 3}}', "[1]", '{"gradients": {}, "singular_values": {}}'):
         path.write_text(f"{line}\n{bad}\n{line}\n")
-        with pytest.raises(InputError, match=r"gradient_flow\.jsonl is damaged: line 2 is no measurement\."):
+        with pytest.raises(InputError, match=r"gradient_flow\.jsonl is damaged: line 2 is not a measurement\."):
             read(path)
 
 

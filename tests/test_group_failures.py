@@ -111,12 +111,13 @@ def test_a_group_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
     stopping = """
 import os, signal
 from seqtool.training.trainer import Trainer
-update = Trainer._update
+epoch_after = Trainer._epoch_after
 def stopped(self, *arguments):
-    update(self, *arguments)
+    epoch = epoch_after(self, *arguments)
     if rank == 1 and self.progress.step == 2:
         os.kill(os.getpid(), signal.SIGUSR1)
-Trainer._update = stopped
+    return epoch
+Trainer._epoch_after = stopped
 """
     statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
     assert statuses == [0, 0] and "Go on with: seqtool train run=a train.resume=true" in errors

@@ -82,7 +82,6 @@ def import_circles() -> set[frozenset[str]]:
 
 CIRCLES = (  # that there still are, in command-line help and in preparing data
     {"seqtool.cli.help", "seqtool.cli.setting_errors"},
-    {"seqtool.data.batches", "seqtool.data.cache"},
 )
 
 

@@ -123,7 +123,7 @@ def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> Non
             labels += real
         position += 1
     assert position == len(streams) and sorted(labels) == text.tolist()
-    assert streams.share(0) == 0 and streams.share(position) == 1
+    assert streams.fraction_done(0) == 0 and streams.fraction_done(position) == 1
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru", "gru_cho"])

@@ -22,9 +22,9 @@ import seqtool
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
+from seqtool.training.checkpoint import BASELINE
 from seqtool.training.progress import Progress
 from seqtool.training.trainer import Trainer
-from seqtool.training.updates import BASELINE
 
 COMMON = [
     *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1"),
@@ -122,16 +122,16 @@ def test_checkpoints_by_time(place: Path, monkeypatch: pytest.MonkeyPatch, capfd
     """Each replaces the one before it, and going on from it is exact. Nothing of them is left at the end."""
     common = [*SAVING, "train.validate_every=4", "train.keep_last=2", "train.average_last=2", "train.steps=11"]
     assert train(*common, "run=whole", "train.save_minutes=null") == 0
-    update = Trainer._update
+    next_batches = Trainer._next_batches  # called before each update
 
-    def killing(self: Trainer, *arguments: Any) -> None:
+    def killing(self: Trainer, *arguments: Any) -> Any:
         if self.progress.step == 6:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
-        update(self, *arguments)
+        return next_batches(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", killing)
+        patch.setattr(Trainer, "_next_batches", killing)
         assert train(*common, "run=parts", "train.save_minutes=1e-6") == 130
     names = [path.name for path in checkpoint.list_checkpoints(Path("runs/parts"))]
     assert names == ["step-0000004", "step-0000006-saved"]
@@ -219,13 +219,13 @@ def own_terminal() -> None:
 
 
 def test_under_nohup_a_run_outlives_its_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    update = Trainer._update
+    next_batches = Trainer._next_batches
 
-    def hanging_up(self: Trainer, *arguments: Any) -> None:
+    def hanging_up(self: Trainer, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGHUP)
-        update(self, *arguments)
+        return next_batches(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", hanging_up)
+    monkeypatch.setattr(Trainer, "_next_batches", hanging_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=3") == 0

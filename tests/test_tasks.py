@@ -1,4 +1,4 @@
-"""The task is told by what the data hold and the model reads, and by what a checkpoint records."""
+"""The data, the model and the checkpoint say their task; a further task is one class and one line in a table."""
 
 import subprocess
 import sys
@@ -9,14 +9,25 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+import seqtool
 from seqtool import tasks
+from seqtool.cli import main as cli
+from seqtool.data.corpora.parallel import Toy
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES
+from seqtool.runtime.files import config_directory
+from seqtool.runtime.task_table import TASKS, TaskEntry
+from seqtool.training import checkpoint
 
 TOY = {"_target_": "seqtool.data.corpora.parallel.Toy"}
 SCENES = {"_target_": "seqtool.data.corpora.scenes.Scenes"}
 LUONG = {"_target_": "seqtool.models.luong.Luong"}
 SHOW_TELL = {"_target_": "seqtool.models.show_tell.ShowTell"}
+UNNAMED = {"_target_": "test_tasks.Unnamed"}
+
+
+class Unnamed(Toy):
+    task = "singing"
 
 
 @pytest.mark.parametrize(("data", "model", "name"), [(TOY, LUONG, "translation"), (SCENES, SHOW_TELL, "captioning")])
@@ -41,8 +52,24 @@ def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
             "model=luong translates sentences, but data=scenes holds images with captions: choose another model, such "
             "as model=show_tell, or other data, such as data=toy.",
         ),
-        (TOY, SCENES, "model._target_ names Scenes, which does not say what it reads: text or images or nothing."),
-        (LUONG, LUONG, "data._target_ names Luong, which does not say what it holds: pairs or captions or text."),
+        (
+            TOY,
+            SCENES,
+            "Setting 'model._target_' names 'seqtool.data.corpora.scenes.Scenes', which is not a class derived from "
+            "seqtool.models.contract.EncoderDecoder.",
+        ),
+        (
+            LUONG,
+            LUONG,
+            "Setting 'data._target_' names 'seqtool.models.luong.Luong', which is not a class derived from "
+            "seqtool.data.corpora.corpus.Corpus.",
+        ),
+        (
+            UNNAMED,
+            LUONG,
+            "data._target_ names Unnamed, which does not say its task: "
+            "translation or captioning or language_modelling.",
+        ),
     ],
 )
 def test_what_does_not_go_together(data: Any, model: Any, message: str) -> None:
@@ -52,19 +79,23 @@ def test_what_does_not_go_together(data: Any, model: Any, message: str) -> None:
     assert str(error.value) == message
 
 
-def test_a_checkpoint_tells_its_task() -> None:
-    """By name, or as its model's class does in those of earlier versions."""
+def test_a_checkpoint_says_its_task() -> None:
+    def checkpoint(task: str) -> Any:
+        return SimpleNamespace(path=Path("c"), task=task)
 
-    def found(task: str | None, reads: str) -> Any:
-        return SimpleNamespace(path=Path("c"), task=task, reads=reads)
-
-    assert tasks.of_checkpoint(found("captioning", "images")).name == "captioning"
-    assert tasks.of_checkpoint(found(None, "images")).name == "captioning"
-    assert tasks.of_checkpoint(found(None, "text")).name == "translation"
+    assert tasks.of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
         InputError, match=r"^c is for the task 'singing', which this version of seqtool does not know\.$"
     ):
-        tasks.of_checkpoint(found("singing", "text"))
+        tasks.of_checkpoint(checkpoint("singing"))
+
+
+def test_the_table_has_every_task() -> None:
+    """Under its name, with the command that uses its models."""
+    for name, entry in TASKS.items():
+        task = tasks.named(name)
+        assert task.name == name == task.corpus.task
+        assert task.use("PATH").startswith(f"seqtool {entry.command} checkpoint=PATH")
 
 
 def test_preparing_text_does_without_torch(tmp_path: Path) -> None:
@@ -76,3 +107,82 @@ assert main.run({arguments!r}, main.config_directory()) == 0
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True)
+
+
+COPYING = '''
+"""A task from outside: to copy a word. Its models are translators, and its data pairs of equal sides."""
+
+from seqtool.data.corpora.corpus import TextCorpus
+from seqtool.models.luong import Luong
+from seqtool.predict.translator import Translator
+from seqtool.tasks.translation import Translation
+
+
+class Words(TextCorpus):
+    name, task, contents, example = "words", "copying", "words to copy", "data=words"
+    source_language = target_language = "xx"
+
+    def splits(self):
+        return ("train", "valid", "test")
+
+    def pairs(self, split):
+        return (((text := " ".join("abc"[n % 3] for n in range(i, i + i % 4 + 1))), text) for i in range(24))
+
+    def fingerprint(self, digest):
+        return {"version": 1}
+
+
+class Copier(Luong):
+    task = "copying"
+
+
+class CopyingPredictor(Translator):
+    task = "copying"
+
+
+class Copying(Translation):
+    name, corpus, does, example = "copying", Words, "copies words", "model=copier"
+    predictor = "copying:CopyingPredictor"
+
+
+TASK = Copying()
+'''
+
+
+CONFIGS = {
+    "mine/data/words.yaml": "defaults: [/preparation@_here_, _self_]\n_target_: copying.Words\nprocesses: 1\n"
+    "vocabulary: {kind: word, minimum_count: 1}\n",
+    "mine/model/copier.yaml": "defaults: [luong, _self_]\n_target_: copying.Copier\nhidden: 8\nalignment: 8\n",
+}
+
+
+def test_a_task_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One class and one line: it is prepared, trained, resumed, fine-tuned, used and scored, and kept apart."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(TASKS, "copying", TaskEntry("copying:TASK", "a copier", "translate"))
+    Path("copying.py").write_text(COPYING)
+    for file, text in CONFIGS.items():
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(text)
+    settings = ["--config-dir=mine", "data=words", "model=copier", "device=cpu", "threads=1", "train.minutes=null"]
+
+    def run(*arguments: str) -> int:
+        return cli.run(arguments, config_directory())
+
+    assert run("train", *settings, "run=first", "train.steps=2") == 0, capsys.readouterr().err
+    assert "seqtool translate checkpoint=runs/first trust=copying" in capsys.readouterr().out
+    assert run("train", "run=first", "train.resume=true", "train.steps=4", "trust=copying") == 0
+    assert run("train", *settings, "run=second", "train.steps=1", "init_from=runs/first", "trust=copying") == 0
+    assert checkpoint.find("runs/first").task == "copying"
+    assert len(seqtool.load("runs/first", trust="copying", device="cpu").translate(["a b"])) == 1
+    assert run("eval", "checkpoint=runs/first", "trust=copying", "beam=2", "bootstrap=2", "device=cpu") == 0
+    assert run("inspect", "runs/first") == 0
+    capsys.readouterr()
+    assert run("translate", "checkpoint=runs/first", "trust=copying", "input=copying.py") == 2
+    assert capsys.readouterr().err.endswith("holds a copier: use seqtool translate.\n")
+    capsys.readouterr()
+    assert run("train", *settings, "model=bahdanau", "run=third") == 2
+    assert "model=bahdanau translates sentences, but data=words holds words to copy" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Training learns, stops, goes on, and keeps what it should: through the command's own functions, on tiny data."""
 
 import importlib.machinery
+import inspect
 import json
 import math
 import os
@@ -115,16 +116,16 @@ def test_a_signal_saves_and_resuming_goes_on(
     """SIGTERM: the step is finished and saved; the run goes on as if nothing had happened."""
     common = [*SUTSKEVER, "train.validate_every=10", "train.minutes=null", "schedule=plateau", "schedule.patience=1"]
     assert train(*common, "run=whole", "train.steps=25") == 0
-    update = Trainer._update
+    epoch_after = Trainer._epoch_after  # called after each update
 
     def stopping(self: Trainer, *arguments: Any) -> Any:
-        result = update(self, *arguments)
+        result = epoch_after(self, *arguments)
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", stopping)
+        patch.setattr(Trainer, "_epoch_after", stopping)
         assert train(*common, "run=parts", "train.steps=25") == 130
     assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
@@ -139,14 +140,14 @@ def test_a_signal_saves_and_resuming_goes_on(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize(
     ("where", "step"),
-    [("Recorder", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
+    [("MetricsLog", 0), ("Validator.__call__", 2), ("checkpoint.save", 2)],
     ids=["start", "valid", "save"],
 )
 def test_a_signal_is_heeded_at_any_time(
     place: Path, where: str, step: int, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is under way is finished and saved."""
-    holder: Any = {"Recorder": command, "Validator.__call__": Validator, "checkpoint.save": checkpoint}[where]
+    holder: Any = {"MetricsLog": command, "Validator.__call__": Validator, "checkpoint.save": checkpoint}[where]
     name = where.rpartition(".")[2]
     function = getattr(holder, name)
 
@@ -191,7 +192,7 @@ def test_auto_starts_a_run_goes_on_with_it_and_ends(place: Path, capsys: pytest.
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
     assert train(*common, "train.steps=4", "train.tensorboard=true") == 0  # which need not be installed any more
-    assert capsys.readouterr().out.startswith("Run runs/r is finished: to go on, raise what ended it")
+    assert capsys.readouterr().out.startswith("Run runs/r is finished: to continue, raise the limit")
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs/r").rglob("[!.]*")}
     assert [record["step"] for record in records("r")] == [1, 2, 2, 3, 4, 4]
     left = Path("runs/r/checkpoints/.step-0000002-removed")  # killed at its last removal
@@ -330,6 +331,11 @@ def test_a_gradient_is_clipped_to_the_norm_and_a_shorter_one_left_alone(place: P
     assert float((one - first).norm()) == pytest.approx(0.01, rel=1e-3)
     assert torch.allclose(three - first, 3 * (one - first), atol=1e-6)
     assert torch.equal(long, none) and float((none - first).norm()) > 0.03
+
+
+def test_the_training_loop_fits_on_a_screen() -> None:
+    """One function, from batch to loss, gradient, clipping, step and log."""
+    assert len(inspect.getsource(Trainer.train).splitlines()) <= 60
 
 
 def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFixture[str]) -> None:

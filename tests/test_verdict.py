@@ -168,7 +168,7 @@ def test_findings_follow_from_what_was_recorded(
     assert findings("r") == expected
 
 
-def test_earlier_runs_have_a_verdict_of_what_they_recorded(place: Path) -> None:
+def test_runs_with_few_records_have_a_verdict_of_those(place: Path) -> None:
     recorded("r", EARLY)
     lines = [json.loads(line) for line in Path("runs/r/metrics.jsonl").read_text().splitlines()]
     kept = [{name: line[name] for name in ("step", "epoch", "valid_loss")} for line in lines]

@@ -12,9 +12,11 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import benchmarking
 import numpy as np
@@ -31,8 +33,10 @@ from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import typed
 from seqtool.training.optimisation import make_optimisation
+from seqtool.training.recording import Meter
+from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
-from seqtool.training.updates import Updates
+from seqtool.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -90,26 +94,34 @@ def main() -> None:
     benchmarking.write({"machine": machine, "pairs": arguments.pairs, "rows": rows}, arguments.output)
 
 
+class Quiet(Trainer):
+    """A trainer that neither validates nor saves."""
+
+    def _validate(self, *, scheduled: bool) -> None:
+        self.progress.last = {"step": self.progress.step}
+
+
 def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     """Characters per second of updates as `seqtool train` makes them."""
     task, settings = tasks.of(config), typed(TrainSettings, config.train)
+    settings.minutes = settings.epochs = None
     torch.manual_seed(1)
     model = task.make_model(config, cache, pretrained=False, parts=parts_for(CPU))
     initialise(model, config.initialisation)
     optimisation = make_optimisation(config.optim, config.schedule, task.parameter_groups(model, config))
-    streams = task.examples(cache, settings)
-    updates = Updates(model, streams, optimisation, settings=settings, machine=Machine(CPU, precision))
-    chunks, steps = cycle(range(len(streams) - 1)), iter(range(1, 1_000_000))
+    streams, meter = task.examples(cache, settings), Meter()
+    log: Any = SimpleNamespace(meter=meter, bar=lambda *_: nullcontext(), updated=lambda *_: None)
+    checkpoints: Any = SimpleNamespace(is_due=lambda *_: False)
+    machine, validator = Machine(CPU, precision), cast(Any, None)
+    trainer = Quiet(
+        model, streams, optimisation, validator, checkpoints, log, settings, machine, best_by="loss", seed=1
+    )
 
     def run(count: int) -> float:
-        characters, start = 0, time.perf_counter()
-        for _ in range(count):
-            indices = streams.chunk(next(chunks))
-            optimisation.prepare(next(steps), 0.0, 0)
-            done = updates.update([indices], lambda batch: "")
-            assert done is not None
-            characters += done.tokens
-        return characters / (time.perf_counter() - start)
+        meter.restart()
+        settings.steps, start = trainer.progress.step + count, time.perf_counter()
+        trainer.train(Stop())
+        return meter.tokens / (time.perf_counter() - start)
 
     return run
 

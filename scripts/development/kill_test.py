@@ -33,7 +33,7 @@ import seqtool.cli.train
 import seqtool.data.images.caption_preparation  # noqa: F401
 from seqtool.cli import main as cli
 from seqtool.training import checkpoint
-from seqtool.training.recording import Recorder
+from seqtool.training.recording import MetricsLog
 from seqtool.training.trainer import Trainer
 from seqtool.training.validation import StreamValidator, Validator
 
@@ -171,11 +171,15 @@ def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> 
 def train(settings: list[str], run: str, writer: int) -> None:
     """Run `seqtool train` in this process, and report to `writer` whenever a phase begins or ends."""
 
-    def telling(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+    def telling(function: Callable[..., Any], *, before: str | None = None, after: str | None = None) -> Any:
+        def tell(phase: str | None) -> None:
+            if phase is not None:
+                os.write(writer, bytes([PHASES.index(phase)]))
+
         def call(*arguments: Any, **named: Any) -> Any:
-            os.write(writer, bytes([PHASES.index(phase)]))
+            tell(before)
             result = function(*arguments, **named)
-            os.write(writer, bytes([PHASES.index("between")]))
+            tell(after)
             return result
 
         return call
@@ -185,12 +189,13 @@ def train(settings: list[str], run: str, writer: int) -> None:
         output = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        Trainer._update = telling(Trainer._update, "step")
+        Trainer._next_batches = telling(Trainer._next_batches, before="step")
+        Trainer._epoch_after = telling(Trainer._epoch_after, after="between")
         for validator in (Validator, StreamValidator):
-            validator.__call__ = telling(validator.__call__, "validation")
-        checkpoint.save = telling(checkpoint.save, "save")
-        checkpoint.remove = telling(checkpoint.remove, "removal")
-        Recorder.draw = lambda self: None
+            validator.__call__ = telling(validator.__call__, before="validation", after="between")
+        checkpoint.save = telling(checkpoint.save, before="save", after="between")
+        checkpoint.remove = telling(checkpoint.remove, before="removal", after="between")
+        MetricsLog.draw = lambda self: None
         own = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
         status = cli.run(["train", *settings, *own], cli.config_directory())
         sys.stdout.flush()

@@ -90,7 +90,7 @@ def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkp
         raise InputError("demo needs checkpoint=PATH, a run or checkpoint; two are shown side by side: a,b.")
     first, *others = checkpoints = [find(path, trust=trust) for path in paths]
     for other in others:
-        if other.reads != first.reads:
+        if other.model_task != first.model_task:
             raise InputError(f"{first.path} and {other.path} are for different tasks: show them one at a time.")
     return checkpoints
 

@@ -20,7 +20,7 @@ from seqtool.runtime.tables import table
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby
-from seqtool.training.validation import told
+from seqtool.training.validation import format_scores
 from seqtool.view import run_plots
 
 log = logging.getLogger("seqtool")
@@ -105,7 +105,7 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     checkpoints = {}
     for run in runs:
         try:
-            checkpoints[run] = checkpoint.find(run)
+            checkpoints[run] = checkpoint.find(run, purpose="record")
         except InputError as damaged:
             log.warning("%s", damaged)
     bests = [opened.progress.get("best", {}) for opened in checkpoints.values()]
@@ -151,7 +151,7 @@ def _prepared(kind: Any, path: Path) -> str:
 
 
 def _vocabularies(opened: checkpoint.Checkpoint) -> str:
-    if tasks.of_checkpoint(opened).reads != "text":
+    if "source" not in tasks.of_checkpoint(opened).corpus.sides:
         target = vocabulary.load(opened.path / vocabulary.TARGET)
         return f"{target.kind} {len(target):,}"
     source, target = vocabulary.load_all(opened.path, ("source", "target")).values()
@@ -175,4 +175,4 @@ def _minutes(progress: Mapping[str, Any]) -> str:
 def _scores(scores: Mapping[str, Any]) -> str:
     if not {"loss", "step"} <= scores.keys():
         return "not validated"
-    return f"{', '.join(told(scores))} (validation, step {scores['step']:,})"
+    return f"{', '.join(format_scores(scores))} (validation, step {scores['step']:,})"

@@ -30,12 +30,12 @@ WORD = re.compile(r"(?!(?:true|false|null|inf|nan)\Z)[a-z_./][\w./-]*", re.IGNOR
 
 
 @contextmanager
-def advised(place: resuming.Place) -> Iterator[None]:
+def advised(handle: resuming.RunHandle) -> Iterator[None]:
     """Complete the refusal to change a run: how to start a new one, with its weights if they fit."""
     try:
         yield
     except resuming.ChangedRunError as changed:
-        found = place.found
+        found = handle.checkpoint
         settings = _settings(changed, found) if found is not None and _fits(found, changed) else []
         advice = f" with its weights: seqtool train {shlex.join(settings)}" if settings else "."
         raise InputError(f"{changed}, or start a new run{advice}") from changed

@@ -12,7 +12,7 @@ from seqtool.errors import InputError
 from seqtool.settings import leaves
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
-from seqtool.training.validation import told
+from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import html, report
 from seqtool.view.run_plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
@@ -82,9 +82,9 @@ def _verdict(name: str, run: Path) -> report.Section | None:
 def _checkpoints(name: str, run: Path) -> report.Section | None:
     rows = []
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
-        progress = checkpoint.find(path).progress
+        progress = checkpoint.read(path, "record").progress
         last = progress.get("last", {})
-        scores = ", ".join(told(last)) if {"loss", "step"} <= last.keys() else "not validated"
+        scores = ", ".join(format_scores(last)) if {"loss", "step"} <= last.keys() else "not validated"
         rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", scores))
     return report.table(f"Checkpoints of {name}", ("checkpoint", "step", "epochs", "validation"), rows)
 

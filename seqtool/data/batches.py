@@ -1,11 +1,13 @@
 """Batches: sentences of similar length together, in an order that depends only on the seed and the epoch; or, for a
 text, contiguous streams in parallel, read chunk by chunk.
+
+Training sees both through two interfaces: `Examples`, and an `Epoch` of them.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,14 +18,11 @@ from seqtool.errors import InputError
 from seqtool.models.inputs import Annotations, Pixels, Source
 from seqtool.models.tokens import BOS, EOS, PAD
 
-if TYPE_CHECKING:
-    from seqtool.data.cache import Split
-
 Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
 UNITS = ("sentences", "tokens")
-BUFFER = 2**19  # pairs that are shuffled at once
+BUFFER = 2**19  # examples that are shuffled at once
 BLOCKS = 64  # per buffer
 
 
@@ -74,51 +73,94 @@ def make_target(sentences: Sequence[Ids]) -> Tensor:
     return _padded(sentences, before=[BOS])
 
 
-def collate(examples: "Split", indices: ArrayLike) -> Batch:
-    """The examples with these indices as a batch, in their order."""
-    chosen: Indices = np.asarray(indices, dtype=np.int64)
-    targets = [examples.target(int(index)) for index in chosen]
-    if (images := examples.image_of) is not None:
-        source: Source | Annotations | Pixels = examples.pictures(images[chosen])
-    else:
-        source = make_source([examples.source(int(index)) for index in chosen])
-    return Batch(source, make_target(targets), chosen, tokens=sum(len(ids) + 1 for ids in targets))
+class Examples(Protocol):
+    """The examples of a split, by index: what a model is trained on."""
+
+    @property
+    def rows(self) -> int | None:
+        """The parallel streams whose state is carried from batch to batch; None for independent examples."""
+
+    def __len__(self) -> int: ...
+
+    def labels(self, indices: Indices) -> int:
+        """The number of tokens to predict in these examples."""
+
+    def collate(self, indices: ArrayLike) -> Batch:
+        """These examples as a batch, in their order. It draws no random numbers."""
+
+    def probes(self, most: int) -> Batch:
+        """Up to `most` examples of one length, always the same ones, to measure gradients with."""
+
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
+        """One pass over all examples. Equal arguments give equal batches.
+
+        Args:
+            size: of a batch, in `unit`s.
+            unit: `sentences` or `tokens`.
+            pool: so many batches are sorted by length together.
+            seed: of the run.
+            epoch: the number of the pass, from 0 on.
+        """
 
 
-class Epoch:
-    """The batches of one pass over the pairs, as indices: each pair once. Equal arguments give equal batches.
+class Epoch(Protocol):
+    """The batches of one pass over the examples, each as its examples' indices, by position from 0 on."""
 
-    Up to `buffer` pairs are shuffled at once. If there are more, blocks of neighbours are shuffled and divided into
+    def __len__(self) -> int:
+        """The number of batches, or an estimate."""
+
+    def batches(self, position: int, count: int) -> list[Indices]:
+        """Up to `count` batches from `position` on, at least one before the end."""
+
+    def has_ended(self, position: int) -> bool:
+        """Whether no batch is left at `position`, which `batches` has reached."""
+
+    def fraction_done(self, position: int) -> float:
+        """The fraction of the epoch before `position`, which `batches` has reached."""
+
+
+class WithLengths(Protocol):
+    """Examples with sources and targets of different lengths."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
+        """The lengths of these sources and targets, in tokens."""
+
+
+class ShuffledEpoch:
+    """An epoch of independent examples: each of them once.
+
+    Up to `buffer` examples are shuffled at once. If there are more, blocks of neighbours are shuffled and divided into
     buffers of equal size, to within a block; the buffers are read, shuffled and batched one after another, so memory
     does not grow with the corpus.
 
-    The shuffled pairs are cut into pools of about `pool` batches; each pool is sorted by length and cut into batches of
-    `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer sentence is a batch of its
-    own); the batches are shuffled.
+    The shuffled examples are cut into pools of about `pool` batches; each pool is sorted by length and cut into batches
+    of `size` sentences, or of at most `size` target tokens (EOS and padding included; a longer sentence is a batch of
+    its own); the batches are shuffled.
     """
 
     def __init__(
-        self, pairs: "Split", *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
+        self, examples: WithLengths, *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
     ) -> None:
         if unit not in UNITS:
             raise InputError(f"Unknown batch unit '{unit}'; choose from {', '.join(UNITS)}.")
         if size < 1 or pool < 1:
             raise InputError(f"A batch and a pool hold at least 1, not {size} {unit} and {pool} batches.")
-        self._pairs = pairs
+        self._examples = examples
         self._size, self._unit, self._pool = size, unit, pool
         self._seed = [seed, epoch]
         self._block = max(1, buffer // BLOCKS)
-        self._buffers = 1 if len(pairs) <= buffer else math.ceil(len(pairs) / (self._block * BLOCKS))
+        self._buffers = 1 if len(examples) <= buffer else math.ceil(len(examples) / (self._block * BLOCKS))
         self._go_to(0, start=0)
-        first = max(1, int(self._pairs_before[-1]))
-        self._expected = math.ceil(len(self._batches) * len(pairs) / first)
+        first = max(1, int(self._examples_before[-1]))
+        self._expected = math.ceil(len(self._batches) * len(examples) / first)
 
     def __len__(self) -> int:
         """The number of batches; if there are several buffers, an estimate from the first."""
         return self._expected
 
     def batches(self, position: int, count: int) -> list[Indices]:
-        """Up to `count` batches from `position` on, at least one before the end."""
         if position < self._start:
             self._go_to(0, start=0)
         while position >= (end := self._start + len(self._batches)) and self._number < self._buffers - 1:
@@ -126,42 +168,38 @@ class Epoch:
         return self._batches[position - self._start :][:count]
 
     def has_ended(self, position: int) -> bool:
-        """Whether the batches before `position`, which `batches` has reached, are all."""
         return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
 
-    def share(self, position: int) -> float:
-        """The fraction of the epoch before `position`, which `batches` has reached, counted in pairs.
-
-        With one buffer it counts batches: nearly the same, and runs from earlier versions keep their learning rates.
-        """
-        here = position - self._start
+    def fraction_done(self, position: int) -> float:
+        """Counted in examples; with one buffer in batches, which is nearly the same."""
+        batches = position - self._start
         if self._buffers == 1:
-            return here / max(1, len(self._batches))
-        return int(self._pairs_before[here]) / len(self._pairs)
+            return batches / max(1, len(self._batches))
+        return int(self._examples_before[batches]) / len(self._examples)
 
     def _go_to(self, number: int, *, start: int) -> None:
         """Make the batches of a buffer, which begin at the position `start`."""
         self._number, self._start = number, start
-        n, generator = len(self._pairs), np.random.default_rng(self._seed)
-        before = 0  # pairs of other buffers
+        n, generator = len(self._examples), np.random.default_rng(self._seed)
+        before = 0  # examples of other buffers
         if self._buffers == 1:
             order = generator.permutation(n)
         else:
             starts = generator.permutation(math.ceil(n / self._block)) * self._block
             ends = np.minimum(starts + self._block, n)
-            first, last = (len(starts) * one // self._buffers for one in (number, number + 1))
+            first, last = (len(starts) * buffer // self._buffers for buffer in (number, number + 1))
             before = int((ends - starts)[:first].sum())
-            rows = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
+            blocks = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
             generator = np.random.default_rng([*self._seed, number])
-            order = generator.permutation(np.concatenate(rows))
+            order = generator.permutation(np.concatenate(blocks))
         self._batches = self._cut(order, generator)
-        self._pairs_before = before + np.cumsum([0, *map(len, self._batches)])  # before each batch, and at the end
+        self._examples_before = before + np.cumsum([0, *map(len, self._batches)])  # before each batch, and at the end
 
     def _cut(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         if len(order) == 0:
             return []
         size = self._size
-        sources, targets = self._pairs.lengths(order)
+        sources, targets = self._examples.lengths(order)
         labels = targets + 1
         sentences = size if self._unit == "sentences" else max(1, int(size / labels.mean()))  # in a batch, on average
         batches = []
@@ -177,8 +215,8 @@ class Epoch:
 
 
 class Streams:
-    """A text as up to `rows` streams of equal length, to within a token, read at most `steps` tokens at a time; and
-    the batches of one pass over it, its chunks in order.
+    """A text as up to `rows` streams of equal length, to within a token, read at most `steps` tokens at a time. They
+    are examples, and also their only epoch: the text's chunks in order.
 
     A chunk's indices, B×3, say for each stream where its labels begin and end in the text, and the chunk's number.
     The first token of a stream is predicted from the last one of the stream before, but without that stream's state;
@@ -187,7 +225,7 @@ class Streams:
 
     def __init__(self, text: NDArray[np.unsignedinteger], *, rows: int, steps: int) -> None:
         self.tokens = len(text)
-        self.rows = max(1, min(rows, len(text)))  # streams
+        self.rows = max(1, min(rows, len(text)))
         self._text = text
         self._steps = steps
         self._bounds: NDArray[np.int64] = np.arange(self.rows + 1) * len(text) // self.rows
@@ -197,7 +235,7 @@ class Streams:
         return -(-int(np.diff(self._bounds).max(initial=0)) // self._steps)
 
     def chunk(self, number: int) -> Indices:
-        """The places of one chunk; a stream that has ended has an empty one."""
+        """The indices of one chunk; a stream that has ended has an empty range."""
         ends = self._bounds[1:]
         starts = np.minimum(self._bounds[:-1] + number * self._steps, ends)
         return np.stack([starts, np.minimum(starts + self._steps, ends), np.full_like(ends, number)], 1)
@@ -207,14 +245,12 @@ class Streams:
         return self
 
     def batches(self, position: int, count: int) -> list[Indices]:
-        """Up to `count` chunks from `position` on."""
         return [self.chunk(number) for number in range(position, min(position + count, len(self)))]
 
     def has_ended(self, position: int) -> bool:
         return position >= len(self)
 
-    def share(self, position: int) -> float:
-        """The fraction of the epoch before `position`."""
+    def fraction_done(self, position: int) -> float:
         return position / max(1, len(self))
 
     def probes(self, most: int) -> Batch:
@@ -225,16 +261,14 @@ class Streams:
         return int((indices[:, 1] - indices[:, 0]).sum())
 
     def collate(self, indices: ArrayLike) -> Batch:
-        """The chunk at these places, or some rows of it, as a batch."""
-        places: Indices = np.asarray(indices, np.int64)
-        target = np.full((len(places), 1 + max(1, int((places[:, 1] - places[:, 0]).max()))), PAD, np.int64)
-        for row, (start, end, _) in zip(target, places, strict=True):
+        """The chunk with these indices, or some of its rows, as a batch."""
+        ranges: Indices = np.asarray(indices, np.int64)
+        longest = max(1, int((ranges[:, 1] - ranges[:, 0]).max()))
+        target = np.full((len(ranges), 1 + longest), PAD, np.int64)
+        for row, (start, end, _) in zip(target, ranges, strict=True):
             row[0] = BOS if start == 0 else self._text[start - 1]
             row[1 : 1 + end - start] = self._text[start:end]
-        return Batch(None, torch.from_numpy(target), places, self.labels(places), continues=bool(places[0, 2] > 0))
-
-
-Epochs = Epoch | Streams  # the batches of one pass over the examples, by position
+        return Batch(None, torch.from_numpy(target), ranges, self.labels(ranges), continues=bool(ranges[0, 2] > 0))
 
 
 def _token_cuts(lengths: list[int], size: int) -> list[int]:

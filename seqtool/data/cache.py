@@ -30,18 +30,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.columns import OFFSET, Column, Ids, mapped
-from seqtool.data.corpora.corpus import Holds
 from seqtool.data.description import describe
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import token_type
-from seqtool.data.text.vocabulary import Vocabulary, load_all
+from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
 
 if TYPE_CHECKING:
-    from seqtool.data.batches import Batch, Epoch
+    from seqtool.data.batches import Batch, ShuffledEpoch
     from seqtool.data.images.image_store import ImageStore
-    from seqtool.models.inputs import Annotations, Pixels
+    from seqtool.models.inputs import Annotations, Pixels, Source
 
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
@@ -52,8 +51,10 @@ class Split:
     """The examples of one split, by index: sentence pairs, captions, or lines of text; and images, by their own index.
 
     Token ids are without BOS and EOS. Training examples outside the limits are left out; other splits are complete.
-    Captions are in the order of their images.
+    Captions are in the order of their images. These are `batches.Examples`.
     """
+
+    rows: int | None = None  # the examples are independent: no state is carried from batch to batch
 
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
@@ -99,11 +100,11 @@ class Split:
         """The tokens of the longest source or target, its end included."""
         return 1 + max(int(side.max(initial=0)) for side in self.lengths(np.arange(len(self))))
 
-    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
-        """The batches of one pass over all examples (`batches.Epoch`)."""
-        from seqtool.data.batches import Epoch  # imports torch, which preparing text does without
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
+        """One pass over all examples (`batches.Epoch`)."""
+        from seqtool.data.batches import ShuffledEpoch  # imports torch, which preparing text does without
 
-        return Epoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
+        return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
     def probes(self, most: int) -> "Batch":
         """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
@@ -112,10 +113,16 @@ class Split:
         return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
 
     def collate(self, indices: ArrayLike) -> "Batch":
-        """The examples with these indices as a batch."""
-        from seqtool.data.batches import collate  # imports torch, which preparing text does without
+        """The examples with these indices as a batch, in their order."""
+        from seqtool.data.batches import Batch, make_source, make_target  # as in `epoch`
 
-        return collate(self, indices)
+        rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
+        targets = [self.target(int(index)) for index in rows]
+        if self.image_of is not None:
+            source: Source | Annotations | Pixels = self.pictures(self.image_of[rows])
+        else:
+            source = make_source([self.source(int(index)) for index in rows])
+        return Batch(source, make_target(targets), rows, tokens=sum(len(ids) + 1 for ids in targets))
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
         """An encoder's input for the images with these indices in the split."""
@@ -151,7 +158,7 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    name: the corpus's: toy, multi30k, flickr8k. holds: the kind of data in it. vocabularies: of each side.
+    name: the corpus's: toy, multi30k, flickr8k. vocabularies: of each side. has_images: whether targets are captions.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
@@ -160,11 +167,11 @@ class Cache:
         self.summary = read_summary(directory, form=FORMAT, kind="a cache")
         self.name = str(self.summary["corpus"])
         self.splits: tuple[str, ...] = tuple(self.summary["splits"])
-        paired: Holds = "captions" if REFUSED in self.summary["files"] else "pairs"
-        self.holds: Holds = self.summary.get("holds", paired)
-        self.vocabularies = load_all(directory, ("source", "target") if self.holds == "pairs" else ("target",))
-        self.target_vocabulary = self.vocabularies["target"]
+        self.has_images = REFUSED in self.summary["files"]
         self.vocabulary_files = sorted(directory.glob("*.vocabulary"))
+        has_sources = [file.name for file in self.vocabulary_files] != [TARGET]
+        self.vocabularies = load_all(directory, ("source", "target") if has_sources else ("target",))
+        self.target_vocabulary = self.vocabularies["target"]
         self._store = store
 
     @property
@@ -180,20 +187,18 @@ class Cache:
     def split(self, name: str) -> Split:
         """Raises InputError if the corpus has no such split."""
         if name not in self.splits:
-            advice = "" if self.holds == "captions" else f" Where data.{name} is a setting, name its files there."
+            advice = "" if self.has_images else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
-        return Split(self.directory, name, self.vocabularies, self.store if self.holds == "captions" else None)
+        return Split(self.directory, name, self.vocabularies, self.store if self.has_images else None)
 
     def tokens(self) -> tuple[int, int]:
         """The tokens to train on, of both sides if there are two, and how many of them are unknown."""
         train = self.summary["splits"]["train"]
-        sides = [train["source"], train["target"]] if self.holds == "pairs" else [train]
+        sides = [train["source"], train["target"]] if "source" in train else [train]
         return sum(side["tokens"] for side in sides), sum(side["unknown"] for side in sides)
 
     def word_counts(self) -> dict[str, int] | None:
-        """How often each word (`text.words.words`) stands in the training targets; None in caches of earlier
-        versions, and in those of plain text.
-        """
+        """How often each word (`text.words.words`) stands in the training targets; None for plain text."""
         path = self.directory / WORDS
         if not path.exists():
             return None

@@ -15,11 +15,6 @@ from seqtool.settings import Config, plain, resolved, typed
 C = TypeVar("C", bound=Corpus)
 
 PROCESSES = 1024  # at most
-HOLDS = {  # the name of each kind of data, and an example
-    "pairs": ("sentence pairs", "data=toy"),
-    "captions": ("images with captions", "data=scenes"),
-    "text": ("plain text", "data=text"),
-}
 
 
 @dataclass
@@ -67,8 +62,8 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):
-        (has, _), (wanted, example) = HOLDS[corpus.holds], HOLDS[kind.holds]
-        raise InputError(f"{type(corpus).__name__} has {has}, but {wanted} are wanted here, such as {example}.")
+        name, wanted = type(corpus).__name__, f"{kind.contents} are wanted here, such as {kind.example}"
+        raise InputError(f"{name} has {corpus.contents}, but {wanted}.")
     return corpus
 
 

@@ -9,14 +9,15 @@ from seqtool.runtime.tables import columns
 def describe(summary: Mapping[str, Any]) -> list[str]:
     """The lines."""
     vocabulary, languages = summary["vocabulary"], summary.get("languages", [])
-    what = "" if summary.get("holds") == "text" else f", {' → '.join(languages) or 'images and captions'}"
+    what = " → ".join(languages) or ("images and captions" if "images" in summary["splits"]["train"] else "")
+    title = f"{summary['corpus']}, {what}" if what else summary["corpus"]
     sizes = f"{vocabulary.get('size', vocabulary.get('source')):,}"
     if languages and not vocabulary["joint"]:
         sizes = f"{languages[0]} {vocabulary['source']:,} and {languages[1]} {vocabulary['target']:,}"
     end = ", joint" if vocabulary.get("joint") else ""
     cells = [[("split", name), *_cells(split, languages)] for name, split in summary["splits"].items()]
     rows = [[column for column, _ in cells[0]], *([cell for _, cell in row] for row in cells)]
-    return [f"{summary['corpus']}{what}; vocabulary: {sizes} entries ({vocabulary['kind']}){end}", *columns(rows)]
+    return [f"{title}; vocabulary: {sizes} entries ({vocabulary['kind']}){end}", *columns(rows)]
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:

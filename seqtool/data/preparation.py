@@ -57,11 +57,11 @@ class Steps(ABC):
 
     unit: str
     training: str
-    verbatim = False
     store: "ImageStore | None" = None
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
+        self.verbatim = corpus.verbatim
         self.settings = settings
         self.name = name
         self.inputs = inputs
@@ -157,8 +157,8 @@ def _vocabulary_inputs(settings: CacheSettings, corpus: Corpus) -> Any:
     if settings.vocabulary.reuse is None:
         return asdict(settings.vocabulary)
     reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(vocabulary.verbatim != (corpus.holds == "text") for vocabulary in reused.values()):
-        wanted = "keeps" if corpus.holds == "text" else "does not keep"
+    if any(vocabulary.verbatim != corpus.verbatim for vocabulary in reused.values()):
+        wanted = "keeps" if corpus.verbatim else "does not keep"
         raise InputError(
             f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
             f"{wanted} white space as it is."
@@ -356,7 +356,6 @@ class TextSteps(Steps):
     corpus: PlainText
     unit = "lines"
     training = "lines of text"
-    verbatim = True
 
     def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
         super().__init__(corpus, settings, corpus.name, {})
@@ -368,9 +367,6 @@ class TextSteps(Steps):
             characters += len(line)
             yield (line,)
         self._characters[split] = characters
-
-    def summary(self, directory: Path) -> dict[str, Any]:
-        return {"holds": "text"}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self._characters[split], **counts}

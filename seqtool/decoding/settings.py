@@ -91,15 +91,15 @@ def out_of_range(settings: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def check_used(settings: DecodeSettings, *, attends: bool, reads: str) -> None:
+def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
     """Raise InputError for settings without effect: sampling's without sampling, coverage without attention, or a
-    length of sources for a model that `reads` images.
+    length of sources for another task than translation.
     """
     given = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
     if given and not settings.sample:
         named = ", ".join(f"{name}=" for name in given)
         raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
-    if settings.max_source_length is not None and reads != "text":
+    if settings.max_source_length is not None and task != "translation":
         raise InputError("max_source_length=… is for translations: a picture has no tokens.")
     if settings.coverage_penalty and not attends:
         raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")

@@ -24,7 +24,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
     maxout 500, one layer each.
     """
 
-    reads = "text"
+    task = "translation"
     attends = True
 
     def __init__(

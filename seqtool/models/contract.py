@@ -20,8 +20,9 @@ The rules:
   A model that reads nothing has an empty one.
 - Nothing is stored on a module between calls.
 - `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
-- `reads` says what `encode` takes: text (`inputs.Source`), images (`Annotations` or `Pixels`), or nothing (None; the
-  state is then that of one row, to be repeated).
+- `task`, a name in `runtime.task_table`, says what `encode` takes: for translation text (`inputs.Source`), for
+  captioning images (`Annotations` or `Pixels`), for language modelling nothing (None; the state is then that of one
+  row, to be repeated).
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
   of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers.
 
@@ -33,7 +34,7 @@ checked while the tests run (tests/conftest.py), and never otherwise.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -105,7 +106,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
     built_with: the named arguments of its constructor
     """
 
-    reads: ClassVar[Literal["text", "images", "nothing"]]
+    task: ClassVar[str]
     attends: bool
     penalties = Penalties()
     max_positions: int | None = None

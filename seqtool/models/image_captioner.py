@@ -22,7 +22,7 @@ class ImageCaptioner(EncoderDecoder[S]):
     trained by drawing locations.
     """
 
-    reads = "images"
+    task = "captioning"
     choices: Mapping[str, Choice] = {}
     hard = False
 

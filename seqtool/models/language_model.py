@@ -20,7 +20,7 @@ from seqtool.models.sizes import check_sizes, tie_matrices
 class LanguageModel(StackDecoder):
     """`layers` × `hidden` cells over a text; there is no source, and so an empty memory."""
 
-    reads = "nothing"
+    task = "language_modelling"
 
     def __init__(
         self,

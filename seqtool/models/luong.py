@@ -30,7 +30,7 @@ class LuongState(Layers):
 class Luong(RecurrentDecoder[LuongState]):
     """`layers` × `hidden` in the decoder, an encoder of as many layers, one or both directions."""
 
-    reads = "text"
+    task = "translation"
     attends = True
 
     def __init__(

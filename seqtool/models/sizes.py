@@ -6,10 +6,9 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 
 MAX_LAYERS, MAX_UNITS = 100, 1_000_000
-TIES = {  # by what a model reads: the choices, and the model's name in the error message
-    "text": (("none", "output", "all"), ""),
-    "images": (("none", "output"), " of a captioner"),
-    "nothing": (("none", "output"), " of a language model"),
+TIES = {  # the choices where they are not all three, by task, and the model's name in the error message
+    "captioning": (("none", "output"), " of a captioner"),
+    "language_modelling": (("none", "output"), " of a language model"),
 }
 
 
@@ -28,7 +27,7 @@ def check_sizes(*, dropout: float, **sizes: int) -> None:
 
 def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:
     """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
-    choices, owner = TIES[model.reads]
+    choices, owner = TIES.get(model.task, (("none", "output", "all"), ""))
     if tied not in choices:
         raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
     if tied == "none":

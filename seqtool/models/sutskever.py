@@ -29,7 +29,7 @@ class Sutskever(FixedContext):
     last ones themselves; with mean or max, c is that of all its outputs, and the first states are tanh(W c + b).
     """
 
-    reads = "text"
+    task = "translation"
 
     def __init__(
         self,

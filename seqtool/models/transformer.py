@@ -130,7 +130,7 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
 class Transformer(SourceTransformer):
     """Encoder and decoder. The paper's base model: 6 layers each, width 512, feed_forward 2048, 8 heads, norm post."""
 
-    reads = "text"
+    task = "translation"
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
     the text is cut. In training, a target that is no longer than a window is one by itself.
     """
 
-    reads = "nothing"
+    task = "language_modelling"
     attends = False
 
     def __init__(

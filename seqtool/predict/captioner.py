@@ -123,7 +123,7 @@ class HardAttending:
 class Captioner(Predictor):
     """One model or an ensemble, ready to describe images."""
 
-    reads = "images"
+    task = "captioning"
     writes = "a caption"
     command = "caption"
     schema = CaptionDecodeSettings

@@ -108,7 +108,7 @@ class Generator(Predictor):
 
     settings: GenerateSettings
 
-    reads = "nothing"
+    task = "language_modelling"
     writes = "a text"
     command = "generate"
     schema = GenerateSettings

@@ -32,15 +32,11 @@ from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import MachineSettings
 from seqtool.runtime.precision import check_precision
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
 from seqtool.training.checkpoint import Checkpoint, find, run_name
 
 END = "<end>"  # how the end of a text or sentence is shown
-KINDS = {  # by what models read: what a checkpoint holds, and its command
-    "text": ("a translation model", "translate"),
-    "images": ("a captioner", "caption"),
-    "nothing": ("a language model", "generate"),
-}
 
 
 @dataclass(frozen=True)
@@ -192,7 +188,7 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
     threads: int | None = None
 
-    reads: ClassVar[str]  # what its models read
+    task: ClassVar[str]  # of its models, a name in `task_table.TASKS`
     writes: ClassVar[str]  # what it writes, in messages
     command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
@@ -217,7 +213,7 @@ class Predictor(ABC):
             self._prefix_limit = f"the model's {self.longest:,} learnt positions: shorten it"
         self._done = 0  # sentences or prompts so far: each one's number seeds its samples
         if isinstance(self.settings, DecodeSettings):
-            check_used(self.settings, attends=self.attends, reads=self.reads)
+            check_used(self.settings, attends=self.attends, task=self.task)
 
     def __repr__(self) -> str:
         models = " + ".join(map(class_name, self.checkpoints))
@@ -278,9 +274,9 @@ class Predictor(ABC):
         if not opened:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for checkpoint in opened:
-            if checkpoint.reads != cls.reads:
-                kind, command = KINDS[checkpoint.reads]
-                raise InputError(f"{checkpoint.path} holds {kind}: use seqtool {command}.")
+            if checkpoint.model_task != cls.task:
+                entry = TASKS[checkpoint.model_task]
+                raise InputError(f"{checkpoint.path} holds {entry.model}: use seqtool {entry.command}.")
         members = [cls.read(checkpoint, parts_for(device)) for checkpoint in opened]
         for checkpoint, member in zip(opened, members, strict=True):
             for difference, value in member.common.items():
@@ -378,7 +374,7 @@ class Predictor(ABC):
 
     def check_scoring(self, *, with_sources: bool) -> None:
         """Raise InputError unless this kind of model scores texts (`forced`), with sources or without them."""
-        kind, _ = KINDS[self.reads]
+        kind = TASKS[self.task].model
         raise InputError(f"{self.checkpoints[0].path} holds {kind}, but score takes translation and language models.")
 
 

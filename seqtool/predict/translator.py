@@ -110,7 +110,7 @@ class Translator(Predictor):
     source_vocabulary: Vocabulary = field(kw_only=True)
     split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
 
-    reads = "text"
+    task = "translation"
     writes = "a translation"
     command = "translate"
     sides = ("source", "target")

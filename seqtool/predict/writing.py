@@ -79,7 +79,7 @@ class Writer(ABC, Generic[P]):
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
         if asked and not predictor.attends:
-            has = "reads nothing but the text" if predictor.reads == "nothing" else "has a fixed context"
+            has = "reads nothing but the text" if predictor.task == "language_modelling" else "has a fixed context"
             raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None

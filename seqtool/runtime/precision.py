@@ -25,7 +25,7 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
-    Gradients are scaled in `training/updates.py`.
+    Gradients are scaled in `training/trainer.py`.
     """
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

@@ -1,44 +1,41 @@
-"""The tasks, and the only place that decides which one applies. A new task is a line here and a file."""
+"""The tasks, and the only place that decides which one applies. `runtime.task_table` lists them."""
 
-import importlib
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.classes import located
-from seqtool.tasks.task import Task, said
+from seqtool.runtime.task_table import TASKS
+from seqtool.tasks.task import Task, task_name
 
 if TYPE_CHECKING:
     from seqtool.evaluation.evaluator import Evaluator
     from seqtool.training.checkpoint import Checkpoint
 
-TASKS = {"pairs": "translation", "captions": "captioning", "text": "language_modelling"}  # by the kind of data
-# By what a model reads, if a checkpoint does not record its task.
-EARLIER = {"text": "translation", "images": "captioning", "nothing": "language_modelling"}
+
+def named(name: str) -> Task:
+    """The task of this name."""
+    task: Task = resolve_name(TASKS[name].where)  # imported only when needed
+    return task
 
 
 def of(config: DictConfig) -> Task:
     """The task that the data are for; unlike a model, data can tell without importing torch (`Task.check_model`)."""
-    return _named(TASKS[said(located(config.data, trusted=True), "holds", TASKS, "data")])
+    return named(task_name(located(config.data, trusted=True, base=Corpus), "data"))
 
 
-def of_checkpoint(found: "Checkpoint") -> Task:
-    """The task that a checkpoint was trained for: the one that it records, or else the one for its model's input."""
-    if found.task is None:
-        return _named(EARLIER[found.reads])
-    if found.task not in TASKS.values():
-        raise InputError(f"{found.path} is for the task '{found.task}', which this version of seqtool does not know.")
-    return _named(found.task)
+def of_checkpoint(checkpoint: "Checkpoint") -> Task:
+    """The task that a checkpoint was trained for. InputError if this version does not know it."""
+    if checkpoint.task not in TASKS:
+        task, path = checkpoint.task, checkpoint.path
+        raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not know.")
+    return named(checkpoint.task)
 
 
 def evaluator(name: str) -> "type[Evaluator]":
     """The class that evaluates the models of the task with this name."""
-    evaluator: type[Evaluator] = resolve_name(_named(name).evaluator)
+    evaluator: type[Evaluator] = resolve_name(named(name).evaluator)
     return evaluator
-
-
-def _named(name: str) -> Task:
-    task: Task = importlib.import_module(f"{__name__}.{name}").TASK  # imported only when needed, with its dependencies
-    return task

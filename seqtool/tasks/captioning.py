@@ -4,84 +4,99 @@ import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from seqtool.data.cache import Cache
-from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.decoding.batching import Sources
+from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers
 from seqtool.metrics.captions import NAMES, tokenized
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
-from seqtool.models.backbone import EncoderSettings, check_default_weights, warning
-from seqtool.models.image_captioner import ImageCaptioner
-from seqtool.models.parts import Parts, build_model
-from seqtool.runtime.devices import Machine, MachineSettings, choose_device, set_threads
 from seqtool.settings import typed
-from seqtool.tasks.task import Task, with_vocabulary_found
-from seqtool.training import checkpoint
-from seqtool.training.train_settings import TrainSettings
-from seqtool.training.validation import ValidationSettings, Validator
+from seqtool.tasks.task import Task, with_vocabulary_of_run
+
+if TYPE_CHECKING:
+    from seqtool.models.image_captioner import ImageCaptioner
+    from seqtool.models.parts import Parts
+    from seqtool.runtime.devices import Machine
+    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.validation import ValidationSettings, Validator
 
 
 class Captioning(Task):
     """Images with captions; BLEU-4 and CIDEr-D of decoded captions against all captions of an image."""
 
     name = "captioning"
-    reads = "images"
+    corpus = ImageCorpus
+    does = "describes images"
+    example = "model=show_tell"
     scores = ("bleu", "cider")
     unit = "captions"
     predictor = "seqtool.predict.captioner:Captioner"
     usage = "seqtool caption checkpoint={checkpoint} images=FILE"
     evaluator = "seqtool.evaluation.captions:CaptionEvaluator"
+    outputs = "captions"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
+        from seqtool.data.images.caption_preparation import prepare_captions  # imports torch, as do the next two
+        from seqtool.models.backbone import EncoderSettings, warning
+        from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
+
         self.check_model(config)
         if not isinstance(config.model.encoder, DictConfig):
             raise InputError(f"Setting 'model.encoder' is a group of settings, not {config.model.encoder}.")
         encoder = typed(EncoderSettings, config.model.encoder)
         encoder.check()
-        if (said := warning(encoder)) is not None:
-            print(said, file=sys.stderr)
+        if (doubt := warning(encoder)) is not None:
+            print(doubt, file=sys.stderr)
         machine = typed(MachineSettings, {"device": config.device, "threads": config.threads})
         set_threads(machine.threads)
-        data = with_vocabulary_found(config.data)
+        data = with_vocabulary_of_run(config.data)
         return prepare_captions(data, encoder, device=choose_device(machine.device), needs=needs)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """The encoder's default weights, if wanted, must exist or be available for download."""
+        from seqtool.models.backbone import EncoderSettings, check_default_weights  # imports torch
+
         super().check(config, pretrained=pretrained)
         if pretrained:
             check_default_weights(typed(EncoderSettings, config.model.encoder))
 
-    def make_model(self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: Parts) -> ImageCaptioner[Any]:
+    def make_model(
+        self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: "Parts"
+    ) -> "ImageCaptioner[Any]":
+        from seqtool.models.image_captioner import ImageCaptioner  # imports torch
+        from seqtool.models.parts import build_model
+
         others = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
         model: ImageCaptioner[Any] = build_model(config.model, base=ImageCaptioner, parts=parts, **others)
         return model
 
-    def parameter_groups(self, model: ImageCaptioner[Any], config: DictConfig) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: "ImageCaptioner[Any]", config: DictConfig) -> list[dict[str, Any]]:
         """A fine-tuned image encoder has its own first step of training and its own learning rate."""
         encoder, backbone = config.model.encoder, list(model.backbone.parameters())
-        others = [one for name, one in model.named_parameters() if not name.startswith("backbone.")]
+        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone.")]
         groups: list[dict[str, Any]] = [{"params": others, "from_step": 0}]
         if backbone and encoder.fine_tune_from is not None:
             groups.append({"params": backbone, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
         return groups
 
-    def check_weights(self, model: ImageCaptioner[Any], config: DictConfig, cache: Cache, path: Path) -> None:
+    def check_weights(self, model: "ImageCaptioner[Any]", config: DictConfig, cache: Cache, path: Path) -> None:
         """A frozen backbone must be the one whose annotation vectors are stored; otherwise the model would be trained
         with one and describe images with the other.
         """
         if cache.store.fits(model.backbone):
             return
+        from seqtool.training.checkpoint import WEIGHTS  # imports torch
+
         weights = config.model.encoder.weights
         raise InputError(
             f"{path} has another backbone than model.encoder.weights={'null' if weights is None else weights} gives, "
-            f"and it is frozen: set model.encoder.weights={path / checkpoint.WEIGHTS}."
+            f"and it is frozen: set model.encoder.weights={path / WEIGHTS}."
         )
 
     def check_tokenizer(self, tokenize: str) -> None:
@@ -91,14 +106,18 @@ class Captioning(Task):
         return tokenisers.for_captions(chain.from_iterable(cache.split("valid").references()))
 
     def validator(
-        self, cache: Cache, settings: ValidationSettings, train: TrainSettings, machine: Machine
-    ) -> Validator:
+        self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
+    ) -> "Validator":
+        from seqtool.decoding.batching import Sources  # imports torch
+        from seqtool.training.validation import Validator
+
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
-        found = scorers(("bleu4", "cider_d", *settings.scores), references, tokenize=settings.tokenize, rouge=False)
+        names = ("bleu4", "cider_d", *settings.scores)
+        measures = scorers(names, references, tokenize=settings.tokenize, rouge=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
-            values = System(texts, found).values
+            values = System(texts, measures).values
             own = {name: value for name, value in values.items() if name not in NAMES}
             return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **own}
 
@@ -107,6 +126,9 @@ class Captioning(Task):
 
         sources, vocabulary = Sources(range(len(references)), split.pictures), cache.target_vocabulary
         return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
+
+    def decoding_settings(self) -> list[str]:
+        return [*super().decoding_settings(), "hard_attention"]
 
 
 TASK = Captioning()

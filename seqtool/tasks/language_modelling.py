@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from seqtool.data.batches import Streams
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import prepare_text
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
-from seqtool.tasks.task import Task, with_vocabulary_found
+from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
+    from seqtool.data.batches import Streams
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
@@ -28,37 +28,43 @@ class LanguageModelling(Task):
     """A text, in streams; scored by bits per character of its end, whose tokens are predicted one by one."""
 
     name = "language_modelling"
-    reads = "nothing"
+    corpus = PlainText
+    does = "continues text"
+    example = "model=language_model"
     scores = ("bits",)
     unit = "tokens"
     predictor = "seqtool.predict.generator:Generator"
     usage = "seqtool generate checkpoint={checkpoint}"
     evaluator = "seqtool.evaluation.texts:TextEvaluator"
+    outputs = "language models"
+    streams = True
 
-    def counted(self, examples: Streams) -> str:
+    def counted(self, examples: "Streams") -> str:
         return f"{examples.tokens:,} {self.unit}"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
-        return prepare_text(with_vocabulary_found(config.data), needs=needs)
+        return prepare_text(with_vocabulary_of_run(config.data), needs=needs)
 
-    def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
+    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
         """If the original files are gone, falls back on the cache from which the run was trained."""
         from seqtool.training.moved_data import prepared_again  # imports torch
 
-        return prepared_again(found, config.data, PlainText, partial(self.prepare, config))
+        return prepared_again(checkpoint, config.data, PlainText, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """A text has no sentences to batch by length, or to decode and score."""
         super().check(config, pretrained=pretrained)
         usual = defaults("train")
-        given = [
+        changed = [
             f"{group}.{name}"
             for group, names in (("train", ("batch_by", "pool")), ("validation", usual["validation"]))
             for name in names
             if config[group][name] != usual[group][name]
         ]
-        if given:
-            raise InputError(f"{', '.join(f'{name}=' for name in given)} means nothing for {self.name}: leave it out.")
+        if changed:
+            raise InputError(
+                f"{', '.join(f'{name}=' for name in changed)} means nothing for {self.name}: leave it out."
+            )
         context, read = config.model.get("context"), config.train.bptt
         if isinstance(context, int) and isinstance(read, int) and context > read:
             raise InputError(
@@ -66,7 +72,7 @@ class LanguageModelling(Task):
                 f"so the later positions of a window would not be trained: set train.bptt={context}."
             )
 
-    def examples(self, cache: Cache, settings: "TrainSettings") -> Streams:
+    def examples(self, cache: Cache, settings: "TrainSettings") -> "Streams":
         return _streams(cache, "train", settings)
 
     def validator(
@@ -79,11 +85,17 @@ class LanguageModelling(Task):
         characters = cache.summary["splits"]["valid"]["characters"]
         return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
 
+    def decoding_settings(self) -> list[str]:
+        """Those that matter for reading a text."""
+        return ["precision", "device", "threads"]
 
-def _streams(cache: Cache, split: str, settings: "TrainSettings") -> Streams:
+
+def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
     """A split as `train.batch_size` streams, or with `train.fewer_streams` as fewer where those would be shorter than
     `train.bptt` tokens.
     """
+    from seqtool.data.batches import Streams  # imports torch
+
     text, rows = cache.split(split).stream, settings.batch_size
     fewer = max(1, len(text) // settings.bptt) if settings.fewer_streams else rows
     if fewer < rows:

@@ -1,26 +1,28 @@
 """The interface of a task: everything that differs between tasks in preparing data and in training and using models.
 
-The kind of data determines the task, and its models must read that kind. This module, `translation.py`
-and `language_modelling.py` import torch only when it is needed: preparing text does without it.
+The data determine the task, and the model must be for the same one. The modules of tasks import torch only when it is
+needed: preparing and scoring text do without it.
 """
 
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.data.configuration import HOLDS
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.classes import check_settings, located
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import escape, names
 
 if TYPE_CHECKING:
+    from seqtool.data.batches import Examples
     from seqtool.data.cache import Cache
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
@@ -30,28 +32,35 @@ if TYPE_CHECKING:
     from seqtool.training.validation import Validating, ValidationSettings
 
 PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
-READERS = {  # by what models read: what they do, their kind of data, and an example
-    "text": ("translates sentences", "pairs", "model=bahdanau"),
-    "images": ("describes images", "captions", "model=show_tell"),
-    "nothing": ("continues text", "text", "model=language_model"),
-}
 
 
 class Task(ABC):
-    """One task. name: in checkpoints' records and in `task=`; reads: what its models read.
+    """One task. A subclass says:
 
-    scores: of a validation, besides the loss (`metrics.scores`); the first decides which is best unless train.best_by
-    does. unit: what a training split is counted in. predictor: `module:Class` of what uses a trained model, since that
-    module imports torch; usage: the command line that uses one; evaluator: `module:Class` of what evaluates its models.
+    name: its key in `runtime.task_table`
+    corpus: the base class of its data
+    does: what its models do, as in "translates sentences"
+    example: a choice of model, for messages
+    scores: of a validation, besides the loss; the first decides which is best, unless train.best_by does
+    unit: what a training split is counted in
+    predictor: what uses a trained model, as module:class
+    usage: the command line that uses one
+    evaluator: what `eval` scores with, as module:class
+    outputs: what is scored, as in "a setting for translations"
+    streams: whether examples are streams, whose state is carried from batch to batch
     """
 
-    name: str
-    reads: str
-    scores: tuple[str, ...]
-    unit: str
-    predictor: str
-    usage: str
-    evaluator: str
+    name: ClassVar[str]
+    corpus: ClassVar[type[Corpus]]
+    does: ClassVar[str]
+    example: ClassVar[str]
+    scores: ClassVar[tuple[str, ...]]
+    unit: ClassVar[str]
+    predictor: ClassVar[str]
+    usage: ClassVar[str]
+    evaluator: ClassVar[str]
+    outputs: ClassVar[str]
+    streams: ClassVar[bool] = False
 
     def counted(self, examples: Any) -> str:
         """The size of a training split, in `unit`."""
@@ -63,7 +72,7 @@ class Task(ABC):
         for data without the splits that are needed.
         """
 
-    def prepare_again(self, config: DictConfig, found: "Checkpoint") -> "Cache":
+    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> "Cache":
         """The same for a run that resumes from a checkpoint."""
         return self.prepare(config)
 
@@ -79,10 +88,10 @@ class Task(ABC):
             )
         if (tokenize := config.validation.get("tokenize")) is not None:
             self.check_tokenizer(tokenize)
-        if self.reads != "text" and config.embeddings.source is not None:
+        if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
         for name in ("bptt", "fewer_streams"):
-            if self.reads != "nothing" and config.train[name] != defaults("train")["train"][name]:
+            if not self.streams and config.train[name] != defaults("train")["train"][name]:
                 raise InputError(f"train.{name} is for language models, not for {self.name}: leave it out.")
         check_settings(config.model, parts=PARTS)
 
@@ -94,17 +103,19 @@ class Task(ABC):
         return None, ""
 
     def check_model(self, config: DictConfig) -> None:
-        """Raise InputError unless the model reads this kind of data."""
-        model, corpus = located(config.model, trusted=True), located(config.data, trusted=True)
-        reads = said(model, "reads", READERS, "model")
-        if reads == self.reads:
+        """Raise InputError unless the model is for this task."""
+        from seqtool.models.contract import EncoderDecoder  # imports torch, as does the class of the model
+
+        model = located(config.model, trusted=True, base=EncoderDecoder)
+        corpus = located(config.data, trusted=True, base=Corpus)
+        task = task_name(model, "model")
+        if task == self.name:
             return
-        does, data, _ = READERS[reads]
-        *_, other_model = READERS[self.reads]
+        other: Task = resolve_name(TASKS[task].where)
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
         raise InputError(
-            f"model={name} {does}, but data={corpus.name} holds {HOLDS[corpus.holds][0]}: choose another model, such "
-            f"as {other_model}, or other data, such as {HOLDS[data][1]}."
+            f"model={name} {other.does}, but data={corpus.name} holds {corpus.contents}: choose another model, such as "
+            f"{self.example}, or other data, such as {other.corpus.example}."
         )
 
     def make_model(
@@ -116,13 +127,13 @@ class Task(ABC):
         from seqtool.models.contract import EncoderDecoder  # imports torch
         from seqtool.models.parts import build_model
 
-        sizes = {f"{side}_vocabulary": len(known) for side, known in cache.vocabularies.items()}
+        sizes = {f"{side}_vocabulary": len(vocabulary) for side, vocabulary in cache.vocabularies.items()}
         model: EncoderDecoder[Any] = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
         return model
 
     def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
         """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
-        if model.max_positions is None or self.reads == "nothing":
+        if model.max_positions is None or self.streams:
             return
         for name in ("train", "valid"):
             longest = cache.split(name).longest
@@ -142,8 +153,8 @@ class Task(ABC):
     ) -> None:
         """Raise InputError if the model's weights, from the checkpoint at `path`, do not match the cache."""
 
-    def examples(self, cache: "Cache", settings: "TrainSettings") -> Any:
-        """The training examples, with a split's `labels`, `collate` and `epoch`."""
+    def examples(self, cache: "Cache", settings: "TrainSettings") -> "Examples":
+        """The training examples."""
         return cache.split("train")
 
     @abstractmethod
@@ -152,32 +163,38 @@ class Task(ABC):
     ) -> "Validating":
         """The validator that scores the model on the cache's validation set."""
 
-    def load(self, checkpoints: "str | Path | Sequence[str | Path | Checkpoint]", **settings: Any) -> Any:
-        """The predictor for a trained model or an ensemble of several; settings as on the command line."""
+    def load(self, checkpoints: Any, **settings: Any) -> Any:
+        """The predictor for a trained model or an ensemble of several: paths or opened checkpoints. Settings are as on
+        the command line.
+        """
         return resolve_name(self.predictor).load(checkpoints, **settings)
+
+    def decoding_settings(self) -> list[str]:
+        """The names of the decoding settings that `eval` takes for a model of this task."""
+        return list(defaults("decoding"))
 
     def use(self, checkpoint: str) -> str:
         """The command line that uses a trained model."""
         return self.usage.format(checkpoint=checkpoint)
 
 
-def said(named: Any, attribute: str, known: Collection[str], setting: str) -> str:
-    """A class's attribute `reads` (a model's) or `holds` (a corpus's). InputError unless its value is a known one."""
-    answer = getattr(named, attribute, None)
-    if answer not in known:
+def task_name(owner: Any, setting: str) -> str:
+    """The task of a model's or a corpus's class. InputError unless it is a known one."""
+    name = getattr(owner, "task", None)
+    if name not in TASKS:
         raise InputError(
-            f"{setting}._target_ names {named.__name__}, which does not say what it {attribute}: {' or '.join(known)}."
+            f"{setting}._target_ names {owner.__name__}, which does not say its task: {' or '.join(TASKS)}."
         )
-    return str(answer)
+    return str(name)
 
 
-def with_vocabulary_found(data: DictConfig) -> DictConfig:
+def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
     """The settings; if a run's vocabulary is to be reused, with the run replaced by its best checkpoint."""
     reuse = OmegaConf.select(data, "vocabulary.reuse")
     if not isinstance(reuse, str) or not (Path(reuse) / "checkpoints").is_dir():
         return data
     from seqtool.training import checkpoint  # imports torch
 
-    found: DictConfig = copy.deepcopy(data)
-    found.vocabulary.reuse = escape(str(checkpoint.find(reuse).path))
-    return found
+    settings: DictConfig = copy.deepcopy(data)
+    settings.vocabulary.reuse = escape(str(checkpoint.find(reuse).path))
+    return settings

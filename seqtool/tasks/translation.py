@@ -14,7 +14,7 @@ from seqtool.metrics import tokenisers
 from seqtool.metrics.scores import scorers
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import make_bleu
-from seqtool.tasks.task import Task, with_vocabulary_found
+from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
     from seqtool.models.contract import EncoderDecoder
@@ -29,21 +29,24 @@ class Translation(Task):
     """Sentence pairs; BLEU of decoded translations against one reference per sentence."""
 
     name = "translation"
-    reads = "text"
+    corpus = TextCorpus
+    does = "translates sentences"
+    example = "model=bahdanau"
     scores = ("bleu",)
     unit = "pairs"
     predictor = "seqtool.predict.translator:Translator"
     usage = "seqtool translate checkpoint={checkpoint}"
     evaluator = "seqtool.evaluation.translations:TranslationEvaluator"
+    outputs = "translations"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
-        return prepare_pairs(with_vocabulary_found(config.data), needs=needs)
+        return prepare_pairs(with_vocabulary_of_run(config.data), needs=needs)
 
-    def prepare_again(self, config: DictConfig, found: "Checkpoint") -> Cache:
+    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
         """If the original files are gone, falls back on the cache from which the run was trained."""
         from seqtool.training.moved_data import prepared_again  # imports torch
 
-        return prepared_again(found, config.data, TextCorpus, partial(self.prepare, config))
+        return prepared_again(checkpoint, config.data, TextCorpus, partial(self.prepare, config))
 
     def make_model(
         self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: "Parts"
@@ -71,11 +74,11 @@ class Translation(Task):
         ids = [split.source(i).tolist()[: most - 1] for i in range(len(references))]
         full = [i for i, source in enumerate(ids) if source]
         names, alternatives = (*self.scores, *settings.scores), [[line] for line in references]
-        found = scorers(names, alternatives, tokenize=settings.tokenize, lowercase=False)
+        measures = scorers(names, alternatives, tokenize=settings.tokenize, lowercase=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             written = dict(zip(full, texts, strict=True))
-            return System([written.get(i, "") for i in range(len(references))], found).values
+            return System([written.get(i, "") for i in range(len(references))], measures).values
 
         texts = split.texts("source") if train.show else []
 

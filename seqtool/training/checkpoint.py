@@ -1,22 +1,33 @@
-"""Checkpoints: directories without pickle that are either complete or absent.
+"""Checkpoints: directories without pickle that are either complete or absent. Everything in one is listed here.
 
     runs/NAME/checkpoints/step-0001234/
-        model.safetensors      the weights
-        training.safetensors   tensors of the optimiser and of the random generators (not in exported models)
-        checkpoint.json        config, progress, versions, digests of the data
+        manifest.json          size and SHA-256 of every file below
+        checkpoint.json        the record
+        model.safetensors      the model's parameters and buffers by name; a tied matrix only under its first name
+        training.safetensors   what only resuming needs (not in averages, nor in exported models)
         source.vocabulary …    the cache's vocabularies
-        manifest.json          size and SHA-256 of every file above
+
+The record has `format`; `task`, the task's name; `config`, all settings of the run; `progress`, the fields of
+`progress.Progress`, besides `optimiser` and `scaler`, which are the optimiser's numbers that are not tensors and the
+state of the loss scale; `versions` of the software; and `data`, digests of the files that the cache was made from.
+
+The tensors in training.safetensors:
+
+    optimiser.INDEX.NAME       the optimiser's state of the parameter with this index
+    loss.baseline              hard attention's moving average of the reward; NaN before the first
+    carried.NUMBER             for streams, the tensors of the state that the next batch starts from, a row for each
+    random.cpu, random.cuda    torch's generators; those of further processes end in .1, .2 and so on
 
 A checkpoint is written beside its place, synced and renamed into it. One whose step was not validated is called
-step-0001234-stopped if a signal asked for it, and step-0001234-saved if train.save_minutes did; the next one
-replaces it. The progress in the newest one says which is the best.
+step-0001234-stopped if a signal asked for it, and step-0001234-saved if train.save_minutes did; the next one replaces
+it. average-N is the mean of the last N. The progress in the newest one says which is the best.
 
-A checkpoint from elsewhere runs no code except that of modules which the user trusts, and everything in it is
-checked before use: the files must match the manifest, the record must have the right kinds of values, and a
-model is built without memory and compared with the tensors' shapes before any tensor is read.
+A command opens a checkpoint once, with `find`, and hands on the `Checkpoint`. A checkpoint from elsewhere runs no code
+except that of modules which the user trusts, and everything in it is checked before use: the files that are used must
+match the manifest, the record must have the right kinds of values, and a model is built without memory and compared
+with the tensors' shapes before any tensor is read.
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -28,9 +39,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -39,28 +50,40 @@ from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.classes import located
 from seqtool.runtime.files import expanded, read_record
-from seqtool.training import runs
-from seqtool.training.checkpoint_record import AVERAGE, CHECKPOINT, FORMAT, check_record
-from seqtool.training.tensors import Unfilled, fill, opened, replace, weights, write
+from seqtool.runtime.task_table import TASKS
+from seqtool.training import runs, tensors
+from seqtool.training.tensors import Unfilled, opened
 
 M = TypeVar("M", bound=nn.Module)
+Purpose = Literal["record", "model", "training"]
+"""What a checkpoint is opened for: to read its record alone; to use the model; or to resume training."""
 
 log = logging.getLogger("seqtool")
-STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
+FORMAT = 1
 WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"
+VOCABULARY = ".vocabulary"
+OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
+CPU_RANDOM, CUDA_RANDOM = "random.cpu", "random.cuda"
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # of a backbone
-UNFINISHED = re.compile(rf"\.({CHECKPOINT.pattern})-(\w+)")  # what `save` writes and `remove` deletes
+AVERAGE = "average-"
+NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # no path to another directory
+STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
+UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # what `save` writes and `remove` deletes
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint directory's record; its tensors are not yet read. task: None in checkpoints of earlier versions;
+    """A checkpoint that `find` opened: its record was read and checked, and the files that its purpose needs match the
+    manifest. No tensor is read before it is asked for.
+
+    path: its directory. task: the name of the task that the model was trained for. config: the run's settings.
+    progress: see `progress.Progress`. versions: of the software that wrote it. data: digests of the data's files.
     trust: the modules, besides this package, whose classes it may name.
     """
 
     path: Path
-    task: str | None
+    task: str
     config: dict[str, Any]
     progress: dict[str, Any]
     versions: dict[str, str]
@@ -68,14 +91,19 @@ class Checkpoint:
     trust: Sequence[str] = ()
 
     @property
-    def reads(self) -> str:
-        """What the model reads, as its class says. InputError if that is not the class of a model."""
+    def model_task(self) -> str:
+        """The task of the model's class, which is `task` unless someone changed the record. InputError if it is not the
+        class of a model, or not one that may be named.
+        """
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
-        return model.reads
+        task = getattr(model, "task", None)
+        if task not in TASKS:
+            raise InputError(f"{self.path} has a model, {model.__name__}, which does not say its task.")
+        return str(task)
 
     def load_weights(self, model: nn.Module) -> None:
         """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
-        fill(model, self._weights_of(model))
+        tensors.fill(model, self._weights_of(model))
 
     def load_model(self, make: Callable[[], M]) -> M:
         """The model that `make` builds, with these weights; InputError as for `load_weights`.
@@ -84,7 +112,7 @@ class Checkpoint:
         """
         with torch.device("meta"), Unfilled():
             model = make()
-        replace(model, self._weights_of(model))
+        tensors.replace(model, self._weights_of(model))
         return model
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -98,11 +126,12 @@ class Checkpoint:
         return sum(math.prod(shape) for name, shape in self.shapes().items() if name.rpartition(".")[2] not in BUFFERS)
 
     def training_tensors(self) -> dict[str, Tensor]:
+        """The tensors of training.safetensors, by name. Open the checkpoint for `training` before."""
         with opened(self.path / TRAINING) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
-        parameters, shapes = weights(model), self.shapes()
+        parameters, shapes = tensors.weights(model), self.shapes()
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
             raise self._unfit(f"{where} '{name}'")
@@ -110,15 +139,150 @@ class Checkpoint:
             if parameter.shape != shapes[name]:
                 raise self._unfit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
         with opened(self.path / WEIGHTS) as file:
-            tensors = {name: file.get_tensor(name) for name in parameters}
+            stored = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
-            there, here = (str(one.dtype).removeprefix("torch.") for one in (tensors[name], parameter))
-            if tensors[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
+            there, here = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
+            if stored[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
                 raise self._unfit(f"'{name}' is {there} there and {here} here")
-        return tensors
+        return stored
 
     def _unfit(self, why: str) -> InputError:
         return InputError(f"{self.path} does not fit the model: {why}.")
+
+
+def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purpose: Purpose = "model") -> Checkpoint:
+    """Open the checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (the run's best), `RUN/last`.
+
+    Only the record and the files for this purpose are read and compared with the manifest; of a run, the files of the
+    checkpoint that is returned. One that is damaged gives place to another of its run, with a warning.
+
+    Args:
+        checkpoint: the path; a checkpoint that was opened is returned as it is.
+        trust: the modules, besides this package, whose classes the checkpoint may name.
+        purpose: what it is opened for.
+
+    Raises:
+        InputError: if there is no checkpoint, or none that is intact.
+    """
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    return replace(_find(Path(expanded(os.fspath(checkpoint))), purpose), trust=trust)
+
+
+def _find(path: Path, purpose: Purpose) -> Checkpoint:
+    if (path / RECORD).exists() or (path / MANIFEST).exists():
+        return read(path, purpose)
+    run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
+    if not run.exists():
+        raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
+    if which == "last":
+        return newest(run, purpose)
+    last = newest(run, "record")
+    best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
+    checkpoints = list_checkpoints(run)
+    older = reversed(checkpoints[: checkpoints.index(last.path) + 1])
+    # an average is made when the run ends, and kept only if it scores better
+    paths = dict.fromkeys([*list_averages(run), best, *older])
+    return _first_intact(paths, purpose, averaged_at=last.progress["step"])
+
+
+def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
+    """The newest checkpoint of a run that is intact, opened; a warning says which were not."""
+    paths = list_checkpoints(run)
+    if not paths:
+        raise InputError(
+            f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one."
+            f"{runs.nearby(run / 'checkpoints')}"
+        )
+    return _first_intact(reversed(paths), purpose)
+
+
+def _first_intact(paths: Iterable[Path], purpose: Purpose, *, averaged_at: int | None = None) -> Checkpoint:
+    """The first that is not damaged, and no average but one of this step; a warning says which were damaged."""
+    errors: list[InputError] = []
+    for path in paths:
+        try:
+            if path.name.startswith(AVERAGE) and read(path, "record").progress["step"] != averaged_at:
+                continue
+            checkpoint = read(path, purpose)
+        except InputError as damaged:
+            errors.append(damaged)
+            continue
+        for error in errors:
+            log.warning("%s Going by %s.", error, path)
+        return checkpoint
+    raise errors[0]
+
+
+def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
+    """Open the checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
+    try:
+        manifest = read_record(path / MANIFEST)
+        for name, expected in manifest.items():
+            file = path / Path(name).name
+            same = file.stat().st_size == expected["bytes"] and file.is_file()
+            if not same or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
+                raise _is_damaged(path, f"{name} is not what was written")
+        record = read_record(path / RECORD)
+        if record["format"] != FORMAT and isinstance(record["format"], int):
+            raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+        files = [file.name for pattern in (f"[!.]*{VOCABULARY}", TRAINING) for file in path.glob(pattern)]
+        if left_out := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
+            raise _is_damaged(path, f"{MANIFEST} leaves out {left_out[0]}")
+        _check_record(record)
+        return Checkpoint(path, **{name: record[name] for name in ("task", "config", "progress", "versions", "data")})
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _is_damaged(path, "its record cannot be read") from error
+
+
+def _is_damaged(path: Path, why: str) -> InputError:
+    return InputError(f"Checkpoint {path} is damaged: {why}; use another one.")
+
+
+def _is_used(name: str, purpose: Purpose) -> bool:
+    """Whether a file is used for this purpose."""
+    if name == RECORD:
+        return True
+    if name == TRAINING:
+        return purpose == "training"
+    return purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY))
+
+
+COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
+NEEDED = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # unless empty
+LARGEST = 2**53  # the largest number allowed
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Raise TypeError, ValueError or KeyError unless every value in the record is of the right kind."""
+    config, progress = record["config"], record["progress"]
+    scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
+    groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
+    groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
+    if record["format"] != FORMAT or not isinstance(record["task"], str):
+        raise TypeError
+    if not all(isinstance(group, dict) for group in groups):
+        raise TypeError
+    for name, needed in NEEDED.items():
+        if progress.get(name) and not needed <= progress[name].keys():
+            raise KeyError(name)
+    names = [score["checkpoint"] for score in scores if "checkpoint" in score] + progress.get("scheduled", [])
+    names += [progress["good"]] if progress.get("good") is not None else []
+    if not all(NAME.fullmatch(name) for name in names):
+        raise ValueError
+    numbers = [value for score in scores for name, value in score.items() if name != "checkpoint"]
+    numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
+    counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
+    whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
+    if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
+        raise TypeError
+    if not all(isinstance(count, int) and count >= 0 for count in counts):
+        raise TypeError
 
 
 def save(
@@ -135,15 +299,23 @@ def save(
 ) -> None:
     """Write a checkpoint at `path`, which a reader sees complete or not at all.
 
-    `data` are a cache's digests of the files it was made from. OSError with `path` if the disk is full.
+    Args:
+        path: its directory, which does not exist yet.
+        model: the weights by name.
+        training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
+        task, config, progress, versions, data: the record, as this module's documentation says.
+        vocabularies: files to copy.
+
+    Raises:
+        OSError: with `path`, if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         with naming(path):
-            write(temporary / WEIGHTS, model)
+            tensors.write(temporary / WEIGHTS, model)
             if training:
-                write(temporary / TRAINING, training)
+                tensors.write(temporary / TRAINING, training)
             record = {"format": FORMAT, "task": task, "config": config, "progress": progress, "versions": versions}
             record["data"] = data
             (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -161,83 +333,10 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
-    try:
-        manifest = read_record(path / MANIFEST)
-        for name, expected in manifest.items():
-            file = path / Path(name).name
-            size = file.stat().st_size
-            if not file.is_file() or size != expected["bytes"] or sha256(file) != expected["sha256"]:
-                raise InputError(f"Checkpoint {path} is damaged: {name} is not what was written; use another one.")
-        record = read_record(path / RECORD)
-        if record["format"] != FORMAT and isinstance(record["format"], int):
-            raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
-        needed = {RECORD, WEIGHTS, *(one.name for kind in ("[!.]*.vocabulary", TRAINING) for one in path.glob(kind))}
-        if left_out := sorted(needed - manifest.keys()):
-            raise InputError(f"Checkpoint {path} is damaged: {MANIFEST} leaves out {left_out[0]}; use another one.")
-        check_record(record)
-        task, data = record.get("task"), record.get("data", {})
-        return Checkpoint(path, task, record["config"], record["progress"], record["versions"], data)
-    except InputError:
-        raise
-    except FileNotFoundError as error:
-        missing = Path(error.filename).name
-        raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"Checkpoint {path} is damaged: its record cannot be read; use another one.") from error
-
-
-def find(path: str | Path, *, trust: Sequence[str] = ()) -> Checkpoint:
-    """The checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (its best), `RUN/last`."""
-    return dataclasses.replace(_find(Path(expanded(os.fspath(path)))), trust=trust)
-
-
 def run_name(path: Path) -> str:
     """The name of the run that a checkpoint belongs to; of one by itself, that of its folder."""
     place = path.absolute()
     return place.parents[1].name if place.parent.name == "checkpoints" else place.name
-
-
-def _find(path: Path) -> Checkpoint:
-    if (path / RECORD).exists() or (path / MANIFEST).exists():
-        return read(path)
-    run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
-    if not run.exists():
-        raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
-    last = newest(run)
-    best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
-    paths = [*list_averages(run), best]  # an average is made when the run ends, and kept only if it scores better
-    if which == "last" or paths == [last.path]:
-        return last
-    return _first_readable([*paths, last.path], step=last.progress["step"])
-
-
-def newest(run: Path) -> Checkpoint:
-    """The newest checkpoint of a run that is not damaged; a warning says which were."""
-    paths = list_checkpoints(run)
-    if not paths:
-        raise InputError(
-            f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one."
-            f"{runs.nearby(run / 'checkpoints')}"
-        )
-    return _first_readable(reversed(paths))
-
-
-def _first_readable(paths: Iterable[Path], *, step: int | None = None) -> Checkpoint:
-    """The first that is not damaged, and no average but one of this step; a warning says which were damaged."""
-    errors: list[InputError] = []
-    for path in paths:
-        try:
-            found = read(path)
-        except InputError as damaged:
-            errors.append(damaged)
-            continue
-        if not path.name.startswith(AVERAGE) or found.progress["step"] == step:
-            for error in errors:
-                log.warning("%s Going by %s.", error, path)
-            return found
-    raise errors[0]
 
 
 def step_name(step: int) -> str:
@@ -247,12 +346,12 @@ def step_name(step: int) -> str:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """A run's checkpoints by step, oldest first, without averages; of one step, that before its validation first."""
-    found = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
-    return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in found if match)]
+    names = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
+    return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in names if match)]
 
 
 def list_averages(run: Path) -> list[Path]:
-    return [path for path in (run / "checkpoints").glob(f"{AVERAGE}*") if CHECKPOINT.fullmatch(path.name)]
+    return [path for path in (run / "checkpoints").glob(f"{AVERAGE}*") if NAME.fullmatch(path.name)]
 
 
 def remove_unfinished(run: Path) -> None:
@@ -275,8 +374,8 @@ def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     with ExitStack() as stack:
         files = [stack.enter_context(opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
         for name in files[0].keys():  # noqa: SIM118
-            tensors = torch.stack([file.get_tensor(name) for file in files])
-            mean[name] = tensors.double().mean(0).to(tensors.dtype)
+            stacked = torch.stack([file.get_tensor(name) for file in files])
+            mean[name] = stacked.double().mean(0).to(stacked.dtype)
     return mean
 
 

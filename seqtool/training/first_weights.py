@@ -16,59 +16,59 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime.classes import modules
 from seqtool.runtime.files import check_file, expanded
+from seqtool.runtime.task_table import TASKS
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")
-READ = {"text": "sentences", "images": "images", "nothing": "nothing"}
 
 
 def check_files(config: DictConfig) -> None:
     """Raise InputError if the run or the word vectors to begin with are not there: before any data are prepared."""
     if config.init_from is not None and not Path(expanded(config.init_from)).exists():
-        checkpoint.find(config.init_from)  # runs/NAME/best is no path, and any other is refused
+        checkpoint.find(config.init_from, purpose="record")  # runs/NAME/best is no path, and any other is refused
     for file in filter(None, config.embeddings.values()):
         check_file(Path(file))
 
 
-def fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
+def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
     """Initialise the model, with word vectors from files if any are named."""
     gain, forget_bias = config.get("initialisation_gain", 1.0), config.get("forget_bias")
     initialise(model, config.initialisation, gain=gain, forget_bias=forget_bias)
-    for side, known in cache.vocabularies.items():
+    for side, vocabulary in cache.vocabularies.items():
         file = config.embeddings[side]
         if file is None:
             continue
         embedding: nn.Embedding = getattr(model, f"{side}_embedding")
-        rows, vectors = pretrained_vectors(Path(file), known, embedding.embedding_dim)
+        rows, vectors = pretrained_vectors(Path(file), vocabulary, embedding.embedding_dim)
         with torch.no_grad():
             embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors) / model.embedding_scale
-        log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(known):,}")
+        log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
 
 
-def other_run(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
+def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
     """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
     if config.get("initialisation_gain", 1.0) != 1 or config.get("forget_bias") is not None:
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
-    found = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
-    if found.reads != model.reads:
-        theirs, ours = READ[found.reads], READ[model.reads]
-        raise InputError(f"init_from={found.path} reads {theirs}, but this model reads {ours}.")
-    return found
+    other = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
+    if other.model_task != model.task:
+        theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")
+    return other
 
 
-def load(model: EncoderDecoder[Any], found: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
+def load(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
     """Fill the model from a checkpoint. InputError, beginning with `what`, if its vocabularies are not the cache's."""
-    theirs = load_all(found.path, list(cache.vocabularies))
+    theirs = load_all(origin.path, list(cache.vocabularies))
     if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
         raise InputError(
             f"{what} another vocabulary than this data has: prepare the data with it, "
-            f"data.vocabulary.reuse={found.path}."
+            f"data.vocabulary.reuse={origin.path}."
         )
     try:
-        found.load_weights(model)
+        origin.load_weights(model)
     except InputError as error:
-        settings = {name: one for name, one in found.config["model"].items() if isinstance(one, int | str)}
-        written = " ".join(f"model.{name}={one}" for name, one in settings.items() if not name.startswith("_"))
+        settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
+        written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
         raise InputError(f"{error} Its model has {written}.") from error

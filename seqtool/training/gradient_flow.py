@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqtool.data.batches import Batch
+from seqtool.data.batches import Batch, Examples
 from seqtool.errors import InputError, naming
 from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
@@ -32,8 +32,8 @@ DIGITS = 5  # of the numbers in the record
 
 
 @dataclass
-class Watched:
-    """What a cell was given and gave at each step."""
+class CellTrace:
+    """A cell's inputs, and its states before and after each step."""
 
     cell: Cell
     inputs: list[Tensor] = field(default_factory=list)
@@ -48,17 +48,15 @@ def check(model: EncoderDecoder[Any]) -> None:
         raise InputError(f"train.gradient_flow=true is for recurrent models, and {name} has no cells: leave it out.")
 
 
-def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.device, step: int) -> None:
-    """Add a step, unless already measured, to the run's `gradient_flow.jsonl`, and plot its measurements, the newest
-    and of many some of the earlier ones.
-
-    Each uses the same training examples.
+def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: torch.device, step: int) -> None:
+    """Add this step, unless it was measured before, to the run's `gradient_flow.jsonl`, and plot the newest measurement
+    and some of the earlier ones. All use the same training examples.
     """
     path = run / FLOW
     records = read(path) if path.exists() else []
     if records and records[-1]["step"] == step:
         return
-    records.append({"step": step, **flow(model, split.probes(PROBES).to(device))})
+    records.append({"step": step, **flow(model, examples.probes(PROBES).to(device))})
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(records[-1]) + "\n")
     shown = records[:: -max(1, len(records) // 6)][::-1]
@@ -68,27 +66,25 @@ def measure(run: Path, model: EncoderDecoder[Any], split: Any, device: torch.dev
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The measurements of a run, without those of versions that recorded less, and without a last line that was cut
-    short. InputError if the file is damaged.
-    """
+    """The measurements of a run, without a last line that was cut short. InputError if the file is damaged."""
     lines = path.read_text(encoding="utf-8").split("\n")
     records = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line or "{}")
-            if not isinstance(record, dict) or ("gradients" in record and not _is_measurement(record)):
+            if not isinstance(record, dict) or (line and not _is_measurement(record)):
                 raise ValueError
         except ValueError as error:
             if number == len(lines):
                 break
-            raise InputError(f"{path} is damaged: line {number:,} is no measurement.") from error
-        records += [record] if "gradients" in record else []
+            raise InputError(f"{path} is damaged: line {number:,} is not a measurement.") from error
+        records += [record] if record else []
     return records
 
 
 def _is_measurement(record: dict[str, Any]) -> bool:
     """Whether it has what `flow` gives, and its step."""
-    gradients, values = record["gradients"], record.get("singular_values")
+    gradients, values = record.get("gradients"), record.get("singular_values")
     if not (isinstance(record.get("step"), int) and isinstance(gradients, dict) and isinstance(values, dict)):
         return False
     states = [state for state in gradients.values() if isinstance(state, dict)]
@@ -106,40 +102,40 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
     """
     model = plain_copy(model).eval()  # without dropout
     with torch.enable_grad():
-        with _watching(model) as seen:
+        with _traced(model) as traces:
             output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
         logits = model.project(output.features[rows, last]).float()
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
-        states = [tensor for one in seen.values() for state in one.after for tensor in state]
-        found = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        states = [tensor for trace in traces.values() for state in trace.after for tensor in state]
+        by_state = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
-        for name, one in seen.items():
-            steps = [[next(found) for _ in state] for state in one.after]
+        for name, trace in traces.items():
+            steps = [[next(by_state) for _ in state] for state in trace.after]
             tensors = zip("hc", zip(*steps, strict=True), strict=False)
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
         length = int(last[0]) + 1
-        values = {name: _singular_values(one, length) for name, one in seen.items()}
+        values = {name: _singular_values(trace, length) for name, trace in traces.items()}
     return {"gradients": gradients, "singular_values": values}
 
 
 @contextmanager
-def _watching(model: EncoderDecoder[Any]) -> Iterator[dict[str, Watched]]:
-    """What the cells are given and give while the model runs."""
-    watched = {name: Watched(cell) for name, cell in cells_of(model).items()}
+def _traced(model: EncoderDecoder[Any]) -> Iterator[dict[str, CellTrace]]:
+    """Traces of the cells, by name, while the model runs."""
+    traces = {name: CellTrace(cell) for name, cell in cells_of(model).items()}
 
-    def watch(one: Watched) -> Any:
-        def hook(_: Any, given: tuple[Tensor, State], state: State) -> None:
-            one.inputs.append(given[0])
-            one.before.append(given[1])
-            one.after.append(state)
+    def trace_calls(trace: CellTrace) -> Any:
+        def hook(_: Any, arguments: tuple[Tensor, State], state: State) -> None:
+            trace.inputs.append(arguments[0])
+            trace.before.append(arguments[1])
+            trace.after.append(state)
 
-        return one.cell.register_forward_hook(hook)
+        return trace.cell.register_forward_hook(hook)
 
-    hooks = [watch(one) for one in watched.values()]
+    hooks = [trace_calls(trace) for trace in traces.values()]
     try:
-        yield watched
+        yield traces
     finally:
         for hook in hooks:
             hook.remove()
@@ -155,16 +151,16 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     return norms
 
 
-def _singular_values(one: Watched, length: int) -> list[float | None]:
+def _singular_values(trace: CellTrace, length: int) -> list[float | None]:
     """Of ∂s_t/∂s_{t−1} in the first row, in the middle of its `length` targets or of a source, which is as long as any;
     none where the state has exploded.
     """
-    t = min(length, len(one.after)) // 2
-    x, state = one.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in one.before[t]]
+    t = min(length, len(trace.after)) // 2
+    x, state = trace.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in trace.before[t]]
     sizes = [tensor.shape[1] for tensor in state]
 
     def step(s: Tensor) -> Tensor:
-        return torch.cat(one.cell(x, torch.split(s, sizes, -1)), -1)[0]
+        return torch.cat(trace.cell(x, torch.split(s, sizes, -1)), -1)[0]
 
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():

@@ -34,6 +34,12 @@ class Loss(NamedTuple):
     reward: Scalar | None = None
     state: Any = None
 
+    def sums(self) -> Float[Tensor, "3"]:
+        """−log p; the reward, and 1 to count it, both 0 without a finite one."""
+        reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
+        finite = reward.isfinite()
+        return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
+
 
 class TrainingLoss(nn.Module):
     """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
@@ -52,10 +58,11 @@ class TrainingLoss(nn.Module):
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         """For streams that continue, `state` is the last state of the batch before."""
-        output = self.model(batch.source, batch.inputs, state)
+        inputs, labels = batch.inputs, batch.labels
+        output = self.model(batch.source, inputs, state)
         if output.sampled is not None:
-            return self._of_samples(output, output.sampled, batch.labels)
-        loss = self._of_expected(output.features, output.attention, batch.labels)
+            return self._of_samples(output, output.sampled, labels)
+        loss = self._of_expected(output.features, output.attention, labels)
         return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
 
     @torch.no_grad()

@@ -36,7 +36,7 @@ log = logging.getLogger("seqtool")
 def digests(cache: Cache) -> dict[str, Any]:
     """The digests that a checkpoint records of the data that it was trained with."""
     inputs = cache.summary["inputs"]
-    if cache.holds != "captions":
+    if not cache.has_images:
         return dict(inputs["text"])
     content, images = hashlib.sha256(), (cache.store.directory / DIGESTS).read_text().split()
     for split in cache.splits:
@@ -46,42 +46,44 @@ def digests(cache: Cache) -> dict[str, Any]:
     return {**inputs["text"], "images": inputs["images"], CONTENT: content.hexdigest()}
 
 
-def data_settings(found: Checkpoint, given: Mapping[str, Any], split: str) -> DictConfig:
-    """The settings of the checkpoint's data, overridden by those given, with places where the split's files exist: if
+def data_settings(checkpoint: Checkpoint, overrides: Mapping[str, Any], split: str) -> DictConfig:
+    """The settings of the checkpoint's data, overridden by `overrides`, with places where the split's files exist: if
     possible the files that the checkpoint was trained with, otherwise, with a warning, others.
     """
-    stored = {**found.config.get("data", {}), **given}
+    stored = {**checkpoint.config.get("data", {}), **overrides}
     other = None
-    for values in (stored, _from_the_start(found, stored, given)):
+    for values in (stored, _from_the_start(checkpoint, stored, overrides)):
         data = cast(DictConfig, resolved({"data": values}).data)
-        corpus = build(corpus_settings(data), trusted=found.trust, base=Corpus)
+        corpus = build(corpus_settings(data), trusted=checkpoint.trust, base=Corpus)
         if split in corpus.splits() and is_there(corpus, split):
-            if given.keys() & set(SOURCES) or _is_recorded(found, corpus, split):
+            if overrides.keys() & set(SOURCES) or _is_recorded(checkpoint, corpus, split):
                 return data
             other = other or data
     if other is not None:
-        log.warning("The data have changed since %s was trained with them: scoring them as they are now.", found.path)
+        log.warning(
+            "The data have changed since %s was trained with them: scoring them as they are now.", checkpoint.path
+        )
         return other
     return cast(DictConfig, resolved({"data": stored}).data)
 
 
-def _from_the_start(found: Checkpoint, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with places that are not given taken relative to where the run was started, if they exist there."""
-    started = _started(found)
+def _from_the_start(checkpoint: Checkpoint, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, where places that are not overridden are those where the run was started, if they exist there."""
+    started = _started(checkpoint)
 
     def placed(value: Any) -> Any:
         if isinstance(value, list):
-            return [placed(one) for one in value]
+            return [placed(item) for item in value]
         there = isinstance(value, str) and os.path.exists(started / value)  # noqa: PTH110 any text may stand there
         return str(started / value) if there else value
 
-    places = {*SOURCES, "cache"} & (values.keys() - given.keys())
+    places = {*SOURCES, "cache"} & (values.keys() - overrides.keys())
     return {name: placed(value) if name in places else value for name, value in values.items()}
 
 
-def _started(found: Checkpoint) -> Path:
+def _started(checkpoint: Checkpoint) -> Path:
     """The run's working directory, if the checkpoint is in its runs/NAME/checkpoints/; otherwise the current one."""
-    path = found.path.resolve()
+    path = checkpoint.path.resolve()
     return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
 
 
@@ -96,37 +98,37 @@ def is_there(corpus: Corpus, split: str) -> bool:
     return True
 
 
-def _is_recorded(found: Checkpoint, corpus: Corpus, split: str) -> bool:
+def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
     """Whether the split has the digests that the checkpoint recorded, if it recorded any."""
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
-        return split not in found.data or found.data[split] == [_digest(path) for path in files]
+        return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
     now = corpus.fingerprint(_digest)
-    return all(found.data.get(name, digest) == digest for name, digest in now.items())
+    return all(checkpoint.data.get(name, digest) == digest for name, digest in now.items())
 
 
 def _digest(path: Path) -> str:
     return sha256(check_file(path))
 
 
-def prepared_again(found: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
+def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
     """What `prepare` makes of a text for a run that resumes; if the files are gone, the cache that it had."""
     try:
         return prepare()
     except InputError as error:
         gone = missing(make_corpus(data, kind, trusted=True))
-        if not gone or is_moved(found, data):
+        if not gone or is_moved(checkpoint, data):
             raise
-        cache = trained_on(found, data)
+        cache = trained_on(checkpoint, data)
         if cache is None:
-            raise InputError(f"{error} {how_to_find(found, data, gone)}") from error
+            raise InputError(f"{error} {how_to_find(checkpoint, data, gone)}") from error
         log.info("%s Going on with what was prepared, %s.", error, cache.directory)
         return cache
 
 
-def is_moved(found: Checkpoint, data: Config) -> bool:
+def is_moved(checkpoint: Checkpoint, data: Config) -> bool:
     """Whether `data` name other files than the checkpoint was trained with."""
-    before, now = found.config.get("data", {}), plain(data)
+    before, now = checkpoint.config.get("data", {}), plain(data)
     return any(now.get(name) != before.get(name) for name in SOURCES)
 
 
@@ -135,53 +137,51 @@ def missing(corpus: Corpus) -> list[str]:
     return [split for split in corpus.splits() if not is_there(corpus, split)]
 
 
-def _caches(found: Checkpoint, data: Config) -> Iterator[Cache]:
+def _caches(checkpoint: Checkpoint, data: Config) -> Iterator[Cache]:
     """The complete caches that were made from the same text as the checkpoint's."""
-    for file in (file for root in _roots(found, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
+    for file in (file for root in _roots(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
-            if _is_of(read_record(file)["inputs"], found.data or {}):
+            if _is_of(read_record(file)["inputs"], checkpoint.data or {}):
                 yield Cache(file.parent)
 
 
 def _is_of(inputs: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
     """Whether a cache's inputs are the data of a checkpoint, which records of captions their images and content too."""
-    known = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
-    return known == {name: value for name, value in data.items() if name != "content" or name in known}
+    digests = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
+    return digests == {name: value for name, value in data.items() if name != CONTENT or name in digests}
 
 
-def trained_on(found: Checkpoint, data: Config) -> Cache | None:
+def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
     """The cache of the data that the checkpoint was trained with, if it still exists."""
     limits = asdict(cache_settings(data).limits)
-    for cache in _caches(found, data):
-        same = all(
-            (found.path / file.name).is_file() and (found.path / file.name).read_bytes() == file.read_bytes()
-            for file in cache.vocabulary_files
-        )
+    for cache in _caches(checkpoint, data):
+        copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
+        same = all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies)
         if same and cache.summary["inputs"].get("limits") == limits:
             return cache
     return None
 
 
-def texts(found: Checkpoint, data: Config, split: str) -> Split | None:
+def texts(checkpoint: Checkpoint, data: Config, split: str) -> Split | None:
     """The split in a cache that has its text; no cache has that of the training split."""
-    usable = (cache for cache in _caches(found, data) if split in cache.splits and split != "train")
+    usable = (cache for cache in _caches(checkpoint, data) if split in cache.splits and split != "train")
     return next((cache.split(split) for cache in usable), None)
 
 
-def how_to_find(found: Checkpoint, data: Config, splits: Sequence[str]) -> str:
+def how_to_find(checkpoint: Checkpoint, data: Config, splits: Sequence[str]) -> str:
     """The end of the sentence about missing files of these splits."""
     values = plain(data)
     names = [split for split in splits if isinstance(values.get(split), str | list)]
     names = names or [name for name in SOURCES if isinstance(values.get(name), str | list)]
     places = " or ".join(f"data.{name}=…" for name in names)
-    roots = " and ".join(map(str, _roots(found, data)))
+    roots = " and ".join(map(str, _roots(checkpoint, data)))
     return f"No cache of it is in {roots} either: say where the files are, {places}, or the caches, data.cache=…."
 
 
-def _roots(found: Checkpoint, data: Config) -> list[Path]:
+def _roots(checkpoint: Checkpoint, data: Config) -> list[Path]:
     """Where to look for caches: as the settings say, relative to here and to where the run was started."""
     name = plain(data).get("cache")
     if not isinstance(name, str):
         return []
-    here, there = Path(name), _started(found) / name
+    here, there = Path(name), _started(checkpoint) / name
     return [here] if here.resolve() == there else [here, there]

@@ -43,11 +43,6 @@ class Optimisation:
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.optimiser.param_groups]
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of the step that was last prepared."""
-        return float(self.optimiser.param_groups[0]["lr"])
-
     def prepare(self, step: int, epoch: float, plateaus: int) -> None:
         """Set the learning rates of a step, and train each group of parameters only from its `from_step` on; skipped
         steps do not count.
@@ -67,10 +62,14 @@ def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
     """torch's optimiser of the setting `name`, or the class of a dotted one; the other settings are its arguments."""
     parameters = list(parameters)
-    name, optimiser, arguments = _named(settings, OPTIMISERS, kind="optimiser", group="optim")
+    name, optimiser, arguments = _chosen(settings, OPTIMISERS, kind="optimiser", group="optim")
     arguments = _of_their_kinds(optimiser, arguments)
-    others = arguments.keys() & {"foreach", "differentiable"}  # incompatible with `fused`
-    if name in FUSED and not others and all(one.device.type in ("cpu", "cuda") for one in _flat(parameters)):
+    incompatible = arguments.keys() & {"foreach", "differentiable"}  # with `fused`
+    if (
+        name in FUSED
+        and not incompatible
+        and all(parameter.device.type in ("cpu", "cuda") for parameter in _flat(parameters))
+    ):
         arguments = {"fused": True, **arguments}
     with _suiting(name):
         made: torch.optim.Optimizer = optimiser(parameters, **arguments)
@@ -108,12 +107,12 @@ def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[s
             fields.append((name, KINDS.get(type(parameter.default), Any), dataclasses.field()))
         elif parameter.default is not parameter.empty:  # only the name matters here
             fields.append((name, Any, dataclasses.field(default=None)))
-    found: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
-    return {name: getattr(found, name) for name in arguments}
+    values: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
+    return {name: getattr(values, name) for name in arguments}
 
 
-def _named(
-    settings: Mapping[str, Any], known: Mapping[str, Any], *, kind: str, group: str
+def _chosen(
+    settings: Mapping[str, Any], table: Mapping[str, Any], *, kind: str, group: str
 ) -> tuple[str, Any, dict[str, Any]]:
     """The name in a group of settings, what it stands for, and the other settings. An optimiser may be the user's."""
     arguments = dict(settings)
@@ -122,17 +121,18 @@ def _named(
         raise InputError(f"Setting '{group}.name' must be text, not {name}.")
     if group == "optim" and "." in name:
         return name, imported(name, torch.optim.Optimizer, setting="optim.name"), arguments
-    if name not in known:
-        raise InputError(sentence([unknown(name, known, kind=kind)]))
-    return name, known[name], arguments
+    if name not in table:
+        raise InputError(sentence([unknown(name, table, kind=kind)]))
+    return name, table[name], arguments
 
 
 def _flat(parameters: list[Any]) -> list[torch.Tensor]:
-    return [one for group in parameters for one in (group["params"] if isinstance(group, dict) else [group])]
+    groups = [group["params"] if isinstance(group, dict) else [group] for group in parameters]
+    return [parameter for group in groups for parameter in group]
 
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
-    _, make, arguments = _named(settings, SCHEDULES, kind="schedule", group="schedule")
+    _, make, arguments = _chosen(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
     schedule: Schedule = make(**checked(make, arguments, prefix="schedule"))

@@ -9,7 +9,7 @@ from seqtool.training.checkpoint import Checkpoint, step_name
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, is_better
 
-ELSEWHERE = {"optimiser", "scaler"}  # in a checkpoint's record of the progress, but not part of `Progress`
+STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to the progress in a checkpoint
 
 
 @dataclass
@@ -42,12 +42,12 @@ class Progress:
     meter: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Checkpoint) -> "Progress":
+    def of(cls, checkpoint: Checkpoint) -> "Progress":
         """A checkpoint's progress; InputError if another version of seqtool recorded it differently."""
-        known = {one.name for one in fields(cls)} | ELSEWHERE
-        if not {"step", "epoch", "position", *ELSEWHERE} <= found.progress.keys() <= known:
-            raise of_another_version(found)
-        return cls(**{name: value for name, value in found.progress.items() if name not in ELSEWHERE})
+        saved, names = checkpoint.progress, {field.name for field in fields(cls)}
+        if not {"step", "epoch", "position", *STATE} <= saved.keys() <= names | STATE:
+            raise InputError(f"{checkpoint.path} was made by another version of seqtool ({checkpoint.versions}).")
+        return cls(**{name: value for name, value in saved.items() if name in names})
 
     def limits(self, settings: TrainSettings) -> dict[str, float]:
         """The limits that are reached, by name: if there are any, nothing is left to train."""
@@ -65,10 +65,11 @@ class Progress:
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
-    def count(self, *, skipped: bool) -> None:
-        """Count a step, `skipped` if its loss or gradient was not finite."""
+    def count(self, *, skipped: bool) -> int:
+        """Count a step, `skipped` if its loss or gradient was not finite; returns how many in a row were skipped."""
         self.skipped += skipped
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
+        return self.skipped_in_a_row
 
     def take(self, scores: Scores, *, by: str) -> bool:
         """Record the scores of this step; returns whether they are the best so far."""
@@ -94,7 +95,3 @@ class Progress:
 
     def __str__(self) -> str:
         return f"epoch {self.epoch + (self.position > 0)}, step {self.step:,}, {self.seconds / 60:.1f} min"
-
-
-def of_another_version(found: Checkpoint) -> InputError:
-    return InputError(f"{found.path} was made by another version of seqtool ({found.versions}).")

@@ -27,13 +27,13 @@ from seqtool.runtime.classes import check_named, imported, located, modules, own
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import escape, leaves, names, plain, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
+from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.progress import Progress
 from seqtool.training.saving import AVERAGED
 from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
-EARLIER_TOKENIZER = {"pairs": "13a", "captions": "ptb"}  # by kind of data, of runs that do not say theirs
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
 # Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
@@ -56,12 +56,12 @@ class ChangedRunError(InputError):
 
 
 @dataclass
-class Place:
-    """A run's directory and the checkpoint from which it resumes, or None for what does not exist yet."""
+class RunHandle:
+    """A run's directory, locked, and the checkpoint from which it resumes; None for what does not exist yet."""
 
     run: Path | None
     _stack: ExitStack  # keeps the run locked
-    found: checkpoint.Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
 
     def make(self, name: str | None, *, suggestion: str) -> Path:
         """The run's directory; if it has none, the first process makes it."""
@@ -76,28 +76,28 @@ class Place:
 
 
 @contextmanager
-def place_of(config: DictConfig) -> Iterator[Place]:
-    """The place of the run that `config` asks to resume, or of a new one. If the run is stopped at once, or by a full
-    disk, a message says how to resume it.
+def open_run(config: DictConfig) -> Iterator[RunHandle]:
+    """The run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, a message says
+    how to resume it.
     """
     resume = str(config.train.resume).lower()
-    run = distributed.from_first(partial(_existing, config, resume))
+    run = distributed.from_first(partial(_existing_run, config, resume))
     with ExitStack() as stack:
-        place = Place(run, stack)
+        handle = RunHandle(run, stack)
         try:
             if run is not None:
-                place.lock(run)
-                place.found = distributed.from_first(partial(_last, run, resume))
-            yield place
+                handle.lock(run)
+                handle.checkpoint = distributed.from_first(partial(_newest_checkpoint, run, resume))
+            yield handle
         except (KeyboardInterrupt, SystemExit, OSError) as error:
             if not isinstance(error, OSError):
-                print(f"Stopped at once. {_advice(place.run)}", file=sys.stderr)
+                print(f"Stopped at once. {_advice(handle.run)}", file=sys.stderr)
             elif (full := full_disk(error)) is not None:
-                raise InputError(f"{full}. {_advice(place.run)}") from error
+                raise InputError(f"{full}. {_advice(handle.run)}") from error
             raise
 
 
-def _existing(config: DictConfig, resume: str) -> Path | None:
+def _existing_run(config: DictConfig, resume: str) -> Path | None:
     """The directory of the run to resume, or with `auto` to start again; None if a new one is to be made."""
     if resume == "false":
         if config.run is not None:
@@ -106,10 +106,10 @@ def _existing(config: DictConfig, resume: str) -> Path | None:
     if config.run is None:
         raise InputError(f"train.resume={resume} needs run=NAME: the run to go on with.")
     if os.sep in config.run and (Path(config.run) / "config.yaml").exists():
-        place = Path(config.run).resolve()
+        directory = Path(config.run).resolve()
         raise InputError(
             f"run={config.run} is a path: a run goes on in the directory that it was started in, "
-            f"cd {shlex.quote(str(place.parents[1]))}, with run={place.name}."
+            f"cd {shlex.quote(str(directory.parents[1]))}, with run={directory.name}."
         )
     run = runs.path(config.run, root=runs.RUNS)
     if resume == "auto":
@@ -122,7 +122,7 @@ def _existing(config: DictConfig, resume: str) -> Path | None:
     return run
 
 
-def _last(run: Path, resume: str) -> checkpoint.Checkpoint | None:
+def _newest_checkpoint(run: Path, resume: str) -> Checkpoint | None:
     """The run's newest checkpoint; None with `auto` if nothing was saved yet: the run then starts again."""
     checkpoint.remove_unfinished(run)
     if checkpoint.list_checkpoints(run):
@@ -146,9 +146,10 @@ def _advice(run: Path | None) -> str:
     return f"Nothing was saved yet: give the same command again with run={run.name} train.resume=auto."
 
 
-def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
-    progress = Progress.of(found)
-    run = found.path.parents[1]
+def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
+    """Whether the run whose last checkpoint this is has nothing left to do."""
+    progress = Progress.of(last)
+    run = last.path.parents[1]
     noted = (run / AVERAGED).is_file() and (run / AVERAGED).read_bytes() == f"{progress.step}\n".encode()
     averaged = settings.average_last <= 1 or noted or bool(checkpoint.list_averages(run))
     return bool(progress.limits(settings)) and progress.is_validated and averaged
@@ -157,9 +158,6 @@ def is_finished(found: checkpoint.Checkpoint, settings: TrainSettings) -> bool:
 def resumed(config: DictConfig, run: Path) -> DictConfig:
     """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
-    holds = located(stored.data, trusted=True).holds
-    stored.validation.setdefault("tokenize", EARLIER_TOKENIZER.get(holds))
-    stored.train.setdefault("fewer_streams", holds != "text")  # as an earlier version
     for group in ("train", "validation"):
         for name, value in config[group].items():
             stored[group].setdefault(name, value)  # an older version had fewer settings
@@ -285,16 +283,16 @@ def check_groups(config: DictConfig, start: str) -> None:
             raise InputError(f"{start} '{group}' is a group of settings, not {config.get(group)}.")
 
 
-def check_data(found: checkpoint.Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
-    """Raise InputError if the training files are no longer those that the run began with."""
-    changed = [name for name, digest in found.data.items() if name != "test" and digest != data.get(name)]
-    if found.data.get(moved_data.CONTENT, "") == data.get(moved_data.CONTENT):
+def check_data(last: Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
+    """Raise InputError if the training files, whose digests are `data`, are no longer those that the run began with."""
+    changed = [name for name, digest in last.data.items() if name != "test" and digest != data.get(name)]
+    if last.data.get(moved_data.CONTENT, "") == data.get(moved_data.CONTENT):
         changed = [name for name in changed if name != "images"]  # the images have only moved
     if changed:
-        given = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
+        settings = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
         raise ChangedRunError(
-            f"The data changed since {found.path} was saved ({', '.join(given)}): a run goes on with the data it began "
-            "with. Put them back",
+            f"The data changed since {last.path} was saved ({', '.join(settings)}): a run goes on with the data it "
+            "began with. Put them back",
             [f"data.{name}" for name in changed],
             config,
         )

@@ -57,7 +57,7 @@ def nearby(missing: Path) -> str:
     first; nothing if there are none.
     """
     for folder in (missing.parent, RUNS):
-        names = {one.parent.name for kind in ("*/checkpoints", "*/manifest.json") for one in folder.glob(kind)}
+        names = {path.parent.name for kind in ("*/checkpoints", "*/manifest.json") for path in folder.glob(kind)}
         likeness = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
         nearest = sorted(likeness, key=lambda name: -likeness[name])
         if nearest:

@@ -3,68 +3,91 @@
 import math
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from seqtool.data.batches import Batch, Epochs
-from seqtool.errors import InputError, is_out_of_memory
+import torch
+from torch import nn
+
+from seqtool.data.batches import Batch, Epoch, Examples, Indices
+from seqtool.errors import InputError, is_out_of_memory, out_of_memory
+from seqtool.models.contract import EncoderDecoder
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
+from seqtool.runtime.devices import Machine
+from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint, gradient_flow, tensors
-from seqtool.training.checkpoint_record import AVERAGE
+from seqtool.training.losses import TrainingLoss
+from seqtool.training.optimisation import Optimisation
+from seqtool.training.prefetching import Prefetcher
 from seqtool.training.progress import Progress
-from seqtool.training.recording import Reporter
+from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import Checkpoints
 from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
-from seqtool.training.updates import Updates
+from seqtool.training.training_state import TrainingState
 from seqtool.training.validation import Validating, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
+STEP_TOO_LARGE = (
+    "in the optimiser's step, which keeps numbers of its own for every parameter: start a run with a lower "
+    "train.batch_size, with a smaller model (model.*), or with optim=sgd, which keeps none."
+)
 
 
 @dataclass
 class Trainer:
-    """One run: `train()` goes on from `progress` to the first limit, or until it is asked to stop.
+    """One run: `train` continues from `progress` to the first limit, or until it is asked to stop.
 
-    `best_by` is the score that decides which validation is the best.
+    best_by: the score that decides which validation is the best.
     """
 
-    updates: Updates
+    model: EncoderDecoder[Any]
+    examples: Examples
+    optimisation: Optimisation
     validator: Validating
     checkpoints: Checkpoints
-    reporter: Reporter
+    log: MetricsLog
     settings: TrainSettings
+    machine: Machine
     best_by: str
     seed: int
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.model = self.updates.model
-        self.run = self.checkpoints.run
+        device = self.machine.device
+        loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
+        scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
+        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
 
-    def resume(self, found: checkpoint.Checkpoint) -> None:
-        """Go on from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped."""
-        self.progress = Progress.of(found)
+    def resume(self, saved: checkpoint.Checkpoint) -> None:
+        """Continue from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped.
+
+        InputError if it was made by another version of seqtool, or is damaged.
+        """
+        self.progress = Progress.of(saved)
         try:
-            self.checkpoints.restore(found)
-            self.reporter.meter.restart(**self.progress.meter)
+            self.state.restore(saved.training_tensors(), saved.progress)
+            self.log.meter.restart(**self.progress.meter)
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise
-            raise InputError(f"Checkpoint {found.path} is damaged: its training state does not fit the run.") from error
-        self.checkpoints.go_on(found, self.progress)
+            raise InputError(f"Checkpoint {saved.path} is damaged: its training state does not fit the run.") from error
+        self.checkpoints.resume(saved, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train; returns false if a signal stopped it before its limit."""
-        settings, progress = self.settings, self.progress
-        started = time.monotonic() - progress.seconds
-        batches = self._epoch()
-        if not progress.step:
-            self._measure_flow()
-        with self.reporter.bar(progress.step, expected_steps(batches, settings)), self.updates.ahead:
-            while not (stopped := self._stops(stop, started)):
+        """Train; returns whether a limit ended the run, not a signal. A step is skipped if its loss or gradient is not
+        finite: nothing changes, and streams start from a fresh state.
+        """
+        settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
+        optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
+        parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
+        epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
+        self._measure_flow(at_start=True)
+        with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
+            while not (stopped := self._is_stopped(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
                     self._validate(scheduled=True)
                     continue
@@ -72,11 +95,39 @@ class Trainer:
                     break
                 if self.checkpoints.is_due(progress, settings.save_minutes):
                     self._save("saved")
-                self._update(batches)
-                if batches.has_ended(progress.position):
-                    progress.epoch, progress.position = progress.epoch + 1, 0
-                    batches = self._epoch()
-                self.reporter.updated(progress, self.updates.optimisation.rate)
+                batches, following, tokens, divisor = self._next_batches(epoch)
+                optimiser.zero_grad(set_to_none=True)
+                parallel.prepare()
+                sums = torch.zeros(3, device=device)
+                for number, indices in enumerate(batches, start=1):
+                    batch = prefetcher.take(indices, [*batches[number:], *following])
+                    weight = processes if prefetcher.has_shard(indices) else 0  # gradients are averaged over processes
+                    last = number == len(batches)
+                    with parallel.exchanging(last=last), out_of_memory(partial(self._too_large, batch), device):
+                        with autocast(device, self.machine.precision):
+                            loss = parallel(batch.to(device), state.carried if batch.continues else None)
+                        scaler.scale(loss.total * weight / divisor).backward()
+                    sums += loss.sums() if weight else 0
+                    state.carried, loss = loss.state, None  # frees the graph before the next forward pass
+                nll, reward, rewards = distributed.total(sums)
+                with out_of_memory(lambda: STEP_TOO_LARGE, device):
+                    scaler.unscale_(optimiser)  # so that clipping sees the true norm
+                    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+                    length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
+                    skipped = not (math.isfinite(length) and finite)
+                    if skipped:
+                        state.carried = None
+                    else:
+                        if settings.clip_norm is not None and length > settings.clip_norm:
+                            nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
+                        scaler.step(optimiser)
+                        state.loss.observe(reward / rewards)
+                        self.log.meter.add(nll, tokens, norm)
+                scaler.update()  # lowers the scale after an infinite gradient
+                if progress.count(skipped=skipped) == HOPELESS:
+                    self._give_up()
+                epoch = self._epoch_after(epoch)
+                self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
             elif not progress.is_validated:
@@ -85,83 +136,89 @@ class Trainer:
             self._measure_flow()  # even if no validation was due
             if settings.average_last > 1:
                 self._average()
-                self.checkpoints.note_averaged(progress)
         return not stopped
 
-    def _epoch(self) -> Epochs:
-        return epoch_of(self.updates.split, self.settings, seed=self.seed, epoch=self.progress.epoch)
+    def _epoch(self) -> Epoch:
+        return epoch_of(self.examples, self.settings, seed=self.seed, epoch=self.progress.epoch)
 
-    def _stops(self, stop: Stop, started: float) -> bool:
+    def _is_stopped(self, stop: Stop, started: float) -> bool:
         """Whether a signal stops the run; makes all processes agree on that and on the time trained."""
         asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
         return bool(asked)
 
-    def _update(self, batches: Epochs) -> None:
-        """One step over the next batches, skipped if the loss or its gradient is not finite."""
-        progress, optimisation = self.progress, self.updates.optimisation
-        group = batches.batches(progress.position, self.settings.accumulate)
-        epoch = progress.epoch + batches.share(progress.position)
+    def _next_batches(self, epoch: Epoch) -> tuple[list[Indices], list[Indices], int, int]:
+        """The batches of the next update, for which the learning rate is set; those of the update after it in this
+        epoch; the number of tokens to predict; and by what the sum of the losses is divided.
+        """
+        progress, count = self.progress, self.settings.accumulate
+        batches = epoch.batches(progress.position, count)
+        epochs = progress.epoch + epoch.fraction_done(progress.position)
         progress.step += 1
-        progress.position += len(group)
-        optimisation.prepare(progress.step - progress.skipped, epoch, progress.plateaus)
-        ended = batches.has_ended(progress.position)
-        following = [] if ended else batches.batches(progress.position, self.settings.accumulate)
-        done = self.updates.update(group, self._too_large, following)
-        progress.count(skipped=done is None)
-        if done is not None:
-            self.reporter.meter.add(done.nll, done.tokens, done.norm)
-        if progress.skipped_in_a_row == HOPELESS:
-            self._give_up()
+        progress.position += len(batches)
+        following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
+        self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
+        tokens = sum(self.examples.labels(indices) for indices in batches)
+        divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
+        return batches, following, tokens, divisor
 
-    def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and keep a checkpoint."""
-        progress, settings = self.progress, self.settings
-        if scheduled:
-            self._measure_flow()
-        scores = self.validator(self.updates.loss, self.model)
-        better = progress.take(scores, by=self.best_by)
-        if scheduled:
-            kept, plateau = max(settings.keep_last, settings.average_last), self.updates.optimisation.plateau
-            progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
-            self.reporter.meter.restart()
-        self.reporter.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
-        if settings.show and distributed.is_first():
-            self.reporter.show(self.validator.samples(self.model, settings.show), progress)
-        self._save("validated")
-        self.reporter.go_on()
-
-    def _save(self, why: str) -> None:
-        self.progress.meter = self.reporter.meter.state()
-        self.checkpoints.save(self.progress, why)
-
-    def _average(self) -> None:
-        """Average the last scheduled checkpoints; an average that scores better is kept as the run's best."""
-        progress = self.progress
-        names = progress.scheduled[-self.settings.average_last :]
-        if not names:
-            return
-        name = f"{AVERAGE}{len(names)}"
-        saved = distributed.from_first(self.checkpoints.path(name).exists)
-        mean = checkpoint.average([checkpoint.read(self.checkpoints.path(one)) for one in names])
-        trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(self.model).items()}
-        tensors.fill(self.model, mean)
-        scores = self.validator(self.updates.loss, self.model)
-        tensors.fill(self.model, trained)
-        better = is_better(scores, progress.best, by=self.best_by)
-        self.reporter.averaged(len(names), scores, better=better)
-        if better and not saved:
-            progress.best = {"checkpoint": name, "step": progress.step, **scores}
-            self.checkpoints.save_average(name, mean, progress)
+    def _epoch_after(self, epoch: Epoch) -> Epoch:
+        """The epoch of the next update: the next one if this one has ended."""
+        if not epoch.has_ended(self.progress.position):
+            return epoch
+        self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
+        return self._epoch()
 
     def _give_up(self) -> None:
         """Raise InputError, which says how to resume."""
-        path, good = self.checkpoints.back_to_good(self.progress), "Nothing good was saved before: start again."
+        progress = self.progress
+        path, advice = self.checkpoints.back_to_good(progress), "Nothing good was saved before: start again."
         if path is not None:
-            good = f"The last good checkpoint is {path}: go on from it with run={self.run.name} train.resume=true."
+            run = self.checkpoints.run.name
+            advice = f"The last good checkpoint is {path}: go on from it with run={run} train.resume=true."
         raise InputError(
-            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step "
-            f"{self.progress.step:,}: lower optim.lr or train.clip_norm. {good}"
+            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
+            f"lower optim.lr or train.clip_norm. {advice}"
         )
+
+    def _validate(self, *, scheduled: bool) -> None:
+        """Score the validation set and save a checkpoint."""
+        progress, settings = self.progress, self.settings
+        if scheduled:
+            self._measure_flow()
+        scores = self.validator(self.state.loss, self.model)
+        better = progress.take(scores, by=self.best_by)
+        if scheduled:
+            kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
+            progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
+            self.log.meter.restart()
+        self.log.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
+        if settings.show and distributed.is_first():
+            self.log.show(self.validator.samples(self.model, settings.show), progress)
+        self._save("validated")
+        self.log.draw()
+        self.log.meter.since = time.monotonic()  # speed does not include validation and saving
+
+    def _save(self, why: str) -> None:
+        self.progress.meter = self.log.meter.state()
+        self.checkpoints.save(self.state, self.progress, why)
+
+    def _average(self) -> None:
+        """Average the last scheduled checkpoints; an average that scores better is kept as the run's best."""
+        progress, model = self.progress, self.model
+        if names := progress.scheduled[-self.settings.average_last :]:
+            name = f"{checkpoint.AVERAGE}{len(names)}"
+            is_saved = distributed.from_first(self.checkpoints.path(name).exists)
+            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(saved)) for saved in names])
+            trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(model).items()}
+            tensors.fill(model, mean)
+            scores = self.validator(self.state.loss, model)
+            tensors.fill(model, trained)
+            better = is_better(scores, progress.best, by=self.best_by)
+            self.log.averaged(len(names), scores, better=better)
+            if better and not is_saved:
+                progress.best = {"checkpoint": name, "step": progress.step, **scores}
+                self.checkpoints.save_average(name, mean, progress)
+        self.checkpoints.note_averaged(progress)
 
     def _too_large(self, batch: Batch) -> str:
         """The end of the sentence about a batch that does not fit into memory."""
@@ -173,28 +230,29 @@ class Trainer:
                 f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} streams of "
                 f"{batch.target.shape[1] - 1:,} tokens: start a run with a lower train.batch_size or train.bptt."
             )
-        begin = f" (init_from={self.run} begins with what was learnt)" if checkpoint.list_checkpoints(self.run) else ""
+        run = self.checkpoints.run
+        begin = f" (init_from={run} begins with what was learnt)" if checkpoint.list_checkpoints(run) else ""
         return (
             f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "
             f"start a run with a lower train.batch_size, now {self.settings.batch_size:,}, and a higher "
             f"train.accumulate, or with a lower data.limits.maximum{begin}."
         )
 
-    def _measure_flow(self) -> None:
-        if self.settings.gradient_flow and distributed.is_first():
-            split, device = self.updates.split, self.updates.machine.device
-            gradient_flow.measure(self.run, self.model, split, device, self.progress.step)
+    def _measure_flow(self, *, at_start: bool = False) -> None:
+        is_due = not at_start or self.progress.step == 0
+        if self.settings.gradient_flow and is_due and distributed.is_first():
+            run, device = self.checkpoints.run, self.machine.device
+            gradient_flow.measure(run, self.model, self.examples, device, self.progress.step)
 
 
-def epoch_of(split: Any, settings: TrainSettings, *, seed: int, epoch: int) -> Epochs:
-    """The batches of an epoch."""
+def epoch_of(examples: Examples, settings: TrainSettings, *, seed: int, epoch: int) -> Epoch:
+    """The batches of an epoch, as the settings want them."""
     size, unit, pool = settings.batch_size, settings.batch_by, settings.pool
-    batches: Epochs = split.epoch(size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
-    return batches
+    return examples.epoch(size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
 
-def expected_steps(batches: Epochs, settings: TrainSettings) -> int | None:
+def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
     """The most steps of the whole run, whose epochs have as many batches; None if no limit counts steps."""
-    updates = math.ceil(len(batches) / settings.accumulate)
+    updates = math.ceil(len(epoch) / settings.accumulate)
     limits = [settings.steps, settings.epochs and settings.epochs * updates]
     return min((limit for limit in limits if limit is not None), default=None)

@@ -83,12 +83,14 @@ untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalt
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Whether they are better than the best so far, if it has this score. Scores of which the loss or this one is not
-    finite are never better, and never the best: runs of earlier versions may have some.
+    """Whether they are better than the best so far, by the score `by`, and of equals by the loss.
+
+    Scores whose loss, or score `by`, is not finite are never better. Any others beat a best that lacks a finite one: a
+    resumed run may be compared by another score than before.
     """
     if not _is_finite(scores, by):
         return False
-    if by not in best or not _is_finite(best, by):  # nothing so far, or nothing since the run goes by this score
+    if by not in best or not _is_finite(best, by):
         return True
     sign = 1 if higher_is_better(by) else -1
     return (sign * scores[by], -scores["loss"]) > (sign * float(best[by]), -float(best["loss"]))
@@ -98,10 +100,10 @@ def _is_finite(scores: Mapping[str, Any], by: str) -> bool:
     return math.isfinite(scores["loss"]) and math.isfinite(scores[by])
 
 
-def told(scores: Mapping[str, Any]) -> list[str]:
+def format_scores(scores: Mapping[str, Any]) -> list[str]:
     """Every score as text, the loss last; other fields of a record are left out."""
-    found = [name for name in scores if is_score(name) and name != "loss"]
-    return [score(name).text(scores[name]) for name in (*found, "loss")]
+    others = [name for name in scores if is_score(name) and name != "loss"]
+    return [score(name).text(scores[name]) for name in (*others, "loss")]
 
 
 Sample = dict[str, str]  # what the model was given, what was expected, and what it writes
@@ -212,7 +214,7 @@ class StreamValidator:
                 unknown=False,
             )[0]
         model.train()
-        return [{"text": self.vocabulary.decode(one.tokens)} for one in drawn]
+        return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in drawn]
 
     def conspicuous(self) -> dict[str, float]:
         return {}
@@ -221,10 +223,10 @@ class StreamValidator:
         """Nats of this process's streams."""
         nats, state = torch.zeros((), dtype=torch.float64), None
         for number in range(len(self.streams)):
-            mine = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
-            if len(mine):
-                found = loss(self.streams.collate(mine).to(self.machine.device), state)
-                nats, state = nats + found.nll.cpu(), found.state
+            rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
+            if len(rows):
+                chunk = loss(self.streams.collate(rows).to(self.machine.device), state)
+                nats, state = nats + chunk.nll.cpu(), chunk.state
         return nats
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from seqtool.data.batches import Epoch, collate, make_source, make_target
+from seqtool.data.batches import ShuffledEpoch, make_source, make_target
+from seqtool.data.cache import Split
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD
 
@@ -39,11 +40,11 @@ class Pairs:
 def make(
     *, size: int = 32, unit: str = "sentences", seed: int = 1, epoch: int = 0, pool: int = 8, buffer: int = 2000
 ) -> list[list[int]]:
-    made = Epoch(Pairs(), size=size, unit=unit, seed=seed, epoch=epoch, pool=pool, buffer=buffer)
+    made = ShuffledEpoch(Pairs(), size=size, unit=unit, seed=seed, epoch=epoch, pool=pool, buffer=buffer)
     return [batch.tolist() for batch in all_of(made)]
 
 
-def all_of(epoch: Epoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
+def all_of(epoch: ShuffledEpoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
     batches: list[NDArray[np.int64]] = []
     while not epoch.has_ended(start + len(batches)):
         batches += epoch.batches(start + len(batches), count)
@@ -91,7 +92,7 @@ def test_batches_come_in_no_order_of_length() -> None:
 
 
 def test_a_corpus_beyond_the_buffer_is_shuffled_within_buffers_of_shuffled_blocks() -> None:
-    made = Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
+    made = ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
     batches = all_of(made)
     assert len(batches) == 25 + 3 * 26  # 1,003 pairs: a buffer of 248 and three of 251 or 252
     first = np.concatenate(batches[:25])
@@ -107,15 +108,15 @@ def test_a_corpus_beyond_the_buffer_is_shuffled_within_buffers_of_shuffled_block
 @pytest.mark.parametrize("buffer", [256, 2000])
 @pytest.mark.parametrize("start", [0, 1, 26, 27, 70])
 def test_an_epoch_goes_on_from_any_place(buffer: int, start: int) -> None:
-    def epoch() -> Epoch:
-        return Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=buffer)
+    def epoch() -> ShuffledEpoch:
+        return ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=buffer)
 
     whole, again = all_of(epoch()), epoch()
     rest = all_of(again, start=start)
     assert [batch.tolist() for batch in rest] == [batch.tolist() for batch in whole[start:]]
-    assert again.share(len(whole)) == 1.0
+    assert again.fraction_done(len(whole)) == 1.0
     assert all_of(again)[0].tolist() == whole[0].tolist()  # and back
-    shares = [again.share(position) for position in range(len(whole)) if again.batches(position, 1)]
+    shares = [again.fraction_done(position) for position in range(len(whole)) if again.batches(position, 1)]
     assert shares[0] == 0
     assert np.all(np.diff(shares) > 0)
 
@@ -137,42 +138,46 @@ class Even(Pairs):
 @pytest.mark.parametrize("unit", ["sentences", "tokens"])
 def test_the_share_of_an_epoch_is_counted_in_pairs(count: int, unit: str) -> None:
     """Also where what is shuffled at once, 256 pairs, is most of the corpus, or a little less than all of it."""
-    epoch = Epoch(Even(count), size=16 if unit == "tokens" else 2, unit=unit, seed=1, epoch=0, pool=5, buffer=256)
+    epoch = ShuffledEpoch(
+        Even(count), size=16 if unit == "tokens" else 2, unit=unit, seed=1, epoch=0, pool=5, buffer=256
+    )
     batches, before, shares = all_of(epoch), 0, []
     for position, batch in enumerate(batches):
         epoch.batches(position, 1)
-        shares.append(epoch.share(position))
+        shares.append(epoch.fraction_done(position))
         assert abs(shares[-1] - before / count) <= 2 / count  # a batch has two pairs
         before += len(batch)
     assert shares[0] == 0 and np.all(np.diff(shares) > 0)
-    assert epoch.share(len(batches)) == pytest.approx(1, abs=1e-12)
+    assert epoch.fraction_done(len(batches)) == pytest.approx(1, abs=1e-12)
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
     assert abs(len(epoch) - len(batches)) <= 0.03 * len(batches)
 
 
 @pytest.mark.parametrize("unit", ["sentences", "tokens"])
 def test_the_share_is_counted_in_pairs_whatever_the_lengths(unit: str) -> None:
-    epoch = Epoch(Pairs(), size=10 if unit == "sentences" else 200, unit=unit, seed=1, epoch=0, pool=5, buffer=992)
+    epoch = ShuffledEpoch(
+        Pairs(), size=10 if unit == "sentences" else 200, unit=unit, seed=1, epoch=0, pool=5, buffer=992
+    )
     batches, before = all_of(epoch), 0  # 1,003 pairs: a buffer and a little
     largest = max(map(len, batches))
     for position, batch in enumerate(batches):
         epoch.batches(position, 1)
-        assert abs(epoch.share(position) * len(SOURCES) - before) <= largest
+        assert abs(epoch.fraction_done(position) * len(SOURCES) - before) <= largest
         before += len(batch)
 
 
 def test_what_is_shuffled_at_once_is_never_a_few_neighbours() -> None:
     """A pair more than fit: half of them and half of them, not all and one."""
-    batches = all_of(Epoch(Even(257), size=4, unit="sentences", seed=1, epoch=0, pool=5, buffer=256))
+    batches = all_of(ShuffledEpoch(Even(257), size=4, unit="sentences", seed=1, epoch=0, pool=5, buffer=256))
     last = np.concatenate(batches[-8:])
     assert np.ptp(last) > 100
 
 
 def test_a_corpus_that_is_shuffled_at_once_keeps_its_order() -> None:
-    """So that runs that were begun with an earlier version go on as they were."""
-    epoch = Epoch(Pairs(), size=10, unit="sentences", seed=1, epoch=2, pool=5, buffer=1003)
+    """So that a run that was begun with another version continues with the batches that it had."""
+    epoch = ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=2, pool=5, buffer=1003)
     assert [batch.tolist() for batch in epoch.batches(40, 2)] == ORDER
-    assert [epoch.share(position) for position in (0, 40, 101)] == [0, 40 / 101, 1]
+    assert [epoch.fraction_done(position) for position in (0, 40, 101)] == [0, 40 / 101, 1]
 
 
 def test_nothing_makes_no_batches() -> None:
@@ -180,7 +185,7 @@ def test_nothing_makes_no_batches() -> None:
         def __len__(self) -> int:
             return 0
 
-    assert all_of(Epoch(Nothing(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
+    assert all_of(ShuffledEpoch(Nothing(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
 
 
 def test_unusable_settings() -> None:
@@ -204,7 +209,7 @@ def test_rows_are_sentences_with_their_marks_and_padding() -> None:
 
 def test_a_batch_is_its_pairs_in_order() -> None:
     indices = [17, 3, 999]
-    batch = collate(Pairs(), indices)
+    batch = Split.collate(Pairs(), indices)
     assert batch.indices.tolist() == indices
     assert batch.source.lengths.tolist() == [SOURCES[i] + 1 for i in indices]
     for row, i in enumerate(indices):
@@ -216,13 +221,13 @@ def test_a_batch_is_its_pairs_in_order() -> None:
 
 
 def test_labels_are_inputs_one_position_ahead() -> None:
-    batch = collate(Pairs(), range(40))
+    batch = Split.collate(Pairs(), range(40))
     assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
     assert (batch.inputs[:, 0] == BOS).all()
     assert batch.tokens == (batch.labels != PAD).sum() == sum(TARGETS[:40] + 1)
 
 
 def test_a_batch_moves_whole() -> None:
-    batch = collate(Pairs(), [1, 2]).to("meta")
+    batch = Split.collate(Pairs(), [1, 2]).to("meta")
     assert {batch.target.device.type, batch.source.tokens.device.type, batch.source.lengths.device.type} == {"meta"}
     assert batch.indices.tolist() == [1, 2]

@@ -18,7 +18,7 @@ from PIL import Image
 
 from seqtool import tasks
 from seqtool.data import preparation
-from seqtool.data.batches import Epoch
+from seqtool.data.batches import ShuffledEpoch
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import CacheSettings, cache_settings
@@ -121,7 +121,7 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     cache = prepare(config)
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
     assert cache.name == "album" and cache.splits == ("train", "valid")
-    assert cache.holds == "captions" and list(cache.vocabularies) == ["target"]
+    assert cache.has_images and list(cache.vocabularies) == ["target"]
     assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
     written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
@@ -170,7 +170,7 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
 
 def test_batches_hold_captions_of_like_length(config: Config) -> None:
     train = prepare(config).split("train")
-    epoch = Epoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
+    epoch = ShuffledEpoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
     batches = epoch.batches(0, len(epoch))
     assert len(batches) == len(epoch) > 3
     assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
@@ -254,7 +254,7 @@ def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> No
 def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: Path) -> None:
     first = prepare(config)
     assert first.directory.name.startswith("album-") and is_cache(first.directory)
-    assert first.holds == "captions" and not image_store.is_store(first.directory)
+    assert first.has_images and not image_store.is_store(first.directory)
     assert prepare(config).directory == first.directory
     assert prepare(changed(config, processes=2)).directory == first.directory
     other = prepare(changed(config, vocabulary_minimum_count=1))

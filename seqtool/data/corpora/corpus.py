@@ -4,10 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 Digest = Callable[[Path], str]
-Holds = Literal["pairs", "captions", "text"]
 Files = tuple[Path, ...]
 Names = str | list[str]  # of files, in settings
 SPLITS = ("train", "valid", "test")
@@ -17,13 +16,18 @@ class Corpus(ABC):
     """Data in splits, of which `train` is one; the others are `valid` and possibly `test`.
 
     name: of the corpus, in messages and in the names of caches.
-    holds: sentence pairs, images with captions, or text.
+    task: the name of the task that it is for.
+    contents, example: what it holds and a choice of such data, for messages.
     sides: the names of its columns of sentences; captions and text are targets without sources.
+    verbatim: whether white space stays as it is.
     """
 
     name: str
-    holds: Holds
-    sides: tuple[str, ...]
+    task: ClassVar[str]
+    contents: ClassVar[str]
+    example: ClassVar[str]
+    sides: ClassVar[tuple[str, ...]]
+    verbatim: ClassVar[bool] = False
 
     def fetch(self) -> None:
         """Make sure that the files exist; may download or make them. Raises InputError if it cannot."""
@@ -58,7 +62,9 @@ class FileCorpus(Corpus):
 class TextCorpus(Corpus):
     """Sentence pairs. Languages are just names."""
 
-    holds = "pairs"
+    task = "translation"
+    contents = "sentence pairs"
+    example = "data=toy"
     sides = ("source", "target")
     source_language: str
     target_language: str
@@ -91,7 +97,9 @@ class Captioned:
 class ImageCorpus(Corpus):
     """Images with captions."""
 
-    holds = "captions"
+    task = "captioning"
+    contents = "images with captions"
+    example = "data=scenes"
     sides = ("target",)
 
     @abstractmethod

@@ -24,8 +24,11 @@ class PlainText(FileCorpus):
     """
 
     name = "text"
-    holds = "text"
+    task = "language_modelling"
+    contents = "plain text"
+    example = "data=text"
     sides = ("target",)
+    verbatim = True
 
     def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
         if not 0 < valid_share < 1:

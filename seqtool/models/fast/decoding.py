@@ -32,7 +32,7 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoding, dtype, on_cpu = copy.deepcopy(model, shared), PRECISIONS[precision], device.type == "cpu"
-    single_rows = on_cpu and dtype is None and model.reads == "nothing" and mkl_is_fast()
+    single_rows = on_cpu and dtype is None and model.task == "language_modelling" and mkl_is_fast()
     if type(model).__module__.startswith("seqtool."):  # a user's model may use its parts in its own way
         _simplify(decoding, dtype, on_cpu=on_cpu, single_rows=single_rows)
     for parent, name, child in _children(decoding):

@@ -17,10 +17,10 @@ from small_models import random_sentences
 from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, Indices, make_source, make_target
 from seqtool.runtime.files import config_directory
-from seqtool.training import checkpoint, updates
+from seqtool.training import checkpoint, prefetching
 from seqtool.training.losses import TrainingLoss
+from seqtool.training.prefetching import Prefetcher
 from seqtool.training.trainer import Trainer
-from seqtool.training.updates import Ahead
 
 CPU = torch.device("cpu")
 GROUPS = [np.arange(start, start + 3) for start in range(0, 30, 3)]
@@ -50,15 +50,15 @@ def names() -> list[str]:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread on the CPU, too."""
-    monkeypatch.setattr(updates, "DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(prefetching, "DEVICES", ("cuda", "cpu"))
 
 
 @pytest.mark.usefixtures("threads")
 def test_batches_come_in_order_from_the_thread() -> None:
     make = Made()
-    with Ahead(make, CPU) as batches:
+    with Prefetcher(make, CPU) as batches:
         for place, indices in enumerate(GROUPS, start=1):
-            assert batches.take(indices, GROUPS[place:]).indices is indices
+            assert np.array_equal(batches.take(indices, GROUPS[place:]).indices, indices)
         assert len(names()) == 1
     assert sorted(make.threads)[0] == (0, threading.current_thread().name)  # the first, which nothing announced
     later = [(first, name.startswith("batches")) for first, name in make.threads if first]
@@ -69,18 +69,18 @@ def test_batches_come_in_order_from_the_thread() -> None:
 @pytest.mark.usefixtures("threads")
 def test_no_more_than_two_are_made_ahead_and_what_was_not_announced_is_made_at_once() -> None:
     make = Made()
-    with Ahead(make, CPU) as batches:
+    with Prefetcher(make, CPU) as batches:
         batches.take(GROUPS[0], GROUPS[1:])
     assert len(make.threads) <= 3  # those that had not begun were dropped
-    with Ahead(make, CPU) as batches:
+    with Prefetcher(make, CPU) as batches:
         batches.take(GROUPS[0], GROUPS[1:])
-        assert batches.take(GROUPS[5], GROUPS[6:]).indices is GROUPS[5]
-        assert batches.take(GROUPS[6], []).indices is GROUPS[6]
+        assert np.array_equal(batches.take(GROUPS[5], GROUPS[6:]).indices, GROUPS[5])
+        assert np.array_equal(batches.take(GROUPS[6], []).indices, GROUPS[6])
 
 
 def test_on_a_cpu_there_is_no_thread() -> None:
     make = Made()
-    with Ahead(make, CPU) as batches:
+    with Prefetcher(make, CPU) as batches:
         for place, indices in enumerate(GROUPS, start=1):
             batches.take(indices, GROUPS[place:])
             assert not names()
@@ -92,11 +92,11 @@ def test_an_error_of_the_thread_is_raised_where_the_batch_is_asked_for() -> None
     error = OSError("the disk is gone")
 
     def make(indices: Indices) -> Batch:
-        if indices is GROUPS[2]:
+        if np.array_equal(indices, GROUPS[2]):
             raise error
         return Made()(indices)
 
-    with pytest.raises(OSError, match="the disk is gone") as caught, Ahead(make, CPU) as batches:
+    with pytest.raises(OSError, match="the disk is gone") as caught, Prefetcher(make, CPU) as batches:
         batches.take(GROUPS[0], GROUPS[1:])
         batches.take(GROUPS[1], GROUPS[2:])
         batches.take(GROUPS[2], GROUPS[3:])
@@ -121,13 +121,14 @@ def equal(one: str, other: str) -> bool:
     return all(torch.equal(pair[0][name], pair[1][name]) for name in pair[0])
 
 
-def stopping_at(step: int) -> Callable[..., None]:
-    update = Trainer._update
+def stopping_at(step: int) -> Callable[..., Any]:
+    epoch_after = Trainer._epoch_after  # called after each update
 
-    def stopping(self: Trainer, *arguments: Any) -> None:
-        update(self, *arguments)
+    def stopping(self: Trainer, *arguments: Any) -> Any:
+        epoch = epoch_after(self, *arguments)
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
+        return epoch
 
     return stopping
 
@@ -139,11 +140,11 @@ def test_training_is_the_same_with_and_without_a_thread_also_when_it_goes_on(
     """Over two epochs, stopped by a signal in the middle of one; no thread stays behind."""
     settings = ["train.steps=20" if accumulate == "1" else "train.steps=8", f"train.accumulate={accumulate}"]
     assert train(*settings, "run=without") == 0
-    monkeypatch.setattr(updates, "DEVICES", ("cpu",))
+    monkeypatch.setattr(prefetching, "DEVICES", ("cpu",))
     assert train(*settings, "run=with") == 0
     assert equal("without", "with")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_update", stopping_at(5))
+        patch.setattr(Trainer, "_epoch_after", stopping_at(5))
         assert train(*settings, "run=parts") == 130
         assert checkpoint.newest(place / "runs/parts").path.name == "step-0000005-stopped"
         assert not names()
