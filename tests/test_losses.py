@@ -24,6 +24,7 @@ from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
 from seqtool.models.hard_attention import Penalties, Sampled
 from seqtool.models.inputs import Annotations
+from seqtool.models.parts import PLAIN
 from seqtool.training.losses import TrainingLoss
 
 
@@ -93,7 +94,7 @@ class Given(nn.Module):
     def forward(self, source: Any, target: Any, state: Any = None) -> Output:
         return self.given
 
-    project, loss = EncoderDecoder.project, EncoderDecoder.loss
+    parts, project, loss = PLAIN, EncoderDecoder.project, EncoderDecoder.loss
 
 
 def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sampled: Any) -> tuple[Any, Batch]:

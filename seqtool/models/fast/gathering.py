@@ -3,8 +3,8 @@
 Autograd computes T gradients for such a matrix: T products as thin as the batch, and T sums of whole matrices. Inside
 `one_pass` each step's backward pass only records its input and the gradient of its output; after the last, one product
 over all steps gives the gradient. The forward pass is unchanged. This saves 5 % of an update of Luong's model and of
-RNNsearch with the paper's cell, 4 % of one of Show, Attend and Tell in fp32 and 2 % in bf16 on an earlier machine (one
-thread); 8 % and 11 % in fp32 on an Intel Xeon.
+RNNsearch with the paper's cell, 4 % of one of Show, Attend and Tell in fp32 and 2 % in bf16 on an
+earlier machine (one thread); of Luong's and of the latter 8 % and 11 % in fp32 on an Intel Xeon.
 """
 
 from collections.abc import Callable, Iterator
