@@ -2,6 +2,7 @@ import contextlib
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,8 +42,9 @@ RECORD = [*NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
 def evaluation(*files: Path, **settings: Any) -> CaptionEvaluation:
     """Of hypotheses and references, if any."""
     names = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
-    others = dict.fromkeys(("hypotheses", "baseline", "output", "document_frequencies", "save_document_frequencies"))
-    common = {"split": "valid", "references": [], "tokenize": "ptb", "bootstrap": 10, "format": "table", "java": False}
+    others = dict.fromkeys(field.name for field in fields(CaptionEvaluation))
+    common = {"split": "valid", "references": [], "scores": [], "tokenize": "ptb", "bootstrap": 10, "format": "table"}
+    common["java"] = False
     return CaptionEvaluation(**{**others, **common, **names, **settings})
 
 

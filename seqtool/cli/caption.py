@@ -23,18 +23,13 @@ from seqtool.predict.writing import OutputSettings, Writer
 from seqtool.runtime import distributed
 from seqtool.runtime.files import one_line, replacing, without_suffix
 from seqtool.runtime.outputs import check_outputs
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.view import plots
 
 
 @dataclass
-class CaptionSettings(OutputSettings):
+class CaptionSettings(declarations.Caption, OutputSettings):
     """The settings of configs/caption.yaml for finding images and for the output."""
-
-    images: Any
-    recursive: bool
-
-    formats = ("text", "jsonl", "coco")
 
     def find(self) -> list[str]:
         """The images. Raises InputError if there is none, or if the output would overwrite one."""

@@ -7,32 +7,19 @@ import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
-from seqtool.settings import names, typed
+from seqtool.settings import declarations, names, typed
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
 ENDING_SECONDS = 1  # and then the model, to end what it is doing
 CONNECTIONS = 512
 LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass
-class DemoSettings:
-    """The settings of configs/demo.yaml for the server."""
-
-    host: str
-    port: int
-    token: str | None
-    device: str
-    threads: int | None
-    precision: str
 
 
 def demo(config: DictConfig) -> None:
@@ -46,7 +33,7 @@ def demo(config: DictConfig) -> None:
     from seqtool.demo.engine import Engine
     from seqtool.demo.guards import check_address
 
-    settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
+    settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     checkpoints, trust = names(config.checkpoint), modules(config.trust)
     check_address(settings.host, settings.port, settings.token)
     _check(checkpoints, trust)
@@ -91,7 +78,7 @@ def _check(checkpoints: Sequence[str], trust: Sequence[str]) -> None:
             raise InputError(f"{found[0].path} and {one.path} are for different tasks: show them one at a time.")
 
 
-def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: DemoSettings) -> list[Any]:
+def _loaded(checkpoints: Sequence[str], trust: Sequence[str], settings: declarations.Demo) -> list[Any]:
     import seqtool
     from seqtool.runtime.devices import keep_memory, set_threads
 

@@ -21,7 +21,7 @@ from seqtool.predict.text_evaluation import TextEvaluation
 from seqtool.predict.translation_evaluation import TranslationEvaluation
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
-from seqtool.settings import names, plain, typed
+from seqtool.settings import declarations, names, plain, typed
 from seqtool.view import html
 
 if TYPE_CHECKING:
@@ -33,13 +33,11 @@ TASKS: dict[str, type[Evaluation]] = {
     "language_modelling": TextEvaluation,
 }
 TITLES = {"translation": "translations", "captioning": "captions", "language_modelling": "language models"}
-FILES = (
-    *("hypotheses", "references", "testset", "langpair", "sources", "text", "baseline", "beside", "alignments", "gold"),
-    "document_frequencies",
-)
-READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
-SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
-SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+DECODING = {  # the settings of configs/decoding.yaml that matter for a task
+    "translation": (declarations.Decode, declarations.Machine),
+    "captioning": (declarations.DecodeCaptions, declarations.Machine),
+    "language_modelling": (declarations.Read, declarations.Machine),
+}
 
 
 def evaluate(config: DictConfig) -> None:
@@ -50,7 +48,7 @@ def evaluate(config: DictConfig) -> None:
         evaluation = _evaluation(config, task)
         made, report = ({}, evaluation.of_files()) if found is None else _of_checkpoint(config, task, evaluation, found)
         if evaluation.report is not None:
-            _write_page(Path(evaluation.report), report, {**made, "files": _files(config)})
+            _write_page(Path(evaluation.report), report, {**made, "files": _files(evaluation)})
         if evaluation.format == "jsonl":
             lines = (_json(one) for one in report.segments())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
@@ -60,9 +58,10 @@ def evaluate(config: DictConfig) -> None:
             print("\n\n".join([*([_made_text(**made)] if made else []), report.text()]))
 
 
-def _files(config: DictConfig) -> dict[str, str]:
+def _files(evaluation: Evaluation) -> dict[str, str]:
     """The files and the test set that the settings name, by setting."""
-    return {name: ", ".join(given) for name in FILES if name in config and (given := names(config[name]))}
+    read = [name for name, setting in declarations.declared(type(evaluation)).items() if setting.reads]
+    return {name: ", ".join(files) for name in read if (files := names(getattr(evaluation, name)))}
 
 
 def _write_page(file: Path, report: Report, made: Mapping[str, Any]) -> None:
@@ -109,7 +108,8 @@ def _evaluation(config: DictConfig, task: str) -> Evaluation:
     kind = TASKS[task]
     own = {field.name for field in fields(kind)}
     values = {name: config[name] for name in own}
-    values |= {name: names(config[name]) for name in ("references", "scores", "beside") if name in own}
+    lists = [name for name, setting in declarations.declared(kind).items() if setting.several]
+    values |= {name: names(config[name]) for name in lists}
     evaluation = typed(kind, values)
     evaluation.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:
@@ -171,8 +171,9 @@ def _of_checkpoint(
 
 def _made_text(checkpoints: Sequence[str], decoding: Mapping[str, Any]) -> str:
     """The origin of the hypotheses as text: the settings that matter, as written on a command line."""
-    unused = SEARCHING if decoding.get("sample") else SAMPLING
-    settings = [f"{name}={str(value).lower()}" for name, value in decoding.items() if name not in unused]
+    declared, unused = declarations.of_command("eval"), "search" if decoding.get("sample") else "sampling"
+    used = {name: value for name, value in decoding.items() if declared[name].method != unused}
+    settings = [f"{name}={str(value).lower()}" for name, value in used.items()]
     return f"Checkpoint: {', '.join(checkpoints)}\nDecoding: {' '.join(settings)}"
 
 
@@ -192,8 +193,9 @@ def _data(config: DictConfig, system: Any, found: "Checkpoint") -> tuple[DictCon
 
 def _decoding(*tasks: str) -> list[str]:
     """The names of the decoding settings that these tasks have."""
-    found = dict.fromkeys(defaults("decoding") if {"translation", "captioning"} & {*tasks} else READING)
-    return [*found, *(["hard_attention"] if "captioning" in tasks else [])]
+    return list(
+        dict.fromkeys(name for task in tasks for schema in DECODING[task] for name in declarations.declared(schema))
+    )
 
 
 def _changed(config: DictConfig, name: str) -> bool:

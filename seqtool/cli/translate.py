@@ -22,31 +22,20 @@ from seqtool.predict.writing import OutputSettings, Writer
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs
+from seqtool.settings import declarations
 from seqtool.view import plots
 
 
 @dataclass
-class AlignedSettings(OutputSettings):
+class AlignedSettings(declarations.AlignedOutput, OutputSettings):
     """Those of commands that write alignments."""
-
-    alignments: str | None
-    words: str
 
     need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.words not in SPLITS:
-            raise InputError(f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.")
-
 
 @dataclass
-class TranslateSettings(AlignedSettings):
+class TranslateSettings(declarations.Translate, AlignedSettings):
     """The settings of configs/translate.yaml for input and output."""
-
-    input: str | None
-    prefix: str | None
-    replace_unknown: bool
 
     need_attention = ("alignments", "plot", "weights", "replace_unknown")
 

@@ -86,8 +86,8 @@ class ShowAttendTell(ImageCaptioner[Gaze], RecurrentDecoder[Gaze]):
         baseline: str,
         decay: float,
         credit: str,
-        cell: str | type[Cell] = "lstm",  # earlier checkpoints name neither this nor the score
-        score: str | type[Score] = "additive",
+        cell: str | type[Cell],
+        score: str | type[Score],
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)

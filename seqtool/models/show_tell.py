@@ -36,7 +36,7 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         context: str,
         dropout: float,
         tie: str,
-        summary: str = "mean",
+        summary: str,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         check_choice("summary", summary, SUMMARIES)

@@ -42,8 +42,8 @@ class Sutskever(FixedContext):
         reverse: bool,
         dropout: float,
         tie: str,
-        context: str = "initial_state",
-        summary: str = "last",
+        context: str,
+        summary: str,
     ) -> None:
         super().__init__()
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)

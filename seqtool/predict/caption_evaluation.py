@@ -30,6 +30,7 @@ from seqtool.predict.evaluation import HypothesesEvaluation, have_files, titles
 from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
+from seqtool.settings import declarations
 
 if TYPE_CHECKING:
     from seqtool.predict.caption_details import CaptionDetails
@@ -46,17 +47,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class CaptionEvaluation(HypothesesEvaluation):
+class CaptionEvaluation(declarations.EvalCaptions, HypothesesEvaluation):
     """An evaluation of captions."""
 
-    java: bool
-    document_frequencies: str | None
-    save_document_frequencies: str | None
-    bound: int | None = None
-
     labels = (*(score(name).label for name in NAMES), "meteor", "spice", *OTHERS)
-    reads = ("hypotheses", "references", "baseline", "document_frequencies")
-    writes = ("output", "save_document_frequencies")
 
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         unknown = f"Unknown tokeniser '{self.tokenize}'; choose from {', '.join(TOKENIZERS)}."

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -16,7 +16,7 @@ from seqtool.metrics.scores import metric, score
 from seqtool.metrics.systems import Comparison, System
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.view import html
 
 if TYPE_CHECKING:
@@ -24,21 +24,10 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Corpus)
 
-FORMATS = ("table", "json", "jsonl")
-MOST_RESAMPLES = 1_000_000
-
 
 @dataclass
-class Evaluation(ABC):
+class Evaluation(declarations.Eval, ABC):
     """An evaluation as configs/eval.yaml describes it, without decoding settings; this part is common to all tasks."""
-
-    split: str
-    bootstrap: int
-    format: str
-    report: str | None = field(default=None, kw_only=True)
-
-    reads: ClassVar[tuple[str, ...]]  # the settings that name files to read
-    writes: ClassVar[tuple[str, ...]] = ()  # the settings that name files to write
 
     @abstractmethod
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
@@ -48,10 +37,17 @@ class Evaluation(ABC):
         """The report on files of hypotheses and references, if the rules allow it."""
         raise NotImplementedError
 
+    def files(self, use: str) -> list[tuple[str, str]]:
+        """The files to read, or with `use="writes"` to write: each with the setting that names it."""
+        settings = declarations.declared(type(self)).items()
+        paths = [name for name, setting in settings if setting.is_path and getattr(setting, use)]
+        return [(name, file) for name in paths for file in names(getattr(self, name))]
+
     def write_nothing(self) -> None:
         """Clear the settings of output files, in a process that only shares the work."""
-        for setting in self.writes:
-            setattr(self, setting, None)
+        for setting, _ in self.files("writes"):
+            if setting != "report":
+                setattr(self, setting, None)
 
     @abstractmethod
     def of_checkpoint(self, predictor: Any, data: DictConfig | None, found: "Checkpoint | None") -> "Report":
@@ -68,20 +64,19 @@ class Evaluation(ABC):
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise one InputError that names all impossible settings, before any work is done."""
-        known, most = ", ".join(FORMATS), MOST_RESAMPLES
         rules = {
-            f"Unknown format '{self.format}'; choose from {known}.": self.format in FORMATS,
             f"bootstrap must be at least 2, not {self.bootstrap}. 0 leaves intervals out.": self.bootstrap == 0
             or self.bootstrap >= 2,
-            f"bootstrap must be at most {most:,}, not {self.bootstrap:,}.": self.bootstrap <= most,
             **self.rules(checkpoint=checkpoint),
         }
-        if problems := [problem for problem, holds in rules.items() if not holds]:
+        problems = [f"{problem}." for problem in declarations.out_of_range(type(self), vars(self))]
+        problems += [problem for problem, holds in rules.items() if not holds]
+        if problems:
             raise InputError(" ".join(problems))
-        read = [(f"{setting}={file}", file) for setting in self.reads for file in names(getattr(self, setting))]
+        read = [(f"{setting}={file}", file) for setting, file in self.files("reads")]
         for _, file in read:
             check_file(Path(file))
-        check_outputs({setting: getattr(self, setting) for setting in (*self.writes, "report")}, read)
+        check_outputs(dict(self.files("writes")), read)
         if self.report is not None:
             html.check_name(self.report)
 
@@ -108,18 +103,10 @@ def titles(system: str, others: Sequence[str], *, of_run: bool) -> list[str]:
 
 
 @dataclass
-class HypothesesEvaluation(Evaluation):
+class HypothesesEvaluation(declarations.EvalHypotheses, Evaluation):
     """An evaluation of hypotheses against references."""
 
-    hypotheses: str | None
-    references: list[str]
-    baseline: str | None
-    tokenize: str | None  # null is chosen by the references
-    output: str | None
-    scores: list[str] = field(default_factory=list, kw_only=True)  # the user's own, besides the task's
-
     labels: ClassVar[tuple[str, ...]]  # the names in the report that scores of the user's own cannot have
-    writes: ClassVar[tuple[str, ...]] = ("output",)
 
     def check(self, *, checkpoint: bool) -> None:
         taken = set(self.labels)

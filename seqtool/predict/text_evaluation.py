@@ -21,6 +21,7 @@ from seqtool.predict import evaluation_pages
 from seqtool.predict.evaluation import Evaluation, Report
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
+from seqtool.settings import declarations
 from seqtool.view.packing import Details
 
 if TYPE_CHECKING:
@@ -111,13 +112,8 @@ class TextReport(Report):
 
 
 @dataclass
-class TextEvaluation(Evaluation):
+class TextEvaluation(declarations.EvalTexts, Evaluation):
     """The `eval` settings of language models: a file, or a split of the data that a model was trained with."""
-
-    text: str | None
-    likeliest: int = 0
-
-    reads = ("text",)
 
     @property
     def shows_tokens(self) -> bool:
@@ -126,7 +122,6 @@ class TextEvaluation(Evaluation):
     def rules(self, *, checkpoint: bool) -> Mapping[str, bool]:
         return {
             "task=language_modelling needs checkpoint=PATH: a text by itself has no score.": checkpoint,
-            f"likeliest must be at least 0, not {self.likeliest}.": self.likeliest >= 0,
             "likeliest= goes with format=jsonl or report=FILE.html.": not self.likeliest or self.shows_tokens,
         }
 

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import SPLITS
 from seqtool.errors import InputError
 from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores
@@ -25,7 +24,7 @@ from seqtool.predict.test_sets import TestSet, read_alignments, read_translation
 from seqtool.predict.translation_report import TranslationReport
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -39,25 +38,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class TranslationEvaluation(HypothesesEvaluation):
+class TranslationEvaluation(declarations.EvalTranslations, HypothesesEvaluation):
     """An evaluation of translations."""
 
-    testset: str | None
-    langpair: str | None
-    sources: str | None
-    alignments: str | None
-    gold: str | None
-    lowercase: bool
-    length_bins: list[int]
-    plot: str | None
-    beside: list[str] = field(default_factory=list)
-    samples: int = 0
-    ter: bool = True
-    words: str | None = None
-
     labels = tuple(score(name).label for name in NAMES)
-    reads = ("hypotheses", "references", "sources", "baseline", "beside", "alignments", "gold")
-    writes = ("output", "plot")
 
     def check(self, *, checkpoint: bool) -> None:
         if checkpoint == (self.hypotheses is not None):
@@ -85,8 +69,6 @@ class TranslationEvaluation(HypothesesEvaluation):
             "alignments=FILE and gold=FILE go together.": checkpoint
             or (self.alignments is None) == (self.gold is None),
             "plot=DIR needs sources=FILE.": self.plot is None or has_sources,
-            f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.": self.words in (None, *SPLITS),
-            f"samples must be at least 0, not {self.samples}.": self.samples >= 0,
             "samples= goes with checkpoint=PATH and plot=DIR.": not self.samples or (checkpoint and bool(self.plot)),
             "beside=FILE goes with plot=DIR or report=FILE.html.": not self.beside
             or (self.plot or self.report) is not None,
