@@ -116,8 +116,8 @@ def complete(line: str, configs: Path) -> list[str]:
     groups = config_files.parts(before[0], places)[1]
     if equals:
         choices = config_files.choices(places, key) if key in groups else of_command(before[0]).get(key, NONE).choices
-        names = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
-        return [f"{key}={name}" for name in names]
+        values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
+        return [f"{key}={completed}" for completed in values]
     given = dict(argument.split("=", 1) for argument in before if "=" in argument)
     settings = config_files.outside_groups(before[0], places)
     for group, choice in groups.items():
