@@ -526,11 +526,11 @@ def other_name(name: str, settings: Collection[str]) -> str | None:
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What is wrong with the values of a dataclass's fields, as clauses: those that are no choice, too small or too
-    large. `prefix` begins their names.
+    """What is wrong with the values of a dataclass's fields, as clauses: first those that are no choice, then those
+    too small or too large. `prefix` begins their names.
     """
     problems = (setting.problem(prefix + name, values.get(name)) for name, setting in declared(schema).items())
-    return [problem for problem in problems if problem is not None]
+    return sorted(filter(None, problems), key=lambda problem: not problem.startswith("Unknown"))
 
 
 def check_values(settings: Any, prefix: str = "") -> None:
