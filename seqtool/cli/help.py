@@ -118,10 +118,10 @@ def complete(line: str, configs: Path) -> list[str]:
         choices = config_files.choices(places, key) if key in groups else of_command(before[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
-    given = dict(argument.split("=", 1) for argument in before if "=" in argument)
+    chosen = dict(argument.split("=", 1) for argument in before if "=" in argument)
     settings = config_files.outside_groups(before[0], places)
     for group, choice in groups.items():
-        settings |= config_files.of_choice(group, given.get(group, choice), places)
+        settings |= config_files.of_choice(group, chosen.get(group, choice), places)
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | groups.keys()
     paths = _files(word) if positional(before[0]) else []

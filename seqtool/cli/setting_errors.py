@@ -81,8 +81,8 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
     the data of a corpus that takes numbers there.
     """
     existing = config_files.outside_groups(command, configs)
-    if strange := [str(key) for key in config if key not in existing]:
-        raise InputError(sentence([_unknown(key, existing, {}, configs, command) for key in strange]))
+    if others := [str(key) for key in config if key not in existing]:
+        raise InputError(sentence([_unknown(key, existing, {}, configs, command) for key in others]))
     file = config_files.find(f"data/{data}", configs)
     own = config_files.load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
@@ -124,16 +124,16 @@ def _failed_launch(error: Exception) -> str:
 
 def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
     """What is wrong with the names of settings, groups and choices."""
-    taken, every = config_files.parts(command, configs)[1], config_files.groups(configs)
+    own_groups, all_groups = config_files.parts(command, configs)[1], config_files.groups(configs)
     clauses, chosen, keys = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         key, value = match["key"], match["value"] or ""
-        if key in every and match["sign"] != "~":
-            if key not in taken:
+        if key in all_groups and match["sign"] != "~":
+            if key not in own_groups:
                 if not match["sign"] or _takers(key, configs):  # otherwise + adds a group of the user's own
                     clauses.append(_elsewhere(key, configs, command))
                 continue
-            clauses += _choice_clauses(key, value, configs, default=taken[key])
+            clauses += _choice_clauses(key, value, configs, default=own_groups[key])
             if not match["sign"]:
                 chosen.append(_first(match[0]))
         elif match["sign"] in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
@@ -142,7 +142,7 @@ def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[st
         return clauses
     values: Any = OmegaConf.to_container(_compose(command, chosen, configs))
     choices = values.pop("hydra")["runtime"]["choices"]
-    existing = {*config_files.keys(values), *taken}
+    existing = {*config_files.keys(values), *own_groups}
     return [_unknown(key, existing, choices, configs, command) for key in keys if key not in existing]
 
 
@@ -152,13 +152,15 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
     choices = config_files.choices(configs, group)
     allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
     names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
-    strange = [
+    missing = [
         name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
     ]
-    files = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in strange}
+    misnamed = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in missing}
     return [
-        f"the name of {files[name]} must end in .yaml" if files[name].exists() else unknown(name, choices, kind=group)
-        for name in strange
+        f"the name of {misnamed[name]} must end in .yaml"
+        if misnamed[name].exists()
+        else unknown(name, choices, kind=group)
+        for name in missing
     ]
 
 
