@@ -48,7 +48,15 @@ LUONG: dict[str, Any] = {
     "score": "general",
     "alignment": 5,
 }
-SUTSKEVER: dict[str, Any] = {**COMMON, "hidden": 7, "layers": 2, "cell": "lstm", "reverse": True}
+SUTSKEVER: dict[str, Any] = {
+    **COMMON,
+    "hidden": 7,
+    "layers": 2,
+    "cell": "lstm",
+    "reverse": True,
+    "context": "initial_state",
+    "summary": "last",
+}
 
 TRANSFORMER: dict[str, Any] = {
     "width": 8,
@@ -117,9 +125,11 @@ CAPTIONER: dict[str, Any] = {
     "tie": "none",
 }
 PICTURES = {key: value for key, value in CAPTIONER.items() if key not in ("embedding", "hidden")}
-SHOW_TELL: dict[str, Any] = {**CAPTIONER, "layers": 2, "cell": "lstm", "context": "first_step"}
+SHOW_TELL: dict[str, Any] = {**CAPTIONER, "layers": 2, "cell": "lstm", "context": "first_step", "summary": "mean"}
 SHOW_ATTEND_TELL: dict[str, Any] = {
     **CAPTIONER,
+    "cell": "lstm",
+    "score": "additive",
     "alignment": 5,
     "gate": True,
     "embedding_dropout": 0.0,

@@ -23,12 +23,12 @@ from mutations import RAW, Bomb, bomb, dumped
 from PIL import Image
 from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
 
-from seqtool.cli import arguments
 from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import JOINT, TARGET, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.files import config_directory
+from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.tensors import weights
 
@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], normalization="nfc", lowercase=False)
     for name in (JOINT, TARGET):
         words.save(directory / name)
-    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5}
+    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5, "longest": 25}
     for name, model, parts, target, vocabulary in (
         ("translator", Bahdanau(**BAHDANAU), BAHDANAU, "bahdanau.Bahdanau", JOINT),
         ("captioner", ShowAttendTell(**SHOW_ATTEND_TELL), SHOW_ATTEND_TELL, "show_attend_tell.ShowAttendTell", TARGET),
@@ -425,9 +425,9 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def wrong(settings: dict[str, Any]) -> dict[str, str]:
     """A value that each setting cannot have; the names of files and runs may be anything."""
-    any_text = (
-        arguments.NAMES | arguments.DOTTED | {"train.resume", "initialisation", "data.directory", "data.split_file"}
-    )
+    commands = (declarations.of_command(command).items() for command in declarations.COMMANDS)
+    any_text = {name for settings in commands for name, setting in settings if setting.is_literal}
+    any_text |= {"train.resume", "initialisation"}
     values = ("word", "[word]", "{a: 1}")
     found = {}
     for number, (key, value) in enumerate(settings.items()):

@@ -26,12 +26,23 @@ from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
-from seqtool.settings import plain
+from seqtool.settings import declarations, plain
 
 ROOT = Path(__file__).parent.parent
 
+LITERAL = {  # the settings that hold names and texts, and whether they may hold several
+    command: {
+        name: setting.several
+        for name, setting in declarations.of_command(command).items()
+        if setting.is_literal and not setting.classes
+    }
+    for command in ("train", "eval")
+}
+
 CONFIGS = {
-    "train.yaml": """
+    "train.yaml": """# seqtool train: train a model
+#   seqtool train -m model=bahdanau,sutskever seed=1,2
+
 # What a run can be told.
 defaults: [{model: small}, {data: files}, _self_, {experiment: null}]
 run: null  # the name of the run
@@ -53,29 +64,9 @@ checkpoint: ???
 prompt: null
 stop: null
 """,
-    "eval.yaml": """
-defaults: [{data: names}, _self_]
-text: null
-checkpoint: ???
-references: null
-images: null
-run: null
-init_from: null
-input: ???
-output: null
-hypotheses: null
-sources: null
-baseline: null
-gold: null
-alignments: null
-plot: null
-beside: null
-report: null
-document_frequencies: null
-save_document_frequencies: null
-embeddings: {source: null, target: null}
-model: {encoder: {weights: null}}
-""",
+    "eval.yaml": "defaults: [{data: names}, _self_]\n"
+    + "".join(f"{name}: null\n" for name in LITERAL["eval"] if "." not in name),
+    "inspect.yaml": "# seqtool inspect: say what it is\n\ncheckpoint: null\nplot: null\n",
     "decoding.yaml": "beam: 5  # 1 is greedy\n",
     "model/small.yaml": "# A small model.\n_target_: seqtool.models.small.Small\nhidden: 8\n",
     "model/large.yaml": "_target_: seqtool.models.large.Large\nhidden: 512\ndeep: {layers: 4}\n",
@@ -168,9 +159,8 @@ def own(tmp_path: Path) -> Path:
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The configurations that commands are called with, from an empty working directory."""
     found: list[Any] = []
-    for name in ("prepare", "train", "translate", "caption", "generate", "evaluate"):
+    for name in ("prepare", "train", "translate", "caption", "generate", "evaluate", "inspect"):
         replace(name, lambda config: found.append(plain(config)), monkeypatch)
-    replace("inspect", found.append, monkeypatch)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     return found
@@ -275,17 +265,27 @@ def test_a_preset_sets_what_it_names(calls: list[Any], configs: Path) -> None:
     assert calls[0]["train"] == {"batch_size": 7, "epochs": 9, "resume": False}
 
 
-def test_inspect_gets_its_path(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_gets_its_paths(calls: list[Any], configs: Path) -> None:
+    assert cli.run(["inspect", "runs/a=(b)"], configs) == 2  # a setting, as long as nothing is called so
+    Path("runs").mkdir()
+    for name in ("runs/a=(b)", "checkpoint=b", "a,b"):
+        Path(name).touch()
     assert cli.run(["inspect", "runs/a=(b)"], configs) == 0
     assert cli.run(["inspect", "checkpoint=runs/a"], configs) == 0
-    Path("checkpoint=b").touch()
     assert cli.run(["inspect", "checkpoint=b"], configs) == 0
-    assert calls == ["runs/a=(b)", "runs/a", "checkpoint=b"]
+    assert cli.run(["inspect", "a,b", "10", "plot=${x}"], configs) == 0
+    assert [call["checkpoint"] for call in calls] == [["runs/a=(b)"], "runs/a", ["checkpoint=b"], ["a,b", "10"]]
+    assert calls[-1]["plot"] == "${x}"
+
+
+def test_what_inspect_needs(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ([], ["checkpoint="], [""], ["a", "b"], ["plot=c"], ["a", "plot="], ["a", "plot=b", "plot=c"]):
-        assert cli.run(["inspect", *line], configs) == 2
+        assert cli.run(["inspect", *line], config_directory()) == 2
         said = "seqtool: inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.\n"
         assert capsys.readouterr().err == said
-    assert len(calls) == 3
+    for command in ("inspect", "report"):
+        assert cli.run([command, "runs", "plto=a"], config_directory()) == 2
+        assert capsys.readouterr().err == "seqtool: Unknown setting 'plto'; did you mean 'plot'?\n"
 
 
 def test_sweeps_run_every_job_and_leave_nothing(
@@ -517,28 +517,29 @@ def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, caps
     assert (calls, printed.err) == ([], "")
 
 
-GENERATING = {"prompt", "stop"}  # which eval does not have
-EVALUATING = arguments.NAMES - GENERATING - {"prefix", "host", "token"}
+LISTS = {"eval": ("references", "data.train"), "train": ("data.train", "data.valid")}
 
 
+@pytest.mark.parametrize("command", LITERAL)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_any_file_name_is_taken_as_it_stands(name: str, calls: list[Any], configs: Path) -> None:
+def test_any_file_name_is_taken_as_it_stands(name: str, command: str, calls: list[Any], configs: Path) -> None:
     expected = "./???" if name == "???" else name
-    keys = sorted(EVALUATING - {"references", "data.train"})
-    settings = [f"{key}={name}" for key in keys] + [f"++input={name}"]
-    settings += [f"references={name},{name}x,{name}", f"data.train={name},x"]
-    assert cli.run(["eval", *settings], configs) == 0
-    listed = expected.strip(" ")  # spaces around commas are none of a name's
-    assert calls[0].pop("references") == [listed, f"{name}x".strip(" "), listed]
-    assert calls[0]["data"].pop("train") == [listed, "x"]
-    assert {value for _, value in leaves(calls[0])} == {expected}
+    keys = sorted(LITERAL[command].keys() - {*LISTS[command]})
+    assert len(keys) > 10
+    first, second = LISTS[command]
+    lists = [f"{first}={name},{name}x,{name}", f"{second}={name},x"]
+    assert cli.run([command, "data=names", *(f"++{key}={name}" for key in keys), *lists], configs) == 0
+    values, listed = dict(leaves(calls[0])), expected.strip(" ")  # spaces around commas are none of a name's
+    assert values[first] == (listed, f"{name}x".strip(" "), listed)
+    assert values[second] == (listed, "x")
+    assert {values[key] for key in keys} == {expected}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Path) -> None:
     expected = "./???" if name == "???" else name
     assert cli.run(["generate", f"checkpoint={name}", f"prompt={name}", f"stop={name}"], configs) == 0
-    assert {calls[0][key] for key in ("checkpoint", *GENERATING)} == {expected}
+    assert {calls[0][key] for key in ("checkpoint", "prompt", "stop")} == {expected}
     assert cli.run(["translate", "checkpoint=a", "input=b", f"prefix={name}"], configs) == 0
     assert calls.pop()["prefix"] == expected
     assert cli.run(["generate", "checkpoint=a", "stop=[',',a]"], configs) == 0
@@ -547,11 +548,10 @@ def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Pa
 
 def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])  # not every one of these names can be sent between processes
-    keys = sorted(EVALUATING - arguments.LISTS - {"run"})
+    keys = sorted(key for key, several in LITERAL["eval"].items() if not several)
     for start in range(0, len(HOSTILE), len(keys)):
         names = dict(zip(keys, HOSTILE[start : start + len(keys)], strict=False))
-        settings = [f"{key}={name}" for key, name in names.items()]
-        settings += [f"{key}=a" for key in ("checkpoint", "input") if key not in names]
+        settings = [f"++{key}={name}" for key, name in names.items()]
         assert cli.run(["eval", "-m", *settings, f"references={','.join(names.values())}"], configs) == 0
         expected = {key: "./???" if name == "???" else name for key, name in names.items()}
         assert dict(leaves(calls[-1])).items() >= expected.items()
@@ -560,12 +560,12 @@ def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeyp
 
 def test_random_names_survive_quoting(calls: list[Any], configs: Path) -> None:
     generator = random.Random(1)
-    keys = sorted(EVALUATING - arguments.LISTS)
+    keys = sorted(key for key, several in LITERAL["eval"].items() if not several)
     letters = "\\\\\\$${}'\"a, =#[]()"
     for _ in range(10):
         names = {key: "".join(generator.choices(letters, k=generator.randint(1, 9))) for key in keys}
-        settings = [f"{key}={name}" for key, name in names.items()]
-        assert cli.run(["eval", "checkpoint=a", *settings], configs) == 0
+        settings = [f"++{key}={name}" for key, name in names.items()]
+        assert cli.run(["eval", *settings], configs) == 0
         assert dict(leaves(calls[-1])).items() >= names.items()
 
 
@@ -586,7 +586,7 @@ def test_lists_of_names(calls: list[Any], configs: Path) -> None:
         "null": None,
     }
     for text in cases:
-        assert cli.run(["translate", "checkpoint=c", "input=i", f"references={text}"], configs) == 0
+        assert cli.run(["eval", f"references={text}"], configs) == 0
     assert [call["references"] for call in calls] == list(cases.values())
 
 
@@ -598,9 +598,9 @@ def test_null_is_null_unless_a_file_is_called_so(calls: list[Any], configs: Path
     assert calls[0]["run"] is None
 
 
-def test_other_settings_keep_hydras_grammar() -> None:
+def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
     for setting in ("train.epochs=1,2", "model=small", "~data", "note=${run}", "data.train", "checkpoint="):
-        assert arguments.quoted(setting) == setting
+        assert arguments.quoted(setting, "train", [configs]) == setting
 
 
 @pytest.mark.parametrize(

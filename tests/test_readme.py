@@ -52,9 +52,9 @@ ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(pa
 
 def configuration(words: list[str]) -> DictConfig:
     """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
-    _, settings = arguments.split(words[1:])
+    _, settings, paths = arguments.split(words[1:], words[0])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose(words[0], [arguments.quoted(setting) for setting in settings])
+        return compose(words[0], arguments.prepared(settings, paths, words[0], [config_directory()]))
 
 
 def test_commands_are_found() -> None:
@@ -108,14 +108,6 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
 def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
     """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
     assert words[0] in COMMANDS
-    if words[0] == "inspect":
-        assert len(words) == 2 or words[-1].startswith("plot=")
-        return
-    if words[0] == "report":
-        if not any("=" in word and not word.startswith("output=") for word in words):
-            assert len(words) >= 2
-            return
-        words = ["eval", *(word.replace("output=", "report=") for word in words[1:])]
     if "-m" in words:  # the first job of a sweep
         words = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]
     config = configuration(words)

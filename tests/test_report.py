@@ -303,7 +303,7 @@ def test_captions(place: Path) -> None:
         ("checkpoint=runs/attend", "The report of an evaluation needs a place: output=FILE.html."),
         ("", "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate"),
         ("runs/attend checkpoint=runs/attend output=a.html", "takes only output=FILE.html, not checkpoint=runs/attend"),
-        ("runs/attend outptu=a.html", "takes only output=FILE.html, not outptu=a.html"),
+        ("runs/attend outptu=a.html", "Unknown setting 'outptu'; did you mean 'output'?"),
         ("runs/attend output=a.pdf", "a.pdf: a report is an HTML file, so its name must end in .html."),
         ("hypotheses=text.txt references=text.txt output=a.es", "a.es: a report is an HTML file"),
         ("hypotheses=text.txt references=text.txt output=text.txt", "report=text.txt is the same file as"),

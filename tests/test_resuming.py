@@ -170,13 +170,13 @@ def test_checkpoints_by_time_have_an_interval(place: Path, monkeypatch: pytest.M
     assert not {"step-0000000-saved", "step-0000001-saved", "step-0000006-saved"} & set(saved)
 
 
-def test_a_run_of_an_older_version_goes_on(place: Path) -> None:
-    """Which did not know all of today's settings."""
+def test_a_run_that_lacks_a_setting(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No default replaces what its file does not say."""
     assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=2") == 0
     file = place / "runs/r/config.yaml"
     file.write_text("".join(line for line in file.read_text().splitlines(True) if "save_minutes" not in line))
-    assert train("run=r", "train.resume=true", "train.steps=3") == 0
-    assert "save_minutes: 15" in file.read_text()
+    assert train("run=r", "train.resume=true", "train.steps=3") == 2
+    assert "issing setting 'train.save_minutes'" in capsys.readouterr().err
 
 
 def test_a_run_may_go_on_by_another_score() -> None:

@@ -99,7 +99,8 @@ def logged(run: str) -> list[dict[str, float]]:
     return [{name: record[name] for name in names if name in record} for record in records(run)]
 
 
-def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fewer", ["true", "false"])
+def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewer: str) -> None:
     """One whose data have moved too."""
     monkeypatch.chdir(tmp_path)
     for folder in ("before", "after"):
@@ -110,8 +111,9 @@ def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.Mon
         [f"data.train={folder}/train.txt", f"data.valid={folder}/valid.txt"] for folder in ("before", "after")
     )
     settings = [*before, "train.batch_size=16", "train.bptt=60", "train.validate_every=1", "train.log_every=1"]
+    settings.append(f"train.fewer_streams={fewer}")
     assert train(*MODELS["lstm"], *settings, "train.steps=4", "run=whole") == 0
     assert train(*MODELS["lstm"], *settings, "train.steps=2", "run=r") == 0
     assert train("run=r", "train.resume=true", *after, "train.steps=4") == 0
     assert logged("r") == logged("whole")
-    assert "fewer_streams: true\n" in Path("runs/r/config.yaml").read_text()
+    assert f"fewer_streams: {fewer}\n" in Path("runs/r/config.yaml").read_text()

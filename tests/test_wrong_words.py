@@ -14,7 +14,7 @@ from hydra.plugins.launcher import Launcher
 from seqtool.cli import config_files
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
-from seqtool.settings import OTHER_NAMES
+from seqtool.settings import declarations
 
 
 def run(*arguments: str) -> int:
@@ -49,12 +49,12 @@ def test_what_a_setting_is_called_here(
 
 
 def test_every_other_name_leads_somewhere() -> None:
-    """The table names settings that there are, and no setting's own name in its place."""
-    places = [config_directory()]
-    commands = ("train", "translate", "caption", "generate", "score", "eval", "prepare")
-    known = set[str]().union(*(config_files.of_command(command, places) for command in commands))
-    assert OTHER_NAMES.keys() <= known
-    assert not [name for name, others in OTHER_NAMES.items() if name in others.split()]
+    """Names are declared of settings that there are, and no setting's own name is in its place."""
+    for command in declarations.COMMANDS:
+        settings = config_files.of_command(command, [config_directory()])
+        for name, setting in declarations.of_command(command).items():
+            assert not setting.also or name in settings
+            assert name not in setting.also.split()
 
 
 class Failing(Launcher):

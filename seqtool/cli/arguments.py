@@ -1,13 +1,14 @@
 """The arguments after the command, prepared for Hydra.
 
 Hydra's grammar refuses most characters that a file name may contain, and reads commas as sweeps and digits as
-numbers. So the values of settings that hold names of files or runs are quoted before Hydra sees them.
+numbers. So the values of settings that hold names or texts, by their declarations, are quoted before Hydra sees them.
 """
 
 import argparse
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,23 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool.cli import config_files
 from seqtool.cli.config_files import Folders
 from seqtool.errors import InputError
+from seqtool.runtime.classes import PACKAGE, located
 from seqtool.runtime.files import expanded
-from seqtool.settings import escape, escaped, leaves, plain
+from seqtool.settings import declarations, escape, escaped, leaves, plain
+from seqtool.settings.declarations import Setting
 from seqtool.training.runs import RUNS
 
-# The settings that hold the name of a file, directory or run, or any text, and those that may hold several.
-LISTS = frozenset({"checkpoint", "references", "images", "stop", "data.train", "data.valid", "data.test", "beside"})
-NAMES = LISTS | {"prompt", "text", "run", "init_from", "input", "output", "hypotheses", "sources", "baseline", "gold"}
-NAMES |= {"prefix", "report", "host", "token"}
-NAMES |= {"alignments", "plot", "document_frequencies", "save_document_frequencies"}
-NAMES |= {"data.directory", "data.cache", "data.vocabulary.reuse", "data.annotations", "data.split_file"}
-NAMES |= {"embeddings.source", "embeddings.target", "model.encoder.weights"}
-
-# Those in which ${beam} stands for a setting's value, so that the jobs of a sweep can have names of their own.
-REFERRING = frozenset({"run", "output", "alignments", "plot", "report", "save_document_frequencies"})
-TEXTS = frozenset({"prompt", "stop", "run", "host", "token"})  # any text: none of them is a path
-DOTTED = frozenset({"trust", "scores", "validation.scores"})  # the settings that hold several Python names
-
+CHOOSING = set(declarations.declared(declarations.Groups))  # the groups that choose a class
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
 
@@ -42,8 +33,10 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(message[0].upper() + message[1:] + ".")
 
 
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Hydra's options and the settings, each in order, from anywhere on the command line."""
+def split(arguments: Sequence[str], command: str) -> tuple[list[str], list[str], list[str]]:
+    """Hydra's options, the settings, and the paths of a command that takes them without `key=`; each in order, from
+    anywhere on the command line.
+    """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     parser.add_argument("--info", "-i", nargs="?", const="all")
@@ -57,17 +50,19 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             os.fsencode(argument)
         except UnicodeEncodeError as error:
             raise InputError(f"{argument!a} holds a character that no text has.") from error
-    found, strange = parser.parse_known_intermixed_args(arguments)
-    if strange:
-        raise InputError(f"Unknown option '{strange[0]}': settings are written key=value, without dashes.")
-    values = vars(found)
+    parsed, unparsed = parser.parse_known_intermixed_args(arguments)
+    if unparsed:
+        raise InputError(f"Unknown option '{unparsed[0]}': settings are written key=value, without dashes.")
+    values = vars(parsed)
     settings: list[str] = values.pop("settings")
+    paths = [] if positional(command) is None else [one for one in settings if "=" not in one or os.path.lexists(one)]
+    settings = [setting for setting in settings if setting not in paths]
     for setting in settings:
         if "=" not in setting and not setting.startswith("~"):
             raise InputError(f"'{setting}' is not a setting: write key=value.")
     if sum(bool(values[mode]) for mode in ("run", "multirun", "cfg", "info")) > 1:
         raise InputError("Only one of --run, --multirun, --cfg and --info can be given.")
-    if found.resolve and not found.cfg:
+    if parsed.resolve and not parsed.cfg:
         raise InputError("--resolve goes with --cfg.")
     options = []
     for name, value in values.items():
@@ -75,7 +70,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             option = "--" + name.replace("_", "-")
             value = expanded(value) if name == "config_dir" else value
             options.append(option if value is True else f"{option}={value}")
-    return options, settings
+    return options, settings, paths
+
+
+def positional(command: str) -> str | None:
+    """The setting whose values a command takes without `key=`, if there is one."""
+    return next((name for name, setting in declarations.of_command(command).items() if setting.positional), None)
 
 
 def folders(arguments: Sequence[str], configs: Path) -> Folders:
@@ -91,45 +91,74 @@ def folders(arguments: Sequence[str], configs: Path) -> Folders:
     return [configs, own.absolute()]
 
 
-def referable(command: str, configs: Folders) -> set[str]:
-    """The top-level settings and groups that a name may refer to, as in ${seed} and ${model.cell}."""
-    files, taken = config_files.parts(command, configs)
-    return {*taken, *(key for file in files for key in config_files.load(file))} - {"defaults", "run"}
+def declaration(name: str, command: str, configs: Folders) -> Setting:
+    """What is declared of a command's setting; of one in the user's own files, by the class that `_target_` names."""
+    settings = declarations.of_command(command)
+    group, _, last = name.partition(".")
+    if name not in settings and group in config_files.parts(command, configs)[1]:
+        for choice in config_files.choices(configs[1:], group):
+            with suppress(InputError, ImportError):  # what cannot be read or imported matters only where it is chosen
+                target = config_files.load(config_files.find(f"{group}/{choice}", configs)).get("_target_")
+                if isinstance(target, str) and target.partition(".")[0] != PACKAGE:
+                    argument = declarations.declared(located({"_target_": target}, trusted=True)).get(last)
+                    if argument is not None and argument.is_literal:
+                        return argument
+    return settings.get(name, declarations.NONE)
 
 
-def quoted(setting: str, references: Collection[str] = ()) -> str:
-    """`key=value` in Hydra's grammar: the name of a file or run is taken literally, whatever its characters.
+def prepared(settings: Sequence[str], paths: Sequence[str], command: str, configs: Folders) -> list[str]:
+    """The settings and paths as Hydra takes them."""
+    ready = [quoted(setting, command, configs) for setting in settings]
+    if paths:
+        ready.append(f"{positional(command)}=[{','.join(map(quote, paths))}]")
+    stored = tuple(f"{group}." for group in stored_groups(command, ready))
+    return [f"++{setting}" if setting.startswith(stored) else setting for setting in ready]
+
+
+def quoted(setting: str, command: str, configs: Folders) -> str:
+    """`key=value` in Hydra's grammar: a name or a text is taken literally, whatever its characters.
 
     A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
-    A list of texts for `stop` needs its brackets. In the name of a run or of a file to be written, ${model.cell} stands
-    for the setting's value if model is one of the `references`.
+    A list of texts needs its brackets. In the name of a run or of a file to be written, ${model.cell} stands for the
+    value of that setting.
     """
     match = OVERRIDE.fullmatch(setting)
-    if match is None or match["key"] not in NAMES | DOTTED or not match["value"]:
+    if match is None or not match["value"]:
         return setting
+    declared = declaration(match["key"], command, configs)
     start, value = f"{match['sign']}{match['key']}=", match["value"]
     exists = _exists(value)
-    if value == "null" and not exists:
+    if not declared.is_literal or (value == "null" and not exists):
         return setting
-    if match["key"] in REFERRING:
-        return start + quote(value, set(references) - REFERRING)
-    several = r"^\[.+\]$" if match["key"] == "stop" else r"^\[.*\]$|,"
-    if match["key"] not in LISTS | DOTTED or exists or not re.search(several, value, re.DOTALL):
+    if declared.writes:
+        return start + quote(value, _referable(command, configs))
+    several = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
+    if not declared.several or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else _parts(value)
     return f"{start}[{','.join(map(quote, elements))}]"
 
 
-def read_names(config: DictConfig) -> None:
+def _referable(command: str, configs: Folders) -> set[str]:
+    """The top-level settings and groups that a name may refer to, as in ${seed} and ${model.cell}."""
+    files, groups = config_files.parts(command, configs)
+    names = {*groups, *(key for file in files for key in config_files.load(file))} - {"defaults"}
+    return {name for name in names if not declaration(name, command, configs).writes}
+
+
+def read_names(config: DictConfig, command: str, configs: Folders) -> None:
     """Read the names in a configuration, from YAML files too, as on the command line: ~ and ~user begin a path in that
     home directory, and a,b is a list where a setting may hold several.
     """
     for key, value in leaves(plain(config)):
-        if key in TEXTS or not isinstance(value, str | list):
+        if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
+            continue
+        declared = declaration(key, command, configs)
+        if declared.text:
             continue
         names: Any = value
-        if isinstance(value, str) and key in LISTS | DOTTED and "," in value and not _exists(value):
+        if isinstance(value, str) and declared.several and "," in value and not _exists(value):
             names = _parts(value)
         if isinstance(names, str):
             names = expanded(names)
@@ -165,14 +194,14 @@ def stored_groups(command: str, settings: Sequence[str], run: object = None) -> 
 
     train.resume=auto resumes a run that exists; if the name of the `run` is not known yet, it may do so.
     """
-    given = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
-    if "experiment" in given:
+    values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
+    if "experiment" in values:
         return set()
     if command != "train":
-        return {"data"} - given.keys() if command == "eval" else set()
-    resume = given.get("train.resume", "").strip(" '\"").lower()
+        return {"data"} - values.keys() if command in ("eval", "report") else set()
+    resume = values.get("train.resume", "").strip(" '\"").lower()
     resumes = resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
-    return {"data", "model", "optim", "schedule"} - given.keys() if resumes else set()
+    return CHOOSING - values.keys() if resumes else set()
 
 
 def _elements(text: str) -> Iterator[str]:

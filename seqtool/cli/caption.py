@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import DictConfig
 from tqdm import tqdm
@@ -15,17 +14,12 @@ from seqtool.predict.writing import CaptionWriter, OutputSettings, coco_id
 from seqtool.runtime import distributed
 from seqtool.runtime.files import one_line
 from seqtool.runtime.outputs import check_outputs
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 
 
 @dataclass
-class CaptionSettings(OutputSettings):
+class CaptionSettings(declarations.Caption, OutputSettings):
     """The settings of configs/caption.yaml for finding images and for the output."""
-
-    images: Any
-    recursive: bool
-
-    formats = ("text", "jsonl", "coco")
 
     def find(self) -> list[str]:
         """The images. Raises InputError if there is none, or if the output would overwrite one."""

@@ -42,18 +42,18 @@ def included(group: str, choice: str | None, configs: Folders) -> list[tuple[Pat
     file = find(f"{group}/{choice}", configs)
     if not file.is_file():
         return []
-    found = [(file, "")]
+    files = [(file, "")]
     for entry in load(file).get("defaults", []):
         if isinstance(entry, str) and "@" in entry:
             name, _, place = entry.lstrip("/").partition("@")
-            found.append((find(name, configs), "" if place == "_here_" else f"{place}."))
+            files.append((find(name, configs), "" if place == "_here_" else f"{place}."))
         elif isinstance(entry, str) and entry not in ("_self_", choice):
-            found += included(group, entry, configs)
-    return found
+            files += included(group, entry, configs)
+    return files
 
 
 def groups(configs: Folders) -> set[str]:
-    return {folder.name for one in configs for folder in one.iterdir() if folder.is_dir()} - {"hydra"}
+    return {folder.name for directory in configs for folder in directory.iterdir() if folder.is_dir()} - {"hydra"}
 
 
 def choices(configs: Folders, group: str) -> list[str]:
@@ -82,12 +82,12 @@ def outside_groups(command: str, configs: Folders) -> set[str]:
 def of_command(command: str, configs: Folders) -> set[str]:
     """The full names of the settings that a command takes with any choices, and of its groups."""
     groups = parts(command, configs)[1]
-    known = outside_groups(command, configs)
+    settings = outside_groups(command, configs)
     for group in groups:
         for choice in choices(configs, group):
             with suppress(InputError):  # a file that cannot be read matters only where it is chosen
-                known |= of_choice(group, choice, configs)
-    return known
+                settings |= of_choice(group, choice, configs)
+    return settings
 
 
 def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -107,7 +107,7 @@ def load(file: Path) -> Group:
     from yaml import YAMLError
 
     try:
-        found = OmegaConf.to_container(OmegaConf.load(file))
+        content = OmegaConf.to_container(OmegaConf.load(file))
     except UnicodeDecodeError as error:
         start = file.read_bytes()[:2]
         encoding = "UTF-16" if start in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
@@ -117,6 +117,6 @@ def load(file: Path) -> Group:
             raise InputError(f"{file} is not UTF-8, but perhaps UTF-16: save it as UTF-8.") from error
         hint = ": indent with spaces" if "'\\t'" in str(error) else ""
         raise InputError(f"{file} is not YAML: {' '.join(str(error).split())}{hint}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InputError(f"{file} does not hold settings, key: value.")
-    return cast(Group, found)
+    return cast(Group, content)

@@ -7,7 +7,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
-from seqtool.settings import names, typed
+from seqtool.settings import declarations, names, typed
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
@@ -25,18 +24,6 @@ WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
 ENDING_SECONDS = 1  # and then the model, to end what it is doing
 CONNECTIONS = 512
 LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass
-class DemoSettings:
-    """The settings of configs/demo.yaml for the server."""
-
-    host: str
-    port: int
-    token: str | None
-    device: str
-    threads: int | None
-    precision: str
 
 
 def demo(config: DictConfig) -> None:
@@ -49,7 +36,7 @@ def demo(config: DictConfig) -> None:
     from seqtool.demo.engine import Engine
     from seqtool.demo.guards import HEADERS, TimedProtocol, check_address
 
-    settings = typed(DemoSettings, {name: config[name] for name in DemoSettings.__annotations__})
+    settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
     checkpoints = find_checkpoints(names(config.checkpoint), modules(config.trust))
     token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
@@ -95,7 +82,7 @@ def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkp
     return checkpoints
 
 
-def load(checkpoints: Sequence["Checkpoint"], settings: DemoSettings) -> list[Any]:
+def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> list[Any]:
     from seqtool import tasks
     from seqtool.runtime.devices import keep_memory, set_threads
 

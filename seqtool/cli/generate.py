@@ -16,26 +16,18 @@ from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs, keeping
-from seqtool.settings import escape, typed
+from seqtool.settings import declarations, escape, typed
 
 BETWEEN = "-" * 20  # on a line of its own between two texts
-FORMATS = ("text", "jsonl")
 
 
 @dataclass
-class GenerateOutput:
+class GenerateOutput(declarations.GenerateFiles):
     """The settings of configs/generate.yaml for input and output."""
-
-    prompt: str | None
-    stop: list[str] | None
-    input: str | None
-    output: str | None
-    format: str
 
     def check(self) -> None:
         """Raise InputError for settings that are impossible."""
-        if self.format not in FORMATS:
-            raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(FORMATS)}.")
+        declarations.check_values(self)
         for name, text in (("prompt", self.prompt or ""), ("stop", "".join(self.stop or []))):
             if text.encode(errors="replace").decode() != text:
                 raise InputError(f"{name}= is not valid UTF-8.")

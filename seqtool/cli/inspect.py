@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
 from seqtool import tasks
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
@@ -17,6 +20,7 @@ from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.tables import table
+from seqtool.settings import declarations, typed
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby
@@ -26,9 +30,22 @@ from seqtool.view import run_plots
 log = logging.getLogger("seqtool")
 
 
-def inspect(path: str) -> None:
-    """Describe a path. InputError if it is none of these."""
-    place = Path(path)
+def inspect(config: DictConfig) -> None:
+    """Print what PATH is, or draw the curves of runs."""
+    settings = typed(declarations.Inspect, config)
+    paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
+    written = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
+    is_one, is_drawn = len(paths) == 1, bool(paths and settings.plot)
+    if not (is_one or is_drawn) or not all(paths) or settings.plot == "" or len({*written}) < len(written):
+        raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
+    if settings.plot is None:
+        _print(Path(paths[0]))
+    else:
+        draw(paths, Path(settings.plot))
+
+
+def _print(place: Path) -> None:
+    """What a run, a checkpoint or a cache is; of a directory of them, a table or a line for each."""
     inside = sorted(place.iterdir()) if place.is_dir() else []
     if runs := _trained(inside):
         print(_table(runs))

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
-from seqtool.runtime.files import config_directory, expanded
+from seqtool.runtime.files import config_directory
 from seqtool.runtime.spinning import limit_spinning
 from seqtool.runtime.version import __version__
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-COMMANDS = tuple(help_texts.SUMMARIES)
-FUNCTIONS = {"eval": "evaluate"}  # those not named like their command
+COMMANDS = help_texts.COMMANDS
+FUNCTIONS = {
+    "eval": ("evaluate", "evaluate"),
+    "report": ("report", "write_report"),
+}  # others are named like their command
 MEMORY = {  # what takes most memory in a command
     "prepare": "data.processes",
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
@@ -49,7 +52,7 @@ HYDRA = (
 def main() -> None:
     """The installed command. Exits with 0, with 2 after one sentence about the user's input, or with 130 if stopped."""
     gc.disable()  # until everything is imported: garbage collection would take a third of a short run
-    ending = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # as SIGHUP is under nohup
+    ending = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]  # as SIGHUP is under nohup
     for number in ending:  # so that nothing half-written is left behind
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -111,7 +114,8 @@ def _say(error: InputError | OSError) -> None:
 def _dispatch(arguments: list[str], configs: Path) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
-        print(help_texts.command(rest[0], configs, rest[1:]) if rest and rest[0] in COMMANDS else help_texts.overview())
+        is_of_command = rest and rest[0] in COMMANDS
+        print(help_texts.command(rest[0], configs, rest[1:]) if is_of_command else help_texts.overview(configs))
     elif command == "--version":
         print(f"seqtool {__version__}")
     elif command == "--completion":
@@ -124,54 +128,8 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
         raise InputError(sentence([unknown(command, COMMANDS, kind="command")]))
     elif "--help" in rest or "-h" in rest:
         print(help_texts.command(command, configs, rest))
-    elif command == "report":
-        return _report(rest, configs)
-    elif command == "inspect":
-        plots = [
-            expanded(one.removeprefix("plot=")) for one in rest if one.startswith("plot=") and not os.path.lexists(one)
-        ]
-        others = [one for one in rest if os.path.lexists(one) or not one.startswith("plot=")]
-        paths = [one if os.path.lexists(one) else expanded(one.removeprefix("checkpoint=")) for one in others]
-        if not all(paths) or not all(plots) or len(plots) > 1 or (len(paths) != 1 and not plots) or not paths:
-            raise InputError(
-                "inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER."
-            )
-        if plots:
-            from seqtool.cli.inspect import draw
-
-            draw(paths, Path(plots[0]))
-        else:
-            from seqtool.cli.inspect import inspect
-
-            inspect(paths[0])
     else:
         return _compose_and_call(command, rest, configs)
-    return 0
-
-
-def _report(arguments: Sequence[str], configs: Path) -> int:
-    """The report of runs, or with settings that of an evaluation: `eval … report=FILE`; gives the exit status."""
-    runs = [one for one in arguments if os.path.lexists(one) or "=" not in one]
-    settings = [one for one in arguments if one not in runs]
-    outputs = [one.removeprefix("output=") for one in settings if one.startswith("output=")]
-    others = [one for one in settings if not one.startswith("output=")]
-    if runs and others:
-        raise InputError(
-            f"The report of a run takes only output=FILE.html, not {others[0]}; that of an evaluation takes its "
-            "checkpoint by name: seqtool report checkpoint=PATH split=test output=FILE.html."
-        )
-    if not (runs or others) or len(outputs) > 1 or not all(outputs):
-        raise InputError(
-            "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
-            "seqtool report checkpoint=PATH split=test output=FILE.html."
-        )
-    if others:
-        if not outputs:
-            raise InputError("The report of an evaluation needs a place: output=FILE.html.")
-        return _compose_and_call("eval", [*others, f"report={outputs[0]}"], configs)
-    from seqtool.cli.report import of_runs
-
-    of_runs([expanded(run) for run in runs], expanded(outputs[0]) if outputs else None)
     return 0
 
 
@@ -185,36 +143,56 @@ class _Carried(BaseException):
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
     """Compose the configuration and call the command's function: once, or per job with -m; gives the exit status."""
-    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import open_dict, read_write
 
     from seqtool.cli import arguments as ours
     from seqtool.cli import own_files
+    from seqtool.cli.setting_errors import compose
+
+    options, written, paths = ours.split(arguments, command)
+    places = ours.folders(arguments, configs)
+    own_files.check(written, places, command)
+    settings = ours.prepared(written, paths, command, places)
+    _log_to_stderr()
+    is_plain = all(option == "--run" or option.startswith("--config-dir=") for option in options)
+    if not is_plain or any(setting.lstrip("+~").startswith("hydra") for setting in settings):
+        return _call_by_hydra(command, options, settings, places)
+    config = compose(command, settings, places, sweep=False)  # `hydra.main` would compose twice
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)  # keeps a copy of what is deleted here
+    with read_write(config), open_dict(config):
+        del config["hydra"]
+    try:
+        if not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
+            return INTERRUPTED  # so that a script does not continue; torchrun would start it again
+    finally:
+        HydraConfig.instance().cfg = before
+    return 0
+
+
+def _call_by_hydra(command: str, options: Sequence[str], settings: Sequence[str], places: Sequence[Path]) -> int:
+    """Have Hydra itself run several jobs, start them with a launcher, or show the configuration."""
+    import hydra
+
+    from seqtool.cli.arguments import quote
     from seqtool.cli.setting_errors import explained
     from seqtool.cli.sweeps import Sweep, added
 
-    options, given = ours.split(arguments)
-    places = ours.folders(arguments, configs)
-    own_files.check(given, places, command)
-    settings = [ours.quoted(setting, ours.referable(command, places)) for setting in given]
-    stored = tuple(f"{group}." for group in ours.stored_groups(command, settings))
-    settings = [f"++{setting}" if setting.startswith(stored) else setting for setting in settings]
-    sweep = Sweep(_say) if "--multirun" in options else None
+    sweep = Sweep(_say, command) if "--multirun" in options else None
 
     def job(config: "DictConfig") -> None:
         limit_spinning()  # again, as Hydra's launchers may start other processes
         _log_to_stderr()
         try:
-            if sweep is None:
-                finished = _call(command, config, places, settings)
-                if not finished and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun would start it again
-                    raise KeyboardInterrupt  # so that a script does not go on
-            else:
+            if sweep is not None:
                 sweep.run(config, lambda: _call(command, config, places, settings))
+            elif not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
+                raise KeyboardInterrupt
         except Exception as error:
             raise _Carried(error) from error
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised instead of printed
-    _log_to_stderr()
     arguments_before = sys.argv
     with ExitStack() as stack:
         overrides = [*HYDRA, *settings]
@@ -223,12 +201,12 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
-                overrides.append(f"hydra.sweep.dir={ours.quote(scratch)}")
+                overrides.append(f"hydra.sweep.dir={quote(scratch)}")
             overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
             with naming("multirun.yaml"):  # of Hydra's own files; errors of a job are carried past this
-                hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
+                hydra.main(version_base="1.3", config_path=str(places[0]), config_name=command)(job)()
         except _Carried as carried:
             raise carried.error from None
         except Exception as error:
@@ -255,7 +233,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     from seqtool.cli.setting_errors import check, check_name
     from seqtool.settings import plain
 
-    read_names(config)
+    read_names(config, command, configs)
     values = plain(config)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
@@ -264,8 +242,8 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     check_name(config)
     stored = "data" in stored_groups(command, settings, values.get("run"))
     check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
-    function = FUNCTIONS.get(command, command)
-    module = importlib.import_module(f"seqtool.cli.{function}")
+    name, function = FUNCTIONS.get(command, (command, command))
+    module = importlib.import_module(f"seqtool.cli.{name}")
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

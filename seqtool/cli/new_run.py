@@ -14,15 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
 from seqtool.cli import config_files
-from seqtool.cli.arguments import NAMES, quote
+from seqtool.cli.arguments import quote
 from seqtool.cli.config_files import Folders, Group
 from seqtool.errors import InputError
 from seqtool.runtime.classes import modules
-from seqtool.settings import leaves, plain
+from seqtool.settings import declarations, leaves, plain
 from seqtool.training import resuming
 from seqtool.training.checkpoint import WEIGHTS, Checkpoint
 
-GROUPS = ("data", "model", "optim", "schedule")
 # With weights from elsewhere these have no meaning, or the new run has its own.
 LEFT_OUT = ("run", "init_from", "trust", "train.resume", "initialisation", "initialisation_gain", "forget_bias")
 OTHER_WEIGHTS = (*LEFT_OUT, "embeddings", "data.vocabulary")  # a change of these needs other weights
@@ -35,42 +34,43 @@ def advised(handle: resuming.RunHandle) -> Iterator[None]:
     try:
         yield
     except resuming.ChangedRunError as changed:
-        found = handle.checkpoint
-        settings = _settings(changed, found) if found is not None and _fits(found, changed) else []
+        checkpoint = handle.checkpoint
+        fits = checkpoint is not None and _fits(checkpoint, changed)
+        settings = _settings(changed, checkpoint) if checkpoint is not None and fits else []
         advice = f" with its weights: seqtool train {shlex.join(settings)}" if settings else "."
         raise InputError(f"{changed}, or start a new run{advice}") from changed
 
 
-def _fits(found: Checkpoint, changed: resuming.ChangedRunError) -> bool:
+def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
     """Whether the run's weights and vocabularies fit a model with the changed settings."""
     if any(name.startswith(OTHER_WEIGHTS) for name in changed.names):
         return False
-    trusted = replace(found, trust=modules(changed.config.trust))
+    trusted = replace(checkpoint, trust=modules(changed.config.trust))
     if tasks.of(changed.config) is not tasks.of_checkpoint(trusted):
         return False
     try:
         predictor: Any = resolve_name(tasks.of_checkpoint(trusted).predictor)
-        predictor.read(replace(trusted, config={**found.config, "model": plain(changed.config.model)}))
+        predictor.read(replace(trusted, config={**checkpoint.config, "model": plain(changed.config.model)}))
     except InputError:
         return False
     return True
 
 
-def _settings(changed: resuming.ChangedRunError, found: Checkpoint) -> list[str]:
+def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
     """The command line's arguments; none if no file has a choice for one of the groups."""
-    sources = {one.provider: Path(one.path) for one in HydraConfig.get().runtime.config_sources}
-    run, own = found.path.parents[1], sources.get("command-line")  # --config-dir
-    places = [sources["main"], *([own] if own else [])]
+    sources = HydraConfig.get().runtime.config_sources  # Hydra's own are in packages
+    places = [Path(source.path) for source in sources if source.schema == "file"]
+    run, own = checkpoint.path.parents[1], places[1:]  # that of --config-dir
     config, base = plain(changed.config), OmegaConf.create(config_files.load(config_files.find("train", places)))
     if any(name.split(".")[0] == "data" for name in changed.names):
         config["data"]["vocabulary"]["reuse"] = str(run)
-    encoders = [one.get("encoder") or {} for one in (found.config["model"], config["model"])]
+    encoders = [model.get("encoder") or {} for model in (checkpoint.config["model"], config["model"])]
     if encoders[1].get("fine_tune_from", 0) is None and encoders[0].get("fine_tune_from") is not None:
-        encoders[1]["weights"] = str(found.path / WEIGHTS)  # a frozen encoder is the one whose vectors are stored
-    others = _differences(base, {name: value for name, value in config.items() if name not in GROUPS})
+        encoders[1]["weights"] = str(checkpoint.path / WEIGHTS)  # a frozen encoder is the one whose vectors are stored
+    others = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
     choices, settings = [], []
     for group, default in config_files.parts("train", places)[1].items():
-        if group not in GROUPS:
+        if group not in resuming.CLASSES:
             continue
         differences = {}
         for choice in config_files.choices(places, group):
@@ -82,7 +82,7 @@ def _settings(changed: resuming.ChangedRunError, found: Checkpoint) -> list[str]
         choice = min(differences, key=lambda choice: len(differences[choice]))
         choices += [] if choice == default else [f"{group}={choice}"]
         settings += differences[choice]
-    options = [f"--config-dir={own}"] if own else []
+    options = [f"--config-dir={folder}" for folder in own]
     trust = resuming.trusting(changed.config, resuming=True).split()
     return [*options, f"init_from={run}", *choices, *settings, *others, *trust]
 
@@ -98,19 +98,20 @@ def _defaults(group: str, choice: str, places: Folders) -> DictConfig:
 
 def _differences(base: DictConfig, settings: Mapping[str, Any]) -> list[str]:
     """The settings that differ from those in `base`, as arguments; then `base` has them too."""
-    known = dict(leaves(cast(Group, OmegaConf.to_container(base))))
+    existing = dict(leaves(cast(Group, OmegaConf.to_container(base))))
     arguments = []
     for key, value in leaves(settings):
         if key not in LEFT_OUT and OmegaConf.select(base, key, default=...) != value:
             OmegaConf.update(base, key, value, force_add=True)  # for the interpolations that come after it
-            arguments.append(f"{'' if key in known else '++'}{key}={_written(key, value)}")
+            arguments.append(f"{'' if key in existing else '++'}{key}={_written(key, value)}")
     return arguments
 
 
 def _written(key: str, value: Any) -> str:
     """The value as it is written on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(_written('', one) for one in value)}]"
+        return f"[{','.join(_written('', element) for element in value)}]"
+    is_literal = declarations.of_command("train").get(key, declarations.NONE).is_literal
     if isinstance(value, str):
-        return value if key in NAMES or WORD.fullmatch(value) else quote(value)
+        return value if is_literal or WORD.fullmatch(value) else quote(value)
     return "null" if value is None else str(value).lower()

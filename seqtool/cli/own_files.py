@@ -22,18 +22,18 @@ ConfigSource._get_header_dict = staticmethod(lambda text: _header(text.removepre
 def check(settings: Sequence[str], configs: Folders, command: str) -> None:
     """Raise InputError for a file that one of the settings chooses, and that cannot be what the user means."""
     matches = filter(None, map(OVERRIDE.fullmatch, settings))
-    given = {match["key"]: match["value"] or "" for match in matches}
+    values = {match["key"]: match["value"] or "" for match in matches}
     files, choices = config_files.parts(command, configs)
     groups = {key for file in files for key, value in config_files.load(file).items() if isinstance(value, Mapping)}
-    for group in config_files.groups(configs) & given.keys():
-        for name in given[group].strip("[]").split(","):
+    for group in config_files.groups(configs) & values.keys():
+        for name in values[group].strip("[]").split(","):
             for file, _ in config_files.included(group, name.strip(), configs):
-                values = config_files.load(file)
-                if values and not file.is_relative_to(configs[0]):
-                    _check_keys(file, values)
-                    _check_defaults(file, values.get("defaults", []), configs)
+                content = config_files.load(file)
+                if content and not file.is_relative_to(configs[0]):
+                    _check_keys(file, content)
+                    _check_defaults(file, content.get("defaults", []), configs)
                     if group == "experiment" or not (configs[0] / group).is_dir():
-                        _check_preset(file, values, groups | choices.keys(), choices)
+                        _check_preset(file, content, groups | choices.keys(), choices)
 
 
 def _check_keys(file: Path, values: Mapping[str, Any]) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from seqtool.cli.inspect import facts, named
 from seqtool.errors import InputError
-from seqtool.settings import leaves
+from seqtool.settings import escape, leaves
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import format_scores
@@ -21,6 +22,32 @@ FLOWS = 6  # measurements of the gradient that are drawn of one run
 GRADIENTS = (
     "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
 )
+
+
+def write_report(config: DictConfig) -> None:
+    """Write the report of runs, or with other settings that of an evaluation: `eval … report=FILE`."""
+    runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
+    written = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
+    others = [f"{name}={OmegaConf.select(config, name)}" for name in written if name not in ("runs", "output")]
+    if runs and others:
+        raise InputError(
+            f"The report of a run takes only output=FILE.html, not {others[0]}; that of an evaluation takes its "
+            "checkpoint by name: seqtool report checkpoint=PATH split=test output=FILE.html."
+        )
+    if not (runs or others) or len({*written}) < len(written) or not all([*runs, output != ""]):
+        raise InputError(
+            "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
+            "seqtool report checkpoint=PATH split=test output=FILE.html."
+        )
+    if runs:
+        of_runs(runs, output)
+    elif output is None:
+        raise InputError("The report of an evaluation needs a place: output=FILE.html.")
+    else:
+        from seqtool.cli.evaluate import evaluate
+
+        config.report, config.output = escape(output), None
+        evaluate(config)
 
 
 def of_runs(paths: Sequence[str], output: str | None) -> None:

@@ -19,17 +19,14 @@ from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
 from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
 from seqtool.runtime.outputs import check_outputs
-from seqtool.settings import names, typed
+from seqtool.settings import declarations, names, typed
 
 AT_ONCE = 1000  # lines
 
 
 @dataclass
-class ScoreSettings(AlignedSettings):
+class ScoreSettings(declarations.Score, AlignedSettings):
     """The settings of configs/score.yaml for input and output."""
-
-    sources: str | None
-    references: str
 
     def inputs(self) -> dict[str, str]:
         """The files that are read, by setting."""

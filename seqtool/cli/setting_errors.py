@@ -4,7 +4,8 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
-from hydra import compose, initialize_config_dir
+import hydra
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -13,44 +14,36 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seqtool.cli import arguments, config_files, own_files
+from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
 from seqtool.cli.config_files import Folders, Group
-from seqtool.cli.help import SUMMARIES
+from seqtool.cli.help import COMMANDS
 from seqtool.errors import InputError
-from seqtool.settings import other_name, plain, sentence, unknown
+from seqtool.settings import plain, sentence, unknown
+from seqtool.settings.declarations import other_name
 
 
-def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """A command's resulting settings, as from `_compose`, with the given ones; for a sweep, those of its first job.
-    Raises InputError for settings that Hydra cannot compose.
+def compose(command: str, settings: Sequence[str], configs: Folders, *, sweep: bool) -> DictConfig:
+    """A command's configuration, with Hydra's own in `hydra`, of settings as Hydra takes them; of a sweep, that of its
+    first job. InputError for settings that Hydra cannot compose.
     """
-    own_files.check(given, configs, command)
-    settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
     try:
-        return _compose(command, [_first(setting) for setting in settings], configs)
+        return _compose(command, [_first(setting) for setting in settings] if sweep else settings, configs)
     except Exception as error:
-        if (reason := explained(error, settings, configs, command)) is None:
+        if (reason := explained(error, settings, configs, command, sweep=sweep)) is None:
             raise
         raise InputError(reason) from error
 
 
-def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """A command's resulting settings, with interpolations unresolved, and the choice of each group."""
+def _compose(command: str, settings: Sequence[str], configs: Folders) -> DictConfig:
     package, *own = configs
     search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(package), version_base="1.3"):
-        found = compose(command, [*search, *overrides], return_hydra_config=True)
-    chosen = dict(found.hydra.runtime.choices)
-    values = cast(Group, OmegaConf.to_container(found))
-    del values["hydra"]
-    return values, chosen
+        return hydra.compose(command, [*search, *settings], return_hydra_config=True)
 
 
-def explained(
-    error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool = True
-) -> str | None:
+def explained(error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> str | None:
     """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
 
     None if the error is about neither settings nor a launcher.
@@ -58,7 +51,7 @@ def explained(
     # Hydra has no error of its own for a group that is null, a number, or a list of these.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
     if not isinstance(error, of_settings):
-        return _failed_launch(error) if any(one.startswith("hydra/launcher=") for one in settings) else None
+        return _failed_launch(error) if any(setting.startswith("hydra/launcher=") for setting in settings) else None
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, RecursionError):
@@ -68,7 +61,7 @@ def explained(
     try:
         clauses = _clauses(settings, configs, command)
     except of_settings as other:  # in a file of the user's own
-        return explained(other, (), configs, command)
+        return explained(other, (), configs, command, sweep=sweep)
     if clauses := clauses + ([] if sweep else _sweeps(settings, config_files.groups(configs))):
         return sentence(clauses)
     if isinstance(error, OverrideParseException):
@@ -87,17 +80,17 @@ def check(config: Mapping[str, Any], data: str | None, configs: Folders, command
     """Raise InputError for errors that Hydra does not notice: settings of other commands added with +, and files as
     the data of a corpus that takes numbers there.
     """
-    known = config_files.outside_groups(command, configs)
-    if strange := [str(key) for key in config if key not in known]:
-        raise InputError(sentence([_unknown(key, known, {}, configs, command) for key in strange]))
+    existing = config_files.outside_groups(command, configs)
+    if others := [str(key) for key in config if key not in existing]:
+        raise InputError(sentence([_unknown(key, existing, {}, configs, command) for key in others]))
     file = config_files.find(f"data/{data}", configs)
     own = config_files.load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
         value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
         is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
         if isinstance(own.get(split), int) and not is_number:
-            corpora = {one: config_files.find(f"data/{one}", configs) for one in config_files.choices(configs, "data")}
-            of_files = [one for one, file in corpora.items() if config_files.load(file).get("train") == "???"]
+            files = {name: config_files.find(f"data/{name}", configs) for name in config_files.choices(configs, "data")}
+            of_files = [name for name, path in files.items() if config_files.load(path).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
                 f"for files of your own add data={_series(of_files, 'or')}."
@@ -131,25 +124,26 @@ def _failed_launch(error: Exception) -> str:
 
 def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
     """What is wrong with the names of settings, groups and choices."""
-    taken, every = config_files.parts(command, configs)[1], config_files.groups(configs)
+    own_groups, all_groups = config_files.parts(command, configs)[1], config_files.groups(configs)
     clauses, chosen, keys = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         key, value = match["key"], match["value"] or ""
-        if key in every and match["sign"] != "~":
-            if key not in taken:
+        if key in all_groups and match["sign"] != "~":
+            if key not in own_groups:
                 if not match["sign"] or _takers(key, configs):  # otherwise + adds a group of the user's own
                     clauses.append(_elsewhere(key, configs, command))
                 continue
-            clauses += _choice_clauses(key, value, configs, default=taken[key])
+            clauses += _choice_clauses(key, value, configs, default=own_groups[key])
             if not match["sign"]:
                 chosen.append(_first(match[0]))
         elif match["sign"] in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
             keys.append(key)
     if clauses or not keys:
         return clauses
-    values, choices = _compose(command, chosen, configs)
-    known = {*config_files.keys(values), *taken}
-    return [_unknown(key, known, choices, configs, command) for key in keys if key not in known]
+    values: Any = OmegaConf.to_container(_compose(command, chosen, configs))
+    choices = values.pop("hydra")["runtime"]["choices"]
+    existing = {*config_files.keys(values), *own_groups}
+    return [_unknown(key, existing, choices, configs, command) for key in keys if key not in existing]
 
 
 def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | None) -> list[str]:
@@ -158,28 +152,29 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
     choices = config_files.choices(configs, group)
     allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
     names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
-    strange = [
+    missing = [
         name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
     ]
-    files = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in strange}
+    misnamed = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in missing}
     return [
-        f"the name of {files[name]} must end in .yaml" if files[name].exists() else unknown(name, choices, kind=group)
-        for name in strange
+        f"the name of {misnamed[name]} must end in .yaml"
+        if misnamed[name].exists()
+        else unknown(name, choices, kind=group)
+        for name in missing
     ]
 
 
-def _unknown(key: str, known: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
+def _unknown(key: str, existing: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
     """The clause about a setting that does not exist here: another choice or another command may have it."""
     group = key.partition(".")[0]
-    if group in choices and group in known:
-        having = [
-            one for one in config_files.choices(configs, group) if key in config_files.of_choice(group, one, configs)
-        ]
+    if group in choices and group in existing:
+        names = config_files.choices(configs, group)
+        having = [name for name in names if key in config_files.of_choice(group, name, configs)]
         if having:
             return f"setting '{key}' of {command} is only there with {group}={_series(having, 'or')}"
     if _takers(key, configs) in ([], [command]):
-        return unknown(key, known)
-    here = other_name(key, known)
+        return unknown(key, existing)
+    here = other_name(key, existing)
     return _elsewhere(key, configs, command) + (f"; did you mean '{here}'?" if here else "")
 
 
@@ -190,9 +185,9 @@ def _elsewhere(key: str, configs: Folders, command: str) -> str:
 
 
 def _takers(key: str, configs: Folders) -> list[str]:
-    """The commands that take a setting or group."""
-    there = [command for command in SUMMARIES if config_files.find(command, configs).exists()]
-    return [command for command in there if key in config_files.of_command(command, configs)]
+    """The commands that take a setting or group; a report takes those of an evaluation."""
+    there = [name for name in COMMANDS if name != "report" and config_files.find(name, configs).exists()]
+    return [name for name in there if key in config_files.of_command(name, configs)]
 
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:

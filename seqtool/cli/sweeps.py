@@ -17,11 +17,10 @@ from seqtool.cli.config_files import Folders
 from seqtool.cli.setting_errors import check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import expanded
-from seqtool.settings import escape, plain
+from seqtool.settings import declarations, escape, plain
 from seqtool.training.runs import RUNS
 
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs in this process
-OUTPUTS = ("output", "alignments", "save_document_frequencies")  # settings that name a file to be written
 
 
 class Sweep:
@@ -31,12 +30,14 @@ class Sweep:
     are raised, so that the scheduler and Hydra see them.
     """
 
-    def __init__(self, say: Callable[[InputError | OSError], None]) -> None:
+    def __init__(self, say: Callable[[InputError | OSError], None], command: str) -> None:
         self._say = say
+        settings = declarations.of_command(command).items()
+        self._outputs = [name for name, setting in settings if setting.writes and setting.is_path]
         self._jobs: list[tuple[str, ...]] = []  # the settings of each
         self._failed: list[int] = []
         self._names: set[str] = set()
-        self._written: set[Path] = set()
+        self._written: set[Path] = set()  # the files of finished jobs
         self.runs: dict[Path, int] = {}  # the directories of runs that were begun, and which job began each
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
@@ -45,9 +46,10 @@ class Sweep:
         self._jobs.append(tuple(overrides))
         try:
             self._name_run(config)
-            self._check_outputs(config)
+            outputs = self._check_outputs(config)
             with self._noting(config):
                 finished = job()
+            self._written |= outputs
         except BrokenPipeError:
             raise
         except (InputError, OSError) as error:
@@ -75,7 +77,7 @@ class Sweep:
 
     def _own(self, number: int) -> str:
         shared = set(self._jobs[0]).intersection(*self._jobs)
-        return " ".join(one for one in self._jobs[number] if one not in shared)
+        return " ".join(setting for setting in self._jobs[number] if setting not in shared)
 
     @contextmanager
     def _noting(self, config: DictConfig) -> Iterator[None]:
@@ -86,8 +88,8 @@ class Sweep:
         finally:
             if "train" in config:  # other commands make no run
                 now = set(RUNS.glob("*"))
-                found = sorted(now - before if name is None else now & {RUNS / str(name)})
-                self.runs |= dict.fromkeys(found, len(self._jobs) - 1)
+                begun = sorted(now - before if name is None else now & {RUNS / str(name)})
+                self.runs |= dict.fromkeys(begun, len(self._jobs) - 1)
 
     def _name_run(self, config: DictConfig) -> None:
         """Append the job's number to a name that is given and refers to no settings; to any other name only if another
@@ -98,16 +100,16 @@ class Sweep:
         if name is None:
             return
         name, number = str(name), f"-{HydraConfig.get().job.num}"
-        is_one_for_all = any(re.match(r"\+{0,2}run=", one) for one in self._jobs[-1]) and not references(config)
+        is_one_for_all = any(re.match(r"\+{0,2}run=", setting) for setting in self._jobs[-1]) and not references(config)
         if is_one_for_all or name in self._names or (_is_alone() and not name.endswith(number)):
             name += number
             config.run = escape(name)
         self._names.add(name)
 
-    def _check_outputs(self, config: DictConfig) -> None:
-        """Raise InputError if the job would replace a file that an earlier one has written."""
-        settings = plain(config)
-        for name, path in ((name, settings.get(name)) for name in OUTPUTS):
+    def _check_outputs(self, config: DictConfig) -> set[Path]:
+        """The files that the job writes. InputError if it would replace one that an earlier job has written."""
+        settings, outputs = plain(config), set[Path]()
+        for name, path in ((name, settings.get(name)) for name in self._outputs):
             if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
                 continue
             place = Path(expanded(path)).resolve()
@@ -116,7 +118,8 @@ class Sweep:
                     f"{name}={path} is what an earlier job of this sweep wrote: name a file for each job, such as "
                     f"{name}=out-${{beam}}.txt where beam is what differs."
                 )
-            self._written.add(place)
+            outputs.add(place)
+        return outputs
 
 
 def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
@@ -125,10 +128,10 @@ def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
     Hydra composes the sweep itself with the default choice, and would refuse them.
     """
     matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
-    given = {match["key"]: match["value"] or "" for match in matches}
+    values = {match["key"]: match["value"] or "" for match in matches}
     result = list(settings)
     for group, default in config_files.parts(command, configs)[1].items():
-        choices = [name.strip() for name in given.get(group, "").split(",")]
+        choices = [name.strip() for name in values.get(group, "").split(",")]
         having = [config_files.of_choice(group, choice, configs) for choice in choices] if len(choices) > 1 else []
         names = set.intersection(*having) - config_files.of_choice(group, default, configs) if having else set()
         result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]

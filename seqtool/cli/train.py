@@ -12,14 +12,14 @@ from seqtool import tasks
 from seqtool.cli.new_run import advised
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
-from seqtool.errors import InputError, out_of_memory
+from seqtool.errors import out_of_memory
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import Parts
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import MODEL_TOO_LARGE, Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
-from seqtool.settings import plain, resolved, typed
+from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
 from seqtool.training.checkpoint import Checkpoint
@@ -34,28 +34,12 @@ from seqtool.training.validation import ValidationSettings
 log = logging.getLogger("seqtool")
 
 
-@dataclass
-class RunSettings:
-    """The settings at the top of configs/train.yaml."""
-
-    run: str | None
-    init_from: str | None
-    initialisation: str
-    seed: int
-    device: str
-    threads: int | None
-    precision: str
-    trust: Any = None
-    initialisation_gain: float = 1.0  # runs of earlier versions have neither this nor the next
-    forget_bias: float | None = None
-
-
 @dataclass(frozen=True)
 class Job:
     """A training job: the whole configuration, the parts of it that are used here, and the task."""
 
     config: DictConfig
-    run: RunSettings
+    run: declarations.Run
     train: TrainSettings
     task: Task
 
@@ -63,9 +47,8 @@ class Job:
     def of(cls, config: DictConfig) -> "Job":
         """Raises InputError for settings that cannot be used."""
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
-        job = cls(config, typed(RunSettings, top), typed(TrainSettings, config.train), tasks.of(config))
-        if job.run.seed < 0:
-            raise InputError(f"seed must be at least 0, not {job.run.seed}.")
+        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.of(config))
+        declarations.check_values(job.run)
         job.train.check()
         check_optimisation(config.optim, config.schedule)
         return job

@@ -12,7 +12,6 @@ from typing import ClassVar
 from omegaconf import DictConfig
 
 from seqtool.data.text.unknown import sentence
-from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
@@ -20,30 +19,19 @@ from seqtool.predict.writing import OutputSettings, TranslationWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs
+from seqtool.settings import declarations
 
 
 @dataclass
-class AlignedSettings(OutputSettings):
+class AlignedSettings(declarations.AlignedOutput, OutputSettings):
     """Those of commands that write alignments."""
-
-    alignments: str | None
-    words: str
 
     need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.words not in SPLITS:
-            raise InputError(f"Unknown words '{self.words}'; choose from {', '.join(SPLITS)}.")
-
 
 @dataclass
-class TranslateSettings(AlignedSettings):
+class TranslateSettings(declarations.Translate, AlignedSettings):
     """The settings of configs/translate.yaml for input and output."""
-
-    input: str | None
-    prefix: str | None
-    replace_unknown: bool
 
     need_attention = ("alignments", "plot", "weights", "replace_unknown")
 

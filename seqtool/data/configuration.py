@@ -10,15 +10,13 @@ from seqtool.data.text.encoding import LimitSettings
 from seqtool.data.text.vocabulary_training import VocabularySettings
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
-from seqtool.settings import Config, plain, resolved, typed
+from seqtool.settings import Config, declarations, plain, resolved, typed
 
 C = TypeVar("C", bound=Corpus)
 
-PROCESSES = 1024  # at most
-
 
 @dataclass
-class CacheSettings:
+class CacheSettings(declarations.Cache):
     """The settings of `data` that are not the corpus's own.
 
     cache: the directory that holds caches. processes: how many encode; null is one per CPU, up to 8. limits: for
@@ -26,18 +24,13 @@ class CacheSettings:
     """
 
     vocabulary: VocabularySettings
-    cache: str
-    processes: int | None
     limits: LimitSettings = field(default_factory=LimitSettings)
 
     def check(self) -> None:
         """Raise InputError on values that cannot be used."""
         self.vocabulary.check()
         self.limits.check()
-        if self.processes is not None and self.processes < 1:
-            raise InputError(f"data.processes is {self.processes} but must be at least 1.")
-        if self.processes is not None and self.processes > PROCESSES:
-            raise InputError(f"data.processes is {self.processes:,} but must be at most {PROCESSES:,}.")
+        declarations.check_values(self, "data.")
 
 
 OWN = frozenset(setting.name for setting in fields(CacheSettings))

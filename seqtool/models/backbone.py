@@ -18,27 +18,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.models.number_types import without_tf32
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
+from seqtool.settings import declarations
 
-FITS = ("crop", "squash")
 LIBRARIES = ("torchvision", "timm")
-MAX_PIXELS = 1024  # per side
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
 SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
 
 
 @dataclass
-class EncoderSettings:
+class EncoderSettings(declarations.Encoder):
     """The `model.encoder` settings; configs/encoder.yaml says what each is and holds the defaults."""
-
-    backbone: str
-    layer: str | None
-    weights: str | None
-    size: int
-    fit: str
-    fine_tune_from: int | None
-    lr: float
-    augment: bool
 
     def check(self) -> None:
         """Raise one InputError that names every setting that cannot be used."""
@@ -54,20 +44,13 @@ class EncoderSettings:
             problems.append("model.encoder.weights=default is for torchvision and timm; small takes a file or null.")
         if library == "timm" and self.layer is not None and not self.layer.isdigit():
             problems.append(f"model.encoder.layer must be an out index such as 3 for timm, not '{self.layer}'.")
-        if self.fit not in FITS:
-            problems.append(f"Unknown model.encoder.fit '{self.fit}'; choose from {', '.join(FITS)}.")
-        if self.size < 8:
-            problems.append(f"model.encoder.size must be at least 8 pixels, not {self.size}.")
-        if self.size > MAX_PIXELS:
-            problems.append(f"model.encoder.size must be at most {MAX_PIXELS:,} pixels, not {self.size:,}.")
-        if self.fine_tune_from is not None and self.fine_tune_from < 0:
-            problems.append(f"model.encoder.fine_tune_from must be at least 0 or null, not {self.fine_tune_from}.")
+        problems += [f"{problem}." for problem in declarations.out_of_range(type(self), vars(self), "model.encoder.")]
+        if self.lr == math.inf:
+            problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
         if self.augment and self.fine_tune_from is None:
             problems.append(
                 "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false."
             )
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
         if problems:
             raise InputError(" ".join(problems))
 

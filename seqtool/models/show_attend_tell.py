@@ -89,8 +89,8 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         baseline: str,
         decay: float,
         credit: str,
-        cell: str | type[Cell] = "lstm",
-        score: str | type[AttentionScore] = "additive",
+        cell: str | type[Cell],
+        score: str | type[AttentionScore],
         parts: Parts = PLAIN,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)

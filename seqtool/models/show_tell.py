@@ -35,7 +35,7 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         context: str,
         dropout: float,
         tie: str,
-        summary: str = "mean",
+        summary: str,
         parts: Parts = PLAIN,
     ) -> None:
         check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)

@@ -43,8 +43,8 @@ class Sutskever(FixedContext):
         reverse: bool,
         dropout: float,
         tie: str,
-        context: str = "initial_state",
-        summary: str = "last",
+        context: str,
+        summary: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)

@@ -17,7 +17,7 @@ from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.hard_attention import CHOICES, Choice
+from seqtool.models.hard_attention import Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
@@ -26,7 +26,7 @@ from seqtool.predict.likelihood import Likelihood, of_captions
 from seqtool.predict.lists import Picture, check_pictures, named, opened
 from seqtool.predict.predictor import EnsembleMember, Prediction, Predictor, class_name
 from seqtool.runtime import distributed
-from seqtool.settings import typed
+from seqtool.settings import declarations, typed
 from seqtool.training.checkpoint import Checkpoint
 
 Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # rows → images, such as `cache.Split.pictures`
@@ -80,15 +80,8 @@ class CaptionedImage(NamedTuple):
 
 
 @dataclass
-class CaptionDecodeSettings(DecodeSettings):
+class CaptionDecodeSettings(declarations.DecodeCaptions, DecodeSettings):
     """configs/caption.yaml says what each is and holds the defaults."""
-
-    hard_attention: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hard_attention not in CHOICES:
-            raise InputError(f"Unknown hard_attention '{self.hard_attention}'; choose from {', '.join(CHOICES)}.")
 
     def uniforms_of_attention(self, number: int) -> Tensor:
         """The random numbers in [0, 1) for hard attention's draws on one image, for each word and the end, whatever its

@@ -20,6 +20,7 @@ from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.predict.lists import check_texts
 from seqtool.predict.predictor import Prediction, Predictor, expectations
+from seqtool.settings import declarations
 
 MOST_TOKENS = 100_000  # of a prompt
 STEPS = 1000  # tokens of a text that are scored at once
@@ -27,22 +28,13 @@ TEXTS = 32  # that one of several processes scores at a time
 
 
 @dataclass
-class GenerateSettings:
+class GenerateSettings(declarations.Generate):
     """configs/generate.yaml says what each is and holds the defaults."""
-
-    n: int
-    max_length: int
-    stop: list[str] | None
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    precision: str
 
     memory: ClassVar[str] = "n or max_length"
 
     def __post_init__(self) -> None:
-        if problems := out_of_range(vars(self)):
+        if problems := out_of_range(type(self), vars(self)):
             raise InputError("; ".join(problems) + ".")
         if self.stop is not None and "" in self.stop:
             raise InputError("stop= names an empty text, which stands everywhere: leave it out.")

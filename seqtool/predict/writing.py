@@ -25,7 +25,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.outputs import NOT_ENDED, keeping
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import typed
+from seqtool.settings import declarations, typed
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -35,17 +35,9 @@ P = TypeVar("P", bound=Prediction)
 
 
 @dataclass
-class OutputSettings:
+class OutputSettings(declarations.Output):
     """A command's settings for its output."""
 
-    format: str
-    output: str | None
-    plot: str | None
-    weights: bool
-    likeliest: int
-    end: bool
-
-    formats: ClassVar[tuple[str, ...]] = ("text", "jsonl")
     need_attention: ClassVar[tuple[str, ...]] = ("plot", "weights")
 
     @classmethod
@@ -55,12 +47,9 @@ class OutputSettings:
         return typed(cls, {str(name): value for name, value in config.items() if name not in others})
 
     def __post_init__(self) -> None:
-        if self.format not in self.formats:
-            raise InputError(f"Unknown format '{self.format}'; choose from {', '.join(self.formats)}.")
+        declarations.check_values(self)
         if self.weights and self.format != "jsonl":
             raise InputError("weights=true goes with format=jsonl.")
-        if self.likeliest < 0:
-            raise InputError(f"likeliest must be at least 0, not {self.likeliest}.")
         if self.likeliest and self.format != "jsonl":
             raise InputError("likeliest= goes with format=jsonl.")
         if self.end and self.plot is None:

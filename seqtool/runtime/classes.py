@@ -26,13 +26,6 @@ Otherwise, for one from a checkpoint: only those of this package and of these mo
 """
 
 PACKAGE = "seqtool"
-FORMER = {  # modules that had other names in 0.1
-    "seqtool.data.translation": "seqtool.data.corpora.parallel",
-    "seqtool.data.multi30k": "seqtool.data.corpora.multi30k",
-    "seqtool.data.caption_sources": "seqtool.data.corpora.caption_sources",
-    "seqtool.data.photos": "seqtool.data.corpora.photos",
-    "seqtool.data.scenes": "seqtool.data.corpora.scenes",
-}
 
 
 def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any) -> Any:
@@ -78,27 +71,21 @@ def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -
 
 def own_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
     """The user's own modules that these settings of the user, and these `others`, name."""
-    found: list[str] = []
+    named: list[str] = []
     for group in settings:
         target, values = located(group, trusted=True), plain(group)
-        found += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
-    tops = dict.fromkeys(name.partition(".")[0] for name in (*found, *others) if "." in name)
+        named += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
+    tops = dict.fromkeys(name.partition(".")[0] for name in (*named, *others) if "." in name)
     return [top for top in tops if top != PACKAGE]
 
 
 def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
     """The setting `trust`: the modules from which a checkpoint may name classes."""
-    found = [name.strip() for one in names(trust) for name in one.split(",")]
-    for name in found:
+    listed = [name.strip() for part in names(trust) for name in part.split(",")]
+    for name in listed:
         if not name.isidentifier():
             raise InputError(f"trust={name} is not the name of a module: of mine.parts.Model it is mine.")
-    return found
-
-
-def renamed(name: Any) -> Any:
-    """The current name: configurations of earlier checkpoints have the names of their time."""
-    module, _, last = str(name).rpartition(".")
-    return f"{FORMER[module]}.{last}" if module in FORMER else name
+    return listed
 
 
 def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: Trust) -> dict[str, Any]:
@@ -110,11 +97,11 @@ def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: 
 
 def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted: Trust) -> dict[str, Any]:
     """The settings, with classes in place of dotted names wherever `target` takes classes."""
-    found = dict(settings)
+    classes = dict(settings)
     for key, base in _bases(target).items():
-        if isinstance(found.get(key), str):
-            found[key] = imported(found[key], base, setting=join(prefix, key), trusted=trusted)
-    return found
+        if isinstance(classes.get(key), str):
+            classes[key] = imported(classes[key], base, setting=join(prefix, key), trusted=trusted)
+    return classes
 
 
 def _bases(target: Any) -> dict[str, Any]:
@@ -124,7 +111,6 @@ def _bases(target: Any) -> dict[str, Any]:
 
 
 def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:
-    name = renamed(name)
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"Setting '{setting}' must name a class, module and all.")
     top, start = name.partition(".")[0], f"The configuration names '{name}'"
@@ -162,8 +148,8 @@ def _locate(name: str) -> Any:
         raise InputError(f"{clause}; did you mean '{near}'?" if near else f"{clause}.") from error
     target = getattr(module, attribute, None)
     if not callable(target):
-        known = [f"{module_name}.{key}" for key, one in vars(module).items() if callable(one)]
-        raise InputError(sentence([unknown(name, known, kind="target")]))
+        targets = [f"{module_name}.{key}" for key, value in vars(module).items() if callable(value)]
+        raise InputError(sentence([unknown(name, targets, kind="target")]))
     return target
 
 

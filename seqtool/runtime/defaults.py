@@ -13,9 +13,9 @@ from seqtool.runtime.files import config_directory
 @cache
 def defaults(name: str) -> Mapping[str, Any]:
     """The settings of configs/NAME.yaml and of the files beside it that it inherits from, without those of groups."""
-    own: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / f"{name}.yaml"))
+    settings: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / f"{name}.yaml"))
     inherited: dict[str, Any] = {}
-    for base in own.pop("defaults", []):
+    for base in settings.pop("defaults", []):
         if isinstance(base, str) and base != "_self_":
             inherited |= defaults(base)
-    return MappingProxyType({**inherited, **own})
+    return MappingProxyType({**inherited, **settings})

@@ -10,8 +10,8 @@ import torch
 
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
+from seqtool.settings import declarations
 
-MOST_THREADS = 1024
 MODEL_TOO_LARGE = (
     "for the model's weights: end what else takes memory there, choose a smaller model, or device=cpu for a GPU's."
 )
@@ -20,11 +20,8 @@ _own_threads: list[int] = []  # torch's choice, while another number is set
 
 
 @dataclass
-class MachineSettings:
+class MachineSettings(declarations.Machine):
     """Where a model runs."""
-
-    device: str
-    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,8 @@ def find_device(name: str) -> torch.device:
 
 def check_threads(threads: int | None) -> None:
     """Raise InputError for an impossible number of CPU threads."""
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}.")
-    if threads is not None and threads > MOST_THREADS:
-        raise InputError(f"threads must be at most {MOST_THREADS:,}, not {threads:,}.")
+    if problem := declarations.declared(declarations.Machine)["threads"].problem("threads", threads):
+        raise InputError(f"{problem}.")
 
 
 def _own_gpu() -> int:

@@ -11,7 +11,6 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import prepare_text
 from seqtool.errors import InputError
-from seqtool.runtime.defaults import defaults
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
@@ -54,17 +53,6 @@ class LanguageModelling(Task):
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """A text has no sentences to batch by length, or to decode and score."""
         super().check(config, pretrained=pretrained)
-        usual = defaults("train")
-        changed = [
-            f"{group}.{name}"
-            for group, names in (("train", ("batch_by", "pool")), ("validation", usual["validation"]))
-            for name in names
-            if config[group][name] != usual[group][name]
-        ]
-        if changed:
-            raise InputError(
-                f"{', '.join(f'{name}=' for name in changed)} means nothing for {self.name}: leave it out."
-            )
         context, read = config.model.get("context"), config.train.bptt
         if isinstance(context, int) and isinstance(read, int) and context > read:
             raise InputError(

@@ -19,7 +19,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.classes import check_settings, located
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import escape, names
+from seqtool.settings import declarations, escape, names
 
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
@@ -90,10 +90,23 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        for name in ("bptt", "fewer_streams"):
-            if not self.streams and config.train[name] != defaults("train")["train"][name]:
-                raise InputError(f"train.{name} is for language models, not for {self.name}: leave it out.")
+        self._check_given(config)
         check_settings(config.model, parts=PARTS)
+
+    def _check_given(self, config: DictConfig) -> None:
+        """Raise InputError for settings of other tasks that are not at their defaults."""
+        declared, usual = declarations.of_command("train"), defaults("train")
+        others = [
+            f"{group}.{name}"
+            for group in ("train", "validation")
+            for name, default in usual[group].items()
+            if config[group][name] != default and self.name not in (declared[f"{group}.{name}"].tasks or [self.name])
+        ]
+        if not others:
+            return
+        if declared[others[0]].tasks == declarations.STREAMS.tasks:
+            raise InputError(f"{others[0]} is for language models, not for {self.name}: leave it out.")
+        raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
 
     def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one
         """Raise InputError for an unknown value of `validation.tokenize`."""

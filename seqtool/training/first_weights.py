@@ -15,6 +15,7 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime.classes import modules
+from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import check_file, expanded
 from seqtool.runtime.task_table import TASKS
 from seqtool.training import checkpoint
@@ -32,8 +33,7 @@ def check_files(config: DictConfig) -> None:
 
 def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
     """Initialise the model, with word vectors from files if any are named."""
-    gain, forget_bias = config.get("initialisation_gain", 1.0), config.get("forget_bias")
-    initialise(model, config.initialisation, gain=gain, forget_bias=forget_bias)
+    initialise(model, config.initialisation, gain=config.initialisation_gain, forget_bias=config.forget_bias)
     for side, vocabulary in cache.vocabularies.items():
         file = config.embeddings[side]
         if file is None:
@@ -49,9 +49,10 @@ def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Che
     """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-    if config.get("initialisation_gain", 1.0) != 1 or config.get("forget_bias") is not None:
+    usual = defaults("train")
+    if any(config[name] != usual[name] for name in ("initialisation_gain", "forget_bias")):
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
-    other = checkpoint.find(config.init_from, trust=modules(config.get("trust")))
+    other = checkpoint.find(config.init_from, trust=modules(config.trust))
     if other.model_task != model.task:
         theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
         raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")

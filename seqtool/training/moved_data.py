@@ -25,10 +25,10 @@ from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
 from seqtool.runtime.classes import build
 from seqtool.runtime.files import check_file, read_record
-from seqtool.settings import Config, plain, resolved
+from seqtool.settings import Config, declarations, plain, resolved
 from seqtool.training.checkpoint import Checkpoint, sha256
 
-SOURCES = ("directory", "train", "valid", "test", "annotations", "split_file")  # settings that name files
+SOURCES = tuple(declarations.declared(declarations.Sources))  # the settings of corpora that name files
 CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever their names
 log = logging.getLogger("seqtool")
 

@@ -1,6 +1,5 @@
 """A run's directory, locked while a process trains it; resuming a run, and which of its settings may not change."""
 
-import inspect
 import logging
 import os
 import shlex
@@ -23,9 +22,8 @@ from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.classes import check_named, imported, located, modules, own_modules, renamed
-from seqtool.runtime.defaults import defaults
-from seqtool.settings import escape, leaves, names, plain, sentence, unknown
+from seqtool.runtime.classes import check_named, imported, modules, own_modules
+from seqtool.settings import declarations, escape, leaves, names, plain, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.progress import Progress
@@ -35,12 +33,11 @@ from seqtool.training.train_settings import TrainSettings
 log = logging.getLogger("seqtool")
 MOST_BRACKETS = 1000  # in the settings of a run, which have a few
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
-GROUPS = ("data", "model", "optim", "schedule", "train", "validation", "embeddings")
-# Settings that a resumed run cannot change: the weights' shapes, the batches and their order.
-FIXED = (
-    *("model", "data", "seed", "precision", "init_from", "embeddings", "optim.name", "schedule.name"),
-    *("initialisation", "initialisation_gain", "forget_bias", "train.fewer_streams", "validation.tokenize"),
-    *(f"train.{name}" for name in ("batch_size", "batch_by", "pool", "bptt", "accumulate", "normalise")),
+GROUPS = tuple(place for place in declarations.TRAIN if place and "." not in place)
+CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
+FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep, and settings in them that it need not
+    [name for name, setting in declarations.of_command("train").items() if setting.fixed is fixed]
+    for fixed in (True, False)
 )
 UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
 
@@ -158,33 +155,28 @@ def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
 def resumed(config: DictConfig, run: Path) -> DictConfig:
     """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
     stored = _stored(run / "config.yaml", modules(config.trust))
-    for group in ("train", "validation"):
-        for name, value in config[group].items():
-            stored[group].setdefault(name, value)  # an older version had fewer settings
-    for name in (one for one in FIXED if one not in GROUPS and "." not in one):
-        stored.setdefault(name, defaults("train").get(name))
-    for group in ("model", "data"):
-        for name, value in _defaults_of(stored[group], config[group]).items():
-            stored[group].setdefault(name, value)
     changed = stored.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} in a run's name too
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
         if key == "experiment":  # a preset: the groups it chose
-            for group in ("data", "model", "optim", "schedule"):
+            for group in CLASSES:
                 OmegaConf.update(changed, group, config[group], merge=False)
         else:
             value = OmegaConf.select(config, key)
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
-    free, both = ["data.cache", "data.processes"], (stored, changed)
-    if all(isinstance(OmegaConf.select(one, "model.encoder"), DictConfig) for one in both):
-        free.append("model.encoder.weights")  # they must give the checkpoint's backbone
-    for key in (f"data.{name}" for name in moved_data.SOURCES):  # for built-in data some are sizes
-        if all(isinstance(OmegaConf.select(one, key), str | ListConfig) for one in both):
-            free.append(key)  # the files must be the same: see check_data
-    for key in free:
-        OmegaConf.update(stored, key, OmegaConf.select(changed, key))
-    differences = [one for key in FIXED for one in _differences(key, *(OmegaConf.select(c, key) for c in both))]
+    both = stored, changed
+    for key in CHANGEABLE:
+        before, now = (OmegaConf.select(config, key, default=...) for config in both)
+        are_files = all(isinstance(value, str | ListConfig) for value in (before, now))
+        is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # as of the built-in data
+        if before is not ... and now is not ... and not is_size:  # later checks compare the files and the weights
+            OmegaConf.update(stored, key, now)
+    differences = [
+        difference
+        for key in FIXED
+        for difference in _differences(key, *(OmegaConf.select(config, key) for config in both))
+    ]
     _check_known([name for name, *_ in differences], stored)
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
@@ -210,19 +202,8 @@ def trusting(config: DictConfig, *, resuming: bool) -> str:
     return f" trust={','.join(own)}" if own else ""
 
 
-def _defaults_of(stored: DictConfig, config: DictConfig) -> dict[str, Any]:
-    """What the class of a model or of a corpus takes where an older version had no such setting."""
-    if stored.get("_target_") != config.get("_target_"):
-        return {}
-    parameters = inspect.signature(located(config, trusted=True)).parameters
-    given = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-    return {name: value for name, value in given.items() if name in config}
-
-
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each setting that differs, under its full name, with both values; an older version may have had more. Of a group
-    of another class, only the class.
-    """
+    """Each setting that differs, under its full name, with both values; of a group of another class only the class."""
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
         if before != now:
             yield key, before, now
@@ -268,7 +249,6 @@ def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
         for setting, base in OTHER_CLASSES.items():
             for name in names(OmegaConf.select(stored, setting)):
                 imported(name, base, setting=setting, trusted=trust)
-        stored.data._target_ = renamed(stored.data._target_)
     except InputError:
         raise
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:

@@ -16,8 +16,8 @@ from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import Sources, chunks, decode
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import LEAST, MOST, DecodeSettings
-from seqtool.errors import InputError, out_of_memory
+from seqtool.decoding.settings import DecodeSettings
+from seqtool.errors import out_of_memory
 from seqtool.metrics.repetition import repeats
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.models.contract import EncoderDecoder
@@ -25,7 +25,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.training.losses import TrainingLoss
 
 BATCH = 128  # sentences or images
@@ -39,34 +39,19 @@ class ValidationDecoding(DecodeSettings):
 
 
 @dataclass
-class ValidationSettings:
+class ValidationSettings(declarations.Validation):
     """The `validation` settings of configs/train.yaml; scores: names of the user's own, besides the task's. tokenize:
     null until it is chosen by the references.
     """
 
-    beam: int
-    sentences: int | None
-    max_length: int
-    scores: Any = None
-    tokenize: str | None = None
-    max_source_length: int | None = None
-
     def __post_init__(self) -> None:
-        self.scores: list[str] = names(self.scores)
+        self.scores = names(self.scores)
 
     def check(self) -> None:
         """Raise InputError for a value out of range, or a score that does not exist."""
         for name in self.scores:
             metric(name, setting="validation.scores")
-        for name in ("beam", "sentences", "max_length", "max_source_length"):
-            value: Any = getattr(self, name)
-            least, most = LEAST.get(name, 1), MOST.get(name)
-            if value is None:
-                continue
-            if value < least:
-                raise InputError(f"validation.{name} must be at least {least}, not {value}.")
-            if most is not None and value > most:
-                raise InputError(f"validation.{name} must be at most {most:,}, not {value:,}.")
+        declarations.check_values(self, "validation.")
 
     def decoding(self, precision: str) -> DecodeSettings:
         """How to decode: by configs/decoding.yaml, except where these settings differ."""

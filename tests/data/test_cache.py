@@ -129,7 +129,7 @@ def test_reasons() -> None:
 
 
 def toy(config: Config) -> Config:
-    own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    own = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
     return {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **own}
 
 

@@ -340,7 +340,7 @@ def test_unusable_settings_leave_nothing(config: Config, settings: Config, messa
 
 
 def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None:
-    own = {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    own = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
     toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **own}
     with pytest.raises(InputError) as error:
         prepare(toy)

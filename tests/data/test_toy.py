@@ -360,5 +360,5 @@ def test_long_sentences_are_clauses_of_the_same_language() -> None:
     for longest in (24, 101):
         with pytest.raises(InputError, match=rf"^data.longest must be from 25 to 100 words, not {longest}\.$"):
             Toy(seed=1, train=1, valid=1, test=1, longest=longest)
-    usual, long = Toy(seed=1, train=1, valid=1, test=1), Toy(seed=1, train=1, valid=1, test=1, longest=50)
+    usual, long = Toy(seed=1, train=1, valid=1, test=1, longest=25), Toy(seed=1, train=1, valid=1, test=1, longest=50)
     assert "longest" not in usual.fingerprint(str) and long.fingerprint(str)["longest"] == 50

@@ -141,14 +141,15 @@ def test_text_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_toy_corpus_is_the_grammars() -> None:
-    settings = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 50, "valid": "5", "test": 7}
+    sizes = {"train": 50, "valid": "5", "test": 7, "longest": 25}
+    settings = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, **sizes}
     corpus: Toy = build(settings, trusted=False)
     assert [len(list(corpus.pairs(split))) for split in corpus.splits()] == [50, 5, 7]
     alignments = corpus.alignments("test")
     assert alignments is not None and len(alignments) == 7 and "0-" in alignments[0]
     assert (corpus.source_language, corpus.target_language) == ("en", "es")
     with pytest.raises(InputError, match=r"^data\.test is 0: a split needs at least 1 pair\.$"):
-        Toy(seed=1, train=5, valid=5, test=0)
+        Toy(seed=1, train=5, valid=5, test=0, longest=25)
 
 
 def test_fingerprints_follow_the_text_and_not_its_place(tmp_path: Path) -> None:

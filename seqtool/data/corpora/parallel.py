@@ -47,7 +47,7 @@ class Toy(TextCorpus):
     source_language = "en"
     target_language = "es"
 
-    def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int = toy.LONGEST) -> None:
+    def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int) -> None:
         if not toy.LONGEST <= longest <= toy.MOST:
             raise InputError(f"data.longest must be from {toy.LONGEST} to {toy.MOST} words, not {longest}.")
         self._seed, self._longest = seed, longest

@@ -14,6 +14,7 @@ from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.runtime.workers import in_order
+from seqtool.settings import declarations
 
 CHUNK = 10_000  # examples
 SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
@@ -22,24 +23,17 @@ Texts = tuple[str, ...]  # an example's texts: a pair's source and target, or on
 
 
 @dataclass
-class LimitSettings:
+class LimitSettings(declarations.Limits):
     """Limits for training examples: the length of each side in tokens, at most `ratio` times the other's.
 
     null is no limit, and so is a setting that a kind of data does not have.
     """
 
-    minimum: int = 1
-    maximum: int | None = None
-    ratio: float | None = None
-
     def check(self) -> None:
         """Raise InputError on limits that no example can meet."""
-        if self.minimum < 1:
-            raise InputError(f"data.limits.minimum is {self.minimum} but must be at least 1.")
+        declarations.check_values(self, "data.limits.")
         if self.maximum is not None and self.maximum < self.minimum:
             raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
-        if self.ratio is not None and self.ratio < 1:
-            raise InputError(f"data.limits.ratio is {self.ratio:g} but must be at least 1.")
 
     def reason(self, *lengths: int) -> str | None:
         """Why an example whose sides have these lengths is left out, or None."""

@@ -13,8 +13,6 @@ import sentencepiece
 
 from seqtool.data.text.vocabulary import (
     BLOCK,
-    KINDS,
-    NORMALIZATIONS,
     SPECIALS,
     STAND_INS,
     SentencePieceVocabulary,
@@ -26,15 +24,15 @@ from seqtool.data.text.vocabulary import (
 )
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
+from seqtool.settings import declarations
 
-MOST = 10_000_000  # entries
 PART = 2**14  # characters: longer lines are learnt from in parts; at most four bytes each
 LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
 
 @dataclass
-class VocabularySettings:
+class VocabularySettings(declarations.Vocabulary):
     """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
     bpe, a maximum for char and word; source_size and target_size, if not null, replace it on their side.
     joint: one vocabulary for both languages. minimum_count: least count of a word, or a text's character. sample:
@@ -43,30 +41,9 @@ class VocabularySettings:
     taken as they are, the other settings then unused.
     """
 
-    kind: str
-    size: int
-    minimum_count: int
-    sample: int | None
-    normalization: str
-    lowercase: bool
-    reuse: str | None
-    source_size: int | None = None  # only for two sides, like joint
-    target_size: int | None = None
-    joint: bool = False
-
     def check(self) -> None:
         """Raise InputError for a value that no vocabulary can have."""
-        for name, known in (("kind", KINDS), ("normalization", NORMALIZATIONS)):
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(f"Unknown data.vocabulary.{name} '{value}'; choose from {', '.join(known)}.")
-        for name in ("size", "source_size", "target_size", "minimum_count", "sample"):
-            lowest = len(SPECIALS) + 1 if name.endswith("size") else 1
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise InputError(f"data.vocabulary.{name} is {value} but must be at least {lowest}.")
-            if value is not None and name.endswith("size") and value > MOST:
-                raise InputError(f"data.vocabulary.{name} is {value:,} but must be at most {MOST:,}.")
+        declarations.check_values(self, "data.vocabulary.")
         if self.joint and (self.source_size or self.target_size):
             raise InputError(
                 "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false."
