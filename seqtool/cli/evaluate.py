@@ -20,6 +20,7 @@ from seqtool.evaluation.evaluator import Evaluator
 from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, plain, typed
 from seqtool.view import html
 
@@ -89,9 +90,8 @@ def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     """The task of `task=`, or of the checkpoint, or translation; and the checkpoints, one or an ensemble, if files are
     not what is evaluated.
     """
-    choices = tasks.TASKS.values()
-    if config.task not in (None, *choices):
-        raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(choices)}.")
+    if config.task not in (None, *TASKS):
+        raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
     if config.checkpoint is None:
         return str(config.task or TRANSLATION), []
     if not (paths := names(config.checkpoint)):
