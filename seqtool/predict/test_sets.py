@@ -158,8 +158,8 @@ def check_links(
             if i >= read or j >= written:
                 raise InputError(
                     f"{name} line {number:,} has the link {i}-{j}, but its sentences have {read} and {written} words, "
-                    "counted from 0: words are what white space separates, unless words=marks says that the links "
-                    "number punctuation too. Give the text, tokenised if need be, that the alignments are of."
+                    "counted from 0: words are what white space separates, unless words=marks or words=characters says "
+                    "what else the links number. Give the text, tokenised if need be, that the alignments are of."
                 )
 
 
