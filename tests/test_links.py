@@ -141,7 +141,7 @@ def test_the_built_in_corpus_numbers_its_marks(place: Path, capsys: pytest.Captu
     assert run(*scored, "words=marks") == 0
     assert json.loads(capsys.readouterr().out)["alignment"] == report
     assert run(*scored) == 2
-    assert "words=marks says that the links number punctuation too" in capsys.readouterr().err
+    assert "words=marks or words=characters says what else the links number" in capsys.readouterr().err
 
 
 def test_in_a_notebook(place: Path) -> None:
@@ -192,3 +192,14 @@ def test_characters_of_scripts_without_spaces(place: Path, capsys: pytest.Captur
             capsys.readouterr()
             assert run(*command.split(), f"words={words}", "alignments=links", *MACHINE) == 0
             assert capsys.readouterr().err.count("is one word of links and pictures") == said
+
+
+def test_gold_links_may_number_characters(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of any such script; by white space alone the same links would be of words that there are not."""
+    for name, text in {"s": "我爱你", "h": "ខ្ញុំស្រឡាញ់", "a": "0-0 1-1 2-2", "g": "0-0 1-1 2-3"}.items():
+        Path(name).write_text(f"{text}\n", encoding="utf-8")
+    scored = "eval hypotheses=h references=h sources=s alignments=a gold=g ter=false bootstrap=0"
+    assert run(*scored.split(), "words=characters", "format=json") == 0
+    assert json.loads(capsys.readouterr().out)["alignment"]["aer"] == pytest.approx(1 / 3)
+    assert run(*scored.split()) == 2
+    assert "unless words=marks or words=characters says what else the links number" in capsys.readouterr().err

@@ -140,8 +140,9 @@ def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], spl
             if i >= source_words or j >= most:
                 raise InputError(
                     f"{name} line {number:,} has the link {i}-{j}, but its sentences have {source_words} and "
-                    f"{most} words, counted from 0: words are what white space separates, unless words=marks says that "
-                    "the links number punctuation too. Give the text, tokenised if need be, that the alignments are of."
+                    f"{most} words, counted from 0: words are what white space separates, unless words=marks or "
+                    "words=characters says what else the links number. Give the text, tokenised if need be, that the "
+                    "alignments are of."
                 )
 
 
