@@ -185,12 +185,12 @@ class _Carried(BaseException):
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
     """Compose the configuration and call the command's function: once, or per job with -m; gives the exit status."""
-    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import open_dict, read_write
 
     from seqtool.cli import arguments as ours
     from seqtool.cli import own_files
-    from seqtool.cli.setting_errors import explained
-    from seqtool.cli.sweeps import Sweep, added
+    from seqtool.cli.setting_errors import compose
 
     options, given = ours.split(arguments)
     places = ours.folders(arguments, configs)
@@ -198,6 +198,31 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     settings = [ours.quoted(setting, ours.referable(command, places)) for setting in given]
     stored = tuple(f"{group}." for group in ours.stored_groups(command, settings))
     settings = [f"++{setting}" if setting.startswith(stored) else setting for setting in settings]
+    _log_to_stderr()
+    is_plain = all(option == "--run" or option.startswith("--config-dir=") for option in options)
+    if not is_plain or any(setting.lstrip("+~").startswith("hydra") for setting in settings):
+        return _call_by_hydra(command, options, settings, places)
+    config = compose(command, settings, places, sweep=False)  # once, where `hydra.main` would compose twice
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)  # keeps a copy of what is deleted here
+    with read_write(config), open_dict(config):
+        del config["hydra"]
+    try:
+        if not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
+            return INTERRUPTED  # so that a script does not go on; torchrun would start it again
+    finally:
+        HydraConfig.instance().cfg = before
+    return 0
+
+
+def _call_by_hydra(command: str, options: Sequence[str], settings: Sequence[str], places: Sequence[Path]) -> int:
+    """Have Hydra itself run several jobs, start them with a launcher, or show the configuration."""
+    import hydra
+
+    from seqtool.cli.arguments import quote
+    from seqtool.cli.setting_errors import explained
+    from seqtool.cli.sweeps import Sweep, added
+
     sweep = Sweep(_say) if "--multirun" in options else None
 
     def job(config: "DictConfig") -> None:
@@ -214,7 +239,6 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             raise _Carried(error) from error
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised instead of printed
-    _log_to_stderr()
     arguments_before = sys.argv
     with ExitStack() as stack:
         overrides = [*HYDRA, *settings]
@@ -223,12 +247,12 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
-                overrides.append(f"hydra.sweep.dir={ours.quote(scratch)}")
+                overrides.append(f"hydra.sweep.dir={quote(scratch)}")
             overrides += added(settings, command, places)
         sys.argv = [f"seqtool {command}", *options, *overrides]
         try:
             with naming("multirun.yaml"):  # of Hydra's own files; errors of a job are carried past this
-                hydra.main(version_base="1.3", config_path=str(configs), config_name=command)(job)()
+                hydra.main(version_base="1.3", config_path=str(places[0]), config_name=command)(job)()
         except _Carried as carried:
             raise carried.error from None
         except Exception as error:

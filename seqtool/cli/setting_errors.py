@@ -4,7 +4,8 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
-from hydra import compose, initialize_config_dir
+import hydra
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,30 +23,40 @@ from seqtool.settings import other_name, plain, sentence, unknown
 
 
 def composed(command: str, given: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """A command's resulting settings, as from `_compose`, with the given ones; for a sweep, those of its first job.
-    Raises InputError for settings that Hydra cannot compose.
+    """A command's resulting settings, interpolations unresolved, and the choice of each group; for a sweep, those of
+    its first job. InputError for settings that Hydra cannot compose.
     """
     own_files.check(given, configs, command)
-    settings = [arguments.quoted(setting, arguments.referable(command, configs)) for setting in given]
+    settings = [_first(arguments.quoted(setting, arguments.referable(command, configs))) for setting in given]
+    return _plain(compose(command, settings, configs, sweep=True))
+
+
+def compose(command: str, settings: Sequence[str], configs: Folders, *, sweep: bool) -> DictConfig:
+    """A command's configuration, with Hydra's own in `hydra`, of settings as Hydra takes them. InputError for settings
+    that Hydra cannot compose; a `sweep` may give a setting several values, of which these are the first.
+    """
     try:
-        return _compose(command, [_first(setting) for setting in settings], configs)
+        return _compose(command, settings, configs)
     except Exception as error:
-        if (reason := explained(error, settings, configs, command)) is None:
+        if (reason := explained(error, settings, configs, command, sweep=sweep)) is None:
             raise
         raise InputError(reason) from error
 
 
-def _compose(command: str, overrides: Sequence[str], configs: Folders) -> tuple[Group, dict[str, str | None]]:
-    """A command's resulting settings, with interpolations unresolved, and the choice of each group."""
+def _compose(command: str, settings: Sequence[str], configs: Folders) -> DictConfig:
     package, *own = configs
     search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(package), version_base="1.3"):
-        found = compose(command, [*search, *overrides], return_hydra_config=True)
-    chosen = dict(found.hydra.runtime.choices)
-    values = cast(Group, OmegaConf.to_container(found))
+        return hydra.compose(command, [*search, *settings], return_hydra_config=True)
+
+
+def _plain(config: DictConfig) -> tuple[Group, dict[str, str | None]]:
+    """The settings without Hydra's own, and the choice of each group."""
+    choices = dict(config.hydra.runtime.choices)
+    values = cast(Group, OmegaConf.to_container(config))
     del values["hydra"]
-    return values, chosen
+    return values, choices
 
 
 def explained(
@@ -147,7 +158,7 @@ def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[st
             keys.append(key)
     if clauses or not keys:
         return clauses
-    values, choices = _compose(command, chosen, configs)
+    values, choices = _plain(_compose(command, chosen, configs))
     known = {*config_files.keys(values), *taken}
     return [_unknown(key, known, choices, configs, command) for key in keys if key not in known]
 
