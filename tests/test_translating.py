@@ -663,7 +663,7 @@ REFUSED = {
     "checkpoint=runs/attend seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "checkpoint=runs/attend threads=two": r"[Ss]etting 'threads' must be a whole number or null, not 'two'\.",
     "checkpoint=runs/attend sample=true top_k=-1": r"top_k must be at least 0, not -1\.",
-    "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks\.",
+    "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks, characters\.",
     "checkpoint=runs/attend alignments=hyp.txt": r"alignments= means nothing with checkpoint=\.",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
     "checkpoint=runs/attend langpair=en-de": r"langpair=… goes with testset=…\.",
