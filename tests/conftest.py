@@ -1,6 +1,9 @@
 """Fixtures for all tests."""
 
 import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores, and what they start, would wait for each other
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -128,7 +128,7 @@ def server(place: Path) -> Iterator[Server]:
 
 def test_answers_are_those_of_the_command(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """And of Python, field by field, whatever the text."""
-    lines = strange_sentences(300)
+    lines = strange_sentences(100)
     request = {"sentences": lines, "weights": True, "likeliest": 3, "settings": {"n_best": 2, "beam": 3}}
     answer = server.post("/api/translate", request)
     assert answer.status == 200

@@ -27,15 +27,15 @@ TEXT = ["data.train=200", "data.valid=40", "data.test=40", "data.vocabulary.size
 BAHDANAU = ["model.encoder_hidden=8", "model.decoder_hidden=12", "model.alignment=8", "model.maxout=8"]
 PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.vocabulary.minimum_count=1"]
 ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
-FIFTY = ["train.steps=50", "train.validate_every=25", "model.dropout=0"]
-SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *FIFTY, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
+STEPS = ["train.steps=22", "train.validate_every=11", "model.dropout=0"]
+SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *STEPS, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
 TRANSFORMER = [
-    *("train", "run=transformer", *(one for one in COMMON if "embedding" not in one), *TEXT, *FIFTY, "optim=sgd"),
+    *("train", "run=transformer", *(one for one in COMMON if "embedding" not in one), *TEXT, *STEPS, "optim=sgd"),
     *("model=transformer", "model.width=8", "model.heads=2", "model.feed_forward=12", "optim.lr=0.5"),
 ]
-ADAM = ["train", "run=adam", *COMMON, *TEXT, *FIFTY, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
+ADAM = ["train", "run=adam", *COMMON, *TEXT, *STEPS, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
 STREAMS = [
-    *("train", "run=streams", *COMMON, *FIFTY, "data=text", "data.train=photos/lines.txt", "model=language_model"),
+    *("train", "run=streams", *COMMON, *STEPS, "data=text", "data.train=photos/lines.txt", "model=language_model"),
     *("model.hidden=12", "optim=sgd", "optim.lr=0.5", "train.bptt=6", "train.accumulate=2"),
     "validation.max_length=100",
 ]
@@ -46,8 +46,8 @@ SOFT = [
         *COMMON,
         *PHOTOS,
         *ATTEND,
-        *FIFTY,
-        "model.encoder.fine_tune_from=20",
+        *STEPS,
+        "model.encoder.fine_tune_from=8",
         "train.batch_by=tokens",
     ),
     *("train.batch_size=40", "model.encoder.augment=false"),
@@ -61,7 +61,7 @@ HARD = [
         *ATTEND,
         "model.attention=hard",
         "train.steps=20",
-        "train.validate_every=4",
+        "train.validate_every=10",
     ),
     *("train.resume=auto", "train.batch_size=5"),
 ]
@@ -152,7 +152,7 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
     ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-7), ("soft", 1e-7)]
 )
 def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
-    for step in (25, 50):
+    for step in (11, 22):
         alone, together = (weights(places[n], run, step) for n in (1, processes))
         for name, value in alone.items():
             torch.testing.assert_close(together[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
@@ -171,7 +171,7 @@ def test_fewer_streams_than_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [2, 3])
 def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
     """As they are carried on, in the order of the streams, of which there are seven."""
-    file = "runs/streams/checkpoints/step-0000050/training.safetensors"
+    file = "runs/streams/checkpoints/step-0000022/training.safetensors"
     alone, together = (load_file(places[n] / file) for n in (1, processes))
     carried = sorted(name for name in alone if name.startswith("carried."))
     assert len(carried) == 4 and all(alone[name].shape == (7, 12) for name in carried)
@@ -183,7 +183,7 @@ def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], pro
 @pytest.mark.parametrize("run", ["sgd", "streams", "adam", "soft"])
 def test_records_are_those_of_one_process(places: dict[int, Path], run: str, processes: int) -> None:
     alone, together = (records(places[n], run) for n in (1, processes))
-    assert len(alone) == len(together) == 12
+    assert len(alone) == len(together) == 6
     for ours, theirs in zip(together, alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
 

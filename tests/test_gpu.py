@@ -262,7 +262,7 @@ def test_training_is_the_cpus(place: Path, name: str, family: str) -> None:
         assert losses(precision) == pytest.approx(losses("here"), rel=tolerance)
 
 
-@pytest.mark.parametrize(("name", "family"), ALL)
+@pytest.mark.parametrize(("name", "family"), [one for one in ALL if one.values[1] in ("luong", "bahdanau", "hard")])
 def test_resuming_and_seeds(place: Path, name: str, family: str) -> None:
     """With dropout: what goes on is what had not stopped, and another seed is another run. A GPU sums some gradients in
     no fixed order, so that the last digits may differ.

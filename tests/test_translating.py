@@ -436,13 +436,13 @@ def test_as_many_sentences_as_make_320_hypotheses(place: Path, settings: dict[st
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
 def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
-    """1,000 sentences of random words: the same words, scores within 1e-5 relative, ties apart."""
+    """Hundreds of sentences of random words: the same words, scores within 1e-5 relative, ties apart."""
     translator = seqtool.load(f"runs/{name}", device="cpu", max_length=40)
     generator = torch.Generator().manual_seed(0)
     size = len(translator.source_vocabulary)
-    lengths = torch.randint(1, 25, (1000,), generator=generator).tolist()
+    lengths = torch.randint(1, 25, (400,), generator=generator).tolist()
     sources = [torch.randint(4, size, (length,), generator=generator).tolist() for length in lengths]
-    shuffled = torch.randperm(1000, generator=generator).tolist()
+    shuffled = torch.randperm(400, generator=generator).tolist()
 
     def translate(order: list[int], beam: int, batch_size: int) -> list[tuple[list[int], float]]:
         settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
@@ -452,7 +452,7 @@ def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
         back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
         return [back[i] for i in range(len(order))]
 
-    for beam, count in ((1, 1000), (5, 1000)):
+    for beam, count in ((1, 400), (5, 400)):
         expected = translate(list(range(count)), beam, 64)
         order = [i for i in shuffled if i < count]
         ties = 0

@@ -77,7 +77,7 @@ def test_a_sentence_is_translated_by_both_models(visit: Visit, words: Server) ->
     """Whatever it is; `SEQTOOL_PAGE_SENTENCES=300` types so many."""
     page = opened(visit, words)
     source = page.get_by_label("Text to translate")
-    for sentence in strange_sentences(int(os.environ.get("SEQTOOL_PAGE_SENTENCES", "24"))):
+    for sentence in strange_sentences(int(os.environ.get("SEQTOOL_PAGE_SENTENCES", "14"))):
         source.fill(sentence)
         page.get_by_role("button", name="Translate").click()
         settled(page)

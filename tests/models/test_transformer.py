@@ -1,6 +1,7 @@
 """Transformers: their equations, kept keys and values, positions, windows of a text, and what a token costs."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -230,9 +231,11 @@ def test_what_a_token_costs_grows_linearly_while_decoding() -> None:
     memory, state = model.encode(make_source([[5, 6, 7, 8]]))
     operations, numbers = {}, {}
     for t in range(1, 501):
-        with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
+        counting = FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) if t in (2, 3, 500) else nullcontext()
+        with counting as counter:
             state = model.step(memory, state, torch.tensor([4 + t % 7])).state
-        operations[t], numbers[t] = counter.get_total_flops(), sum(layer.numel() for layer in state.layers)
+        if counter is not None:
+            operations[t], numbers[t] = counter.get_total_flops(), sum(layer.numel() for layer in state.layers)
     assert numbers[500] == 500 * 2 * 2 * 8  # two layers, keys and values of 8 numbers
     growth = operations[3] - operations[2]
     assert growth > 0 and operations[500] == operations[2] + 498 * growth
