@@ -171,9 +171,8 @@ def test_hard_attentions_own_numbers_are_the_seeds(device: torch.device) -> None
         torch.manual_seed(seed)
         return Rows.draw(200, 50, 4, 0.0, device)
 
-    assert torch.equal(draw(1).uniform_noise, draw(1).uniform_noise) and not torch.equal(
-        draw(1).uniform_noise, draw(2).uniform_noise
-    )
+    first, again, other = (draw(seed).uniform_noise for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
     p = torch.tensor([0.5, 0.0, 0.3, 0.2], device=device)
     noise = first.flatten()
     share = categorical(p.expand(len(noise), -1), noise).bincount(minlength=4) / len(noise)
