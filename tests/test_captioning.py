@@ -288,11 +288,7 @@ def test_an_old_checkpoint_is_not_gone_on_with(place: Path, capsys: pytest.Captu
         Path("runs/old/checkpoints") / found.path.name,
         model=load_file(found.path / "model.safetensors"),
         training=tensors,
-        task="captioning",
-        config=found.config,
-        progress=found.progress,
-        versions=found.versions,
-        data=found.data,
+        record={name: getattr(found, name) for name in ("task", "config", "progress", "versions", "data")},
         vocabularies=list(found.path.glob("*.vocabulary")),
     )
     assert run("train", "run=old", "train.resume=true", "train.epochs=2") == 2

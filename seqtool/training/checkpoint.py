@@ -290,11 +290,7 @@ def save(
     *,
     model: Mapping[str, Tensor],
     training: Mapping[str, Tensor],
-    task: str,
-    config: Mapping[str, Any],
-    progress: Mapping[str, Any],
-    versions: Mapping[str, str],
-    data: Mapping[str, Any],
+    record: Mapping[str, Any],
     vocabularies: list[Path],
 ) -> None:
     """Write a checkpoint at `path`, which a reader sees complete or not at all.
@@ -303,7 +299,7 @@ def save(
         path: its directory, which does not exist yet.
         model: the weights by name.
         training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
-        task, config, progress, versions, data: the record, as this module's documentation says.
+        record: task, config, progress, versions and data, as this module's documentation says.
         vocabularies: files to copy.
 
     Raises:
@@ -316,9 +312,8 @@ def save(
             tensors.write(temporary / WEIGHTS, model)
             if training:
                 tensors.write(temporary / TRAINING, training)
-            record = {"format": FORMAT, "task": task, "config": config, "progress": progress, "versions": versions}
-            record["data"] = data
-            (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+            written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
+            (temporary / RECORD).write_text(written, encoding="utf-8")
             for vocabulary in vocabularies:
                 (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
             files = sorted(temporary.iterdir())
