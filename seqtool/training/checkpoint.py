@@ -246,11 +246,9 @@ def _is_damaged(path: Path, why: str) -> InputError:
 
 def _is_used(name: str, purpose: Purpose) -> bool:
     """Whether a file is used for this purpose."""
-    if name == RECORD:
-        return True
     if name == TRAINING:
         return purpose == "training"
-    return purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY))
+    return name == RECORD or (purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY)))
 
 
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from seqtool.data.batches import Batch, Examples
-from seqtool.errors import InputError, naming
+from seqtool.errors import InputError
 from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
-from seqtool.training.recording import FLOW, GRADIENT_FLOW
+from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
 from seqtool.view import run_plots
 from seqtool.view.plots import or_left_out
 
@@ -63,8 +63,7 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     if records and records[-1]["step"] == step:
         return
     records.append({"step": step, **flow(model, examples.probes(PROBES).to(device))})
-    with naming(path), path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(records[-1]) + "\n")
+    append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
     with or_left_out(figure), suppress(run_plots.NothingToDrawError):
