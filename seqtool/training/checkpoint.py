@@ -229,7 +229,8 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
         files = [file.name for pattern in (f"[!.]*{VOCABULARY}", TRAINING) for file in path.glob(pattern)]
         if left_out := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
             raise _is_damaged(path, f"{MANIFEST} leaves out {left_out[0]}")
-        _check_record(record)
+        if not _is_record(record):
+            raise _is_damaged(path, "its record cannot be read")
         return Checkpoint(path, **{name: record[name] for name in ("task", "config", "progress", "versions", "data")})
     except InputError:
         raise
@@ -256,31 +257,27 @@ NEEDED = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # unle
 LARGEST = 2**53  # the largest number allowed
 
 
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError unless every value in the record is of the right kind."""
+def _is_record(record: Mapping[str, Any]) -> bool:
+    """Whether every value in the record is of the right kind; TypeError, KeyError or AttributeError if one is not."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
     groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
     groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
-    if record["format"] != FORMAT or not isinstance(record["task"], str):
-        raise TypeError
-    if not all(isinstance(group, dict) for group in groups):
-        raise TypeError
-    for name, needed in NEEDED.items():
-        if progress.get(name) and not needed <= progress[name].keys():
-            raise KeyError(name)
     names = [score["checkpoint"] for score in scores if "checkpoint" in score] + progress.get("scheduled", [])
     names += [progress["good"]] if progress.get("good") is not None else []
-    if not all(NAME.fullmatch(name) for name in names):
-        raise ValueError
     numbers = [value for score in scores for name, value in score.items() if name != "checkpoint"]
     numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
     whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
-    if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
-        raise TypeError
-    if not all(isinstance(count, int) and count >= 0 for count in counts):
-        raise TypeError
+    return (
+        record["format"] == FORMAT
+        and isinstance(record["task"], str)
+        and all(isinstance(group, dict) for group in groups)
+        and all(needed <= progress[name].keys() for name, needed in NEEDED.items() if progress.get(name))
+        and all(NAME.fullmatch(name) for name in names)
+        and all(isinstance(number, int) and abs(number) <= LARGEST for number in whole)
+        and all(isinstance(count, int) and count >= 0 for count in counts)
+    )
 
 
 def save(
