@@ -6,7 +6,6 @@ an LSTM's c_t includes what passes through h_t. The singular values are of one f
 Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -23,6 +22,7 @@ from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
+from seqtool.runtime.files import read_json_lines
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
 from seqtool.view import run_plots
 from seqtool.view.plots import or_left_out
@@ -71,27 +71,18 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The measurements of a run, without a last line that was cut short. InputError if the file is damaged."""
-    *lines, _ = path.read_text(encoding="utf-8").split("\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(json.loads(line))
-            _check(records[-1])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is damaged: line {number:,} is not a measurement.") from error
-    return records
+    """The measurements of a run. InputError if the file is damaged."""
+    return read_json_lines(path, _is_measurement, "is not a measurement")
 
 
-def _check(record: dict[str, Any]) -> None:
-    """Raise an error unless the record has what `flow` gives, and its step."""
+def _is_measurement(record: dict[str, Any]) -> bool:
+    """Whether it has what `flow` gives, and its step."""
     gradients, values = record["gradients"], record["singular_values"]
     columns = [*values.values(), *(column for state in gradients.values() for column in state.values())]
     are_numbers = all(
         isinstance(column, list) and all(isinstance(x, int | float | None) for x in column) for column in columns
     )
-    if not (are_numbers and isinstance(record["step"], int) and gradients.keys() == values.keys()):
-        raise ValueError
+    return are_numbers and isinstance(record["step"], int) and gradients.keys() == values.keys()
 
 
 def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
