@@ -301,26 +301,24 @@ def save(
         OSError: with `path`, if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        with naming(path):
-            tensors.write(temporary / WEIGHTS, model)
-            if training:
-                tensors.write(temporary / TRAINING, training)
-            written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
-            (temporary / RECORD).write_text(written, encoding="utf-8")
-            for vocabulary in vocabularies:
-                (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
-            files = sorted(temporary.iterdir())
-            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-            for file in (*files, temporary / MANIFEST, temporary):
-                _sync(file)
+    beside = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
+    with beside as name, naming(path):
+        temporary = Path(name)
+        tensors.write(temporary / WEIGHTS, model)
+        if training:
+            tensors.write(temporary / TRAINING, training)
+        written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
+        (temporary / RECORD).write_text(written, encoding="utf-8")
+        for vocabulary in vocabularies:
+            (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
+        files = sorted(temporary.iterdir())
+        manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for file in (*files, temporary / MANIFEST, temporary):
+            _sync(file)
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def run_name(path: Path) -> str:
