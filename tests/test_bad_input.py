@@ -59,11 +59,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             directory / name,
             model=weights(model),
             training={"random.cpu": torch.get_rng_state()},
-            task="translation" if name == "translator" else "captioning",
-            config={"model": settings, "data": toy, "optim": {"name": "adam"}, "schedule": {"name": "constant"}},
-            progress=PROGRESS,
-            data={},
-            versions={"seqtool": "0"},
+            record={
+                "task": "translation" if name == "translator" else "captioning",
+                "config": {"model": settings, "data": toy, "optim": {"name": "adam"}, "schedule": {"name": "constant"}},
+                "progress": PROGRESS,
+                "data": {},
+                "versions": {"seqtool": "0"},
+            },
             vocabularies=[directory / vocabulary],
         )
     return directory
@@ -658,10 +660,8 @@ def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
             assert key == other and torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad
     tied = BAHDANAU | {"tie": "all"}
     path = models / "tied"
-    checkpoint.save(
-        path, model=weights(Bahdanau(**tied)), training={}, task="translation", config={"model": {}},
-        progress={"step": 1}, versions={}, data={}, vocabularies=[],
-    )  # fmt: skip
+    record = {"task": "translation", "config": {"model": {}}, "progress": {"step": 1}, "versions": {}, "data": {}}
+    checkpoint.save(path, model=weights(Bahdanau(**tied)), training={}, record=record, vocabularies=[])
     model = checkpoint.find(path).load_model(lambda: Bahdanau(**tied))
     assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight
 
@@ -795,18 +795,14 @@ def test_a_pickle_as_anything_else_is_not_executed(place: Path, capsys: pytest.C
     prepare = "prepare data.train=50 data.valid=5 data.test=5 data.vocabulary.kind=word data.processes=1"
     run(capsys, *prepare.split())
     cache = next(path for path in (place / "cache").iterdir() if path.is_dir())
-    shutil.copytree(place / "translator", place / "runs" / "mine" / "checkpoints" / "step-0000001")
     for seed in range(4):
         hostile = bomb(place / "canary", Random(seed))
-        for name in ("weights.pt", "weights.safetensors", "runs/mine/config.yaml"):
-            (place / name).write_bytes(hostile)
         for name in ("weights.pt", "weights.safetensors"):
+            (place / name).write_bytes(hostile)
             (place / "own.jsonl").write_text('{"file": "red.png", "caption": "a"}')
             frozen = "model.encoder.fine_tune_from=null model.encoder.augment=false"
             sentence = refusal(capsys, f"{LEARN} {frozen} model.encoder.weights={name}")
             assert sentence.startswith(f"{name} cannot be read as weights")
-        sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
-        assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."
         for file in ("summary.json", "source.vocabulary", "train.source.tokens.bin"):
             content = (cache / file).read_bytes()
             (cache / file).write_bytes(hostile)
@@ -824,35 +820,14 @@ def test_the_bomb_is_a_bomb(tmp_path: Path) -> None:
     assert (tmp_path / "canary").exists()
 
 
-def test_a_configuration_of_yaml_does_not_grow(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A few aliases within aliases would name a value a billion times; a tag would name a class."""
-    shutil.copytree(place / "translator", place / "runs" / "mine" / "checkpoints" / "step-0000001")
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    for text in (
-        "\n".join(lines),
-        "model: !!python/object/apply:os.system ['touch canary']",
-        "- a",
-        "model: {",
-        40_000 * "[",
-    ):
-        (place / "runs" / "mine" / "config.yaml").write_text(text)
-        sentence = refusal(capsys, "train run=mine train.resume=true device=cpu")
-        assert sentence == "runs/mine/config.yaml is damaged: it does not hold the settings of a run."
-    assert not (place / "canary").exists()
-
-
 def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
     sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", "device=cpu", "run=theirs"]
     assert run(capsys, "train", *settings, *sizes)[0] == 0
-    file = place / "runs" / "theirs" / "config.yaml"
-    before = file.read_text()
-    for old, new in (
-        ("seqtool.models.sutskever.Sutskever", "os.mkdir"),
-        ("seqtool.data.corpora.parallel.Toy", "os.rmdir"),
-    ):
-        file.write_text(before.replace(old, new))
+    (last,) = (place / "runs" / "theirs" / "checkpoints").iterdir()
+    ours = json.loads((last / "checkpoint.json").read_bytes())["config"]
+    for group, new in (("model", "os.mkdir"), ("data", "os.rmdir")):
+        rewrite(last, lambda record: record.update(config={**ours, group: {**ours[group], "_target_": new}}))  # noqa: B023
         sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
         assert sentence == f"The configuration names '{new}': {OS}"
 

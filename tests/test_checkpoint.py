@@ -20,11 +20,13 @@ def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
         path,
         model=tensors.weights(model),
         training={"random.cpu": torch.get_rng_state()},
-        task="translation",
-        config={"model": {"größe": 3}},
-        progress={"step": step, **progress},
-        versions={"seqtool": "0"},
-        data={},
+        record={
+            "task": "translation",
+            "config": {"model": {"größe": 3}},
+            "progress": {"step": step, **progress},
+            "versions": {"seqtool": "0"},
+            "data": {},
+        },
         vocabularies=[vocabulary],
     )
 

@@ -170,7 +170,7 @@ def test_what_a_run_recorded_is_read_again(tmp_path: Path) -> None:
     assert read(path) == [whole]
     for bad in (line[:20], '{"step": 1, "gradients": {"a": 3}}', "[1]", '{"gradients": {}, "singular_values": {}}'):
         path.write_text(f"{line}\n{bad}\n{line}\n")
-        with pytest.raises(InputError, match=r"gradient_flow\.jsonl is damaged: line 2 is not a measurement\."):
+        with pytest.raises(InputError, match=r"gradient_flow\.jsonl line 2 is not a measurement\."):
             read(path)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fuzz import repair
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -171,10 +172,13 @@ def test_checkpoints_by_time_have_an_interval(place: Path, monkeypatch: pytest.M
 
 
 def test_a_run_that_lacks_a_setting(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No default replaces what its file does not say."""
+    """No default replaces what its checkpoint does not say."""
     assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=2") == 0
-    file = place / "runs/r/config.yaml"
-    file.write_text("".join(line for line in file.read_text().splitlines(True) if "save_minutes" not in line))
+    (last,) = (place / "runs/r/checkpoints").iterdir()
+    record = json.loads((last / "checkpoint.json").read_text())
+    del record["config"]["train"]["save_minutes"]
+    (last / "checkpoint.json").write_text(json.dumps(record))
+    repair(last)
     assert train("run=r", "train.resume=true", "train.steps=3") == 2
     assert "issing setting 'train.save_minutes'" in capsys.readouterr().err
 

@@ -181,10 +181,6 @@ def test_validation_of_a_run(caplog: Any, capsys: pytest.CaptureFixture[str]) ->
     assert kept("zh", 2) == ("zh", "zh") and "tokenize" not in caplog.text
     assert run("train", "run=zh", "train.resume=true", "train.steps=3", "validation.tokenize=char") == 2
     assert "validation.tokenize (zh, now char)" in capsys.readouterr().err
-    config = Path("runs/zh/config.yaml")  # as before there was this setting
-    config.write_text("".join(line for line in config.read_text().splitlines(True) if "tokenize:" not in line))
-    assert run("train", "run=zh", "train.resume=true", "train.steps=3") == 0
-    assert kept("zh", 3) == ("13a", "13a")
 
 
 @pytest.mark.usefixtures("parallel")

@@ -180,15 +180,12 @@ def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
             shutil.copytree(place / "runs" / name, directory / "runs" / name)
             shutil.copytree(place / "data", directory / "data")
             shutil.copytree(place / "cache", directory / "cache")
-            file = directory / "runs" / name / "config.yaml"
-            if random.random() < 0.3:
-                file.write_bytes(mutations.text(file.read_bytes(), random))
-            else:
-                from omegaconf import OmegaConf
-
-                settings = mutations.changed(OmegaConf.to_container(OmegaConf.load(file)), random)
-                file.write_bytes(mutations.dumped(settings))  # JSON is YAML
-            limit = "train.minutes=0.05"  # the file's own limits may have become null
+            last = checkpoint_of(directory, name)
+            record = json.loads((last / "checkpoint.json").read_bytes())
+            record["config"] = mutations.changed(record["config"], random)
+            (last / "checkpoint.json").write_bytes(mutations.dumped(record))
+            repair(last)
+            limit = "train.minutes=0.05"  # its own limits may have become null
             return Case(["train", f"run={name}", "train.resume=true", "device=cpu", limit])
         case 3:
             cache = random.choice([path for path in (place / "cache").iterdir() if path.is_dir()])

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.cli.inspect import facts, named
 from seqtool.errors import InputError
+from seqtool.runtime.files import read_json_lines
 from seqtool.settings import escape, leaves
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
@@ -117,33 +118,14 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
 
 
 def _samples(run: Path) -> list[dict[str, Any]]:
-    """What was kept, without a last line that was cut short."""
+    """What was kept."""
     path = run / SAMPLES
-    if not path.is_file():
-        return []
-    lines, records = path.read_text(encoding="utf-8").split("\n"), []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line or "null")
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise InputError(f"{path} line {number:,} is not JSON.") from error
-        if record is None:
-            continue
-        if not isinstance(record, dict) or not _are_samples(record):
-            raise InputError(f"{path} line {number:,} holds no samples.")
-        records.append(record)
-    return records
+    return read_json_lines(path, _are_samples, "holds no samples") if path.is_file() else []
 
 
 def _are_samples(record: Mapping[str, Any]) -> bool:
-    step, samples = record.get("step"), record.get("samples")
-    if not (isinstance(step, int) and isinstance(samples, list)):
-        return False
-    return all(
-        isinstance(sample, dict) and all(isinstance(text, str) for text in sample.values()) for sample in samples
-    )
+    texts = [text for sample in record["samples"] for text in sample.values()]
+    return isinstance(record["step"], int) and all(isinstance(text, str) for text in texts)
 
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:

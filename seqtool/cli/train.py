@@ -62,7 +62,7 @@ def train(config: DictConfig) -> bool:
         run, last = handle.run, handle.checkpoint
         if run is None or last is None:
             return _train(Job.of(config), handle)
-        job = Job.of(resuming.resumed(config, run))
+        job = Job.of(resuming.resumed(config, last))
         if not distributed.from_first(partial(resuming.is_finished, last, job.train)):
             return _train(job, handle)
         limits = "train.epochs, steps, minutes or patience"
@@ -111,14 +111,13 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
             "config": plain(config),
             "versions": versions(torch=torch.__version__),
             "data": data,
-            "vocabularies": cache.vocabulary_files,
         }
         trainer = Trainer(
             model,
             examples,
             optimisation,
             validator,
-            Checkpoints(run, origin),
+            Checkpoints(run, origin, cache.vocabulary_files),
             metrics,
             job.train,
             machine,

@@ -1,5 +1,5 @@
 """Hard attention (Xu et al. 2015): how it chooses locations, what it drew, and the weights of the terms of its loss.
-`training/hard_attention_loss.py` has these terms and the baseline.
+`training/losses.py` has these terms and the baseline.
 """
 
 import math

@@ -197,6 +197,28 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def read_json_lines(path: Path, is_valid: Callable[[Any], bool], problem: str) -> list[dict[str, Any]]:
+    """The objects that a run recorded, one on each line, without a last line that was cut short.
+
+    Raises InputError, which ends with `problem`, for a line that is not JSON, or not valid. `is_valid` may also raise
+    KeyError, TypeError or AttributeError.
+    """
+    lines, records = path.read_text(encoding="utf-8").split("\n"), []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not is_valid(record):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path} line {number:,} {problem}.") from error
+        records.append(record)
+    return records
+
+
 def check_plain(value: Any, depth: int = 0) -> None:
     """Raise ValueError for JSON that is nested deeply, or has text that UTF-8 cannot encode."""
     if depth > DEEPEST:

@@ -17,11 +17,9 @@ def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
 
     lock = FileLock(path, fallback_to_soft=False)
     try:
-        lock.acquire(blocking=False)
+        held = lock.acquire(blocking=False)
     except Timeout:
         when_busy()
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()

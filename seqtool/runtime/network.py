@@ -13,13 +13,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException, HTTPResponse
 from io import BytesIO
 from pathlib import Path
 from ssl import SSLError
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -38,7 +37,6 @@ REDIRECTING = frozenset({301, 302, 303, 307, 308})
 RESERVED = "!#$%&'()*+,/:;=?@[]~"  # left unquoted in an address; % because it may already be quoted
 
 T = TypeVar("T")
-Watch = Callable[[socket.socket], None]
 
 
 class DownloadError(InputError):
@@ -153,20 +151,15 @@ def reason_of(error: BaseException) -> str:
 def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> None:
     """Append what the file lacks of the address's content. Raises DownloadError.
 
-    The work is done in a thread, since looking up a name cannot be interrupted. At the deadline its sockets are shut
-    down, which ends it: their own timeouts restart with every byte.
+    The work is done in a thread, since looking up a name cannot be interrupted, and a socket's own timeout restarts
+    with every byte. After the deadline the thread ends with the next piece, or when the server falls silent.
     """
     answer: Future[None] = Future()
     deadline = time.monotonic() + seconds
-    sockets: list[socket.socket] = []
-
-    def watch(connected: socket.socket) -> None:
-        sockets.append(connected)
-        _remaining(deadline)
 
     def work() -> None:
         try:
-            _follow(address, file, maximum, watch, deadline)
+            _follow(address, file, maximum, deadline)
             answer.set_result(None)
         except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
             answer.set_exception(error)
@@ -184,17 +177,13 @@ def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> N
         problem = "does not answer" if isinstance(error, URLError) else "cannot be read"
         answered = isinstance(reason, SSLError)  # other software may have other certificates
         raise DownloadError(f"{problem} ({reason_of(error)}).", None if answered else reason_of(error)) from error
-    finally:
-        for connected in sockets:
-            with suppress(OSError):  # it is closed
-                connected.shutdown(socket.SHUT_RDWR)
 
 
-def _follow(address: str, file: BinaryIO, maximum: int, watch: Watch, deadline: float) -> None:
+def _follow(address: str, file: BinaryIO, maximum: int, deadline: float) -> None:
     for _ in range(REDIRECTS + 1):
         try:
-            with _open(address, watch, deadline, start=file.tell()) as response:
-                return _write(response, file, maximum)
+            with _open(address, deadline, start=file.tell()) as response:
+                return _write(response, file, maximum, deadline)
         except HTTPError as error:
             with error:
                 location = error.headers.get("Location")
@@ -210,48 +199,32 @@ def _follow(address: str, file: BinaryIO, maximum: int, watch: Watch, deadline: 
     raise DownloadError(f"redirects more than {REDIRECTS} times.")
 
 
-def _write(response: HTTPResponse, file: BinaryIO, maximum: int) -> None:
+def _write(response: HTTPResponse, file: BinaryIO, maximum: int, deadline: float) -> None:
     if response.status == 200:  # the whole file, even if only a part was asked for
         file.seek(0)
         file.truncate()
     elif response.status != 206 or not file.tell():
         raise DownloadError(f"answers with status {response.status} ({response.reason}).")
     if file.tell() + (response.length or 0) <= maximum:  # by the server's own statement, if any
-        while file.tell() <= maximum and (piece := response.read1(PIECE)):
+        while file.tell() <= maximum and _remaining(deadline) and (piece := response.read1(PIECE)):
             file.write(piece)
         if file.tell() <= maximum:
             return
     raise DownloadError(f"has more than {maximum / 1e6:g} MB.")
 
 
-def _open(address: str, watch: Watch, deadline: float, *, start: int = 0) -> HTTPResponse:
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """A redirect stays an HTTPError."""
+
+
+def _open(address: str, deadline: float, *, start: int) -> HTTPResponse:
     """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError."""
-
-    class Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler, urllib.request.HTTPRedirectHandler):
-        def http_open(self, request: urllib.request.Request) -> HTTPResponse:
-            return self.do_open(_watched(HTTPConnection, watch), request)
-
-        def https_open(self, request: urllib.request.Request) -> HTTPResponse:
-            return self.do_open(_watched(HTTPSConnection, watch), request)
-
-        def redirect_request(self, *_: object) -> None:
-            return None
-
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
     request = urllib.request.Request(_quoted(address), headers=headers)
-    proxies = urllib.request.ProxyHandler({} if _is_local(address) else None)
-    response: HTTPResponse = urllib.request.build_opener(proxies, Watched()).open(request, timeout=_remaining(deadline))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if _is_local(address) else None), _NotFollowed)
+    response: HTTPResponse = opener.open(request, timeout=_remaining(deadline))
     return response
-
-
-def _watched(kind: type[HTTPConnection], watch: Watch) -> Any:
-    """A kind of connection that passes its sockets to `watch` once they are connected."""
-
-    def connect(connection: HTTPConnection) -> None:
-        kind.connect(connection)
-        watch(connection.sock)
-
-    return type(kind.__name__, (kind,), {"connect": connect})
 
 
 def _remaining(deadline: float) -> float:

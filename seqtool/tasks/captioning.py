@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqtool.models.image_captioner import ImageCaptioner
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
+    from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import ValidationSettings, Validator
 
@@ -57,6 +58,9 @@ class Captioning(Task):
         set_threads(machine.threads)
         data = with_vocabulary_of_run(config.data)
         return prepare_captions(data, encoder, device=choose_device(machine.device), needs=needs)
+
+    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
+        return self.prepare(config)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """The encoder's default weights, if wanted, must exist or be available for download."""

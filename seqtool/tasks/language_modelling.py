@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -16,7 +15,6 @@ from seqtool.tasks.task import Task, with_vocabulary_of_run
 if TYPE_CHECKING:
     from seqtool.data.batches import Streams
     from seqtool.runtime.devices import Machine
-    from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
 
@@ -43,12 +41,6 @@ class LanguageModelling(Task):
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         return prepare_text(with_vocabulary_of_run(config.data), needs=needs)
-
-    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
-        """If the original files are gone, falls back on the cache from which the run was trained."""
-        from seqtool.training.moved_data import prepared_again  # imports torch
-
-        return prepared_again(checkpoint, config.data, PlainText, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """A text has no sentences to batch by length, or to decode and score."""

@@ -8,6 +8,7 @@ import copy
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
-    from seqtool.training.validation import Validating, ValidationSettings
+    from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
 PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
 
@@ -73,8 +74,12 @@ class Task(ABC):
         """
 
     def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> "Cache":
-        """The same for a run that resumes from a checkpoint."""
-        return self.prepare(config)
+        """The same for a run that resumes from a checkpoint. If the original files of a text are gone, falls back on
+        the cache from which the run was trained.
+        """
+        from seqtool.training.moved_data import prepared_again  # imports torch
+
+        return prepared_again(checkpoint, config.data, self.corpus, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """Raise InputError for settings of a run that mean nothing for this task or that its model would refuse, before
@@ -173,7 +178,7 @@ class Task(ABC):
     @abstractmethod
     def validator(
         self, cache: "Cache", settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
-    ) -> "Validating":
+    ) -> "Validator | StreamValidator":
         """The validator that scores the model on the cache's validation set."""
 
     def load(self, checkpoints: Any, **settings: Any) -> Any:

@@ -1,7 +1,6 @@
 """Translation: sentences in, sentences out."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
-    from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.train_settings import TrainSettings
     from seqtool.training.validation import ValidationSettings, Validator
 
@@ -41,12 +39,6 @@ class Translation(Task):
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         return prepare_pairs(with_vocabulary_of_run(config.data), needs=needs)
-
-    def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
-        """If the original files are gone, falls back on the cache from which the run was trained."""
-        from seqtool.training.moved_data import prepared_again  # imports torch
-
-        return prepared_again(checkpoint, config.data, TextCorpus, partial(self.prepare, config))
 
     def make_model(
         self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: "Parts"

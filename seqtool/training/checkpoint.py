@@ -229,7 +229,8 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
         files = [file.name for pattern in (f"[!.]*{VOCABULARY}", TRAINING) for file in path.glob(pattern)]
         if left_out := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
             raise _is_damaged(path, f"{MANIFEST} leaves out {left_out[0]}")
-        _check_record(record)
+        if not _is_record(record):
+            raise _is_damaged(path, "its record cannot be read")
         return Checkpoint(path, **{name: record[name] for name in ("task", "config", "progress", "versions", "data")})
     except InputError:
         raise
@@ -246,11 +247,9 @@ def _is_damaged(path: Path, why: str) -> InputError:
 
 def _is_used(name: str, purpose: Purpose) -> bool:
     """Whether a file is used for this purpose."""
-    if name == RECORD:
-        return True
     if name == TRAINING:
         return purpose == "training"
-    return purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY))
+    return name == RECORD or (purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY)))
 
 
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
@@ -258,31 +257,27 @@ NEEDED = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # unle
 LARGEST = 2**53  # the largest number allowed
 
 
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise TypeError, ValueError or KeyError unless every value in the record is of the right kind."""
+def _is_record(record: Mapping[str, Any]) -> bool:
+    """Whether every value in the record is of the right kind; TypeError, KeyError or AttributeError if one is not."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
     groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
     groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
-    if record["format"] != FORMAT or not isinstance(record["task"], str):
-        raise TypeError
-    if not all(isinstance(group, dict) for group in groups):
-        raise TypeError
-    for name, needed in NEEDED.items():
-        if progress.get(name) and not needed <= progress[name].keys():
-            raise KeyError(name)
     names = [score["checkpoint"] for score in scores if "checkpoint" in score] + progress.get("scheduled", [])
     names += [progress["good"]] if progress.get("good") is not None else []
-    if not all(NAME.fullmatch(name) for name in names):
-        raise ValueError
     numbers = [value for score in scores for name, value in score.items() if name != "checkpoint"]
     numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
     whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
-    if not all(isinstance(number, int) and abs(number) <= LARGEST for number in whole):
-        raise TypeError
-    if not all(isinstance(count, int) and count >= 0 for count in counts):
-        raise TypeError
+    return (
+        record["format"] == FORMAT
+        and isinstance(record["task"], str)
+        and all(isinstance(group, dict) for group in groups)
+        and all(needed <= progress[name].keys() for name, needed in NEEDED.items() if progress.get(name))
+        and all(NAME.fullmatch(name) for name in names)
+        and all(isinstance(number, int) and abs(number) <= LARGEST for number in whole)
+        and all(isinstance(count, int) and count >= 0 for count in counts)
+    )
 
 
 def save(
@@ -290,11 +285,7 @@ def save(
     *,
     model: Mapping[str, Tensor],
     training: Mapping[str, Tensor],
-    task: str,
-    config: Mapping[str, Any],
-    progress: Mapping[str, Any],
-    versions: Mapping[str, str],
-    data: Mapping[str, Any],
+    record: Mapping[str, Any],
     vocabularies: list[Path],
 ) -> None:
     """Write a checkpoint at `path`, which a reader sees complete or not at all.
@@ -303,34 +294,31 @@ def save(
         path: its directory, which does not exist yet.
         model: the weights by name.
         training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
-        task, config, progress, versions, data: the record, as this module's documentation says.
+        record: task, config, progress, versions and data, as this module's documentation says.
         vocabularies: files to copy.
 
     Raises:
         OSError: with `path`, if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        with naming(path):
-            tensors.write(temporary / WEIGHTS, model)
-            if training:
-                tensors.write(temporary / TRAINING, training)
-            record = {"format": FORMAT, "task": task, "config": config, "progress": progress, "versions": versions}
-            record["data"] = data
-            (temporary / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-            for vocabulary in vocabularies:
-                (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
-            files = sorted(temporary.iterdir())
-            manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-            for file in (*files, temporary / MANIFEST, temporary):
-                _sync(file)
+    beside = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
+    with beside as name, naming(path):
+        temporary = Path(name)
+        tensors.write(temporary / WEIGHTS, model)
+        if training:
+            tensors.write(temporary / TRAINING, training)
+        written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
+        (temporary / RECORD).write_text(written, encoding="utf-8")
+        for vocabulary in vocabularies:
+            (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
+        files = sorted(temporary.iterdir())
+        manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for file in (*files, temporary / MANIFEST, temporary):
+            _sync(file)
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def run_name(path: Path) -> str:

@@ -6,10 +6,9 @@ an LSTM's c_t includes what passes through h_t. The singular values are of one f
 Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
 """
 
-import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ import torch
 from torch import Tensor
 
 from seqtool.data.batches import Batch, Examples
-from seqtool.errors import InputError, naming
+from seqtool.errors import InputError
 from seqtool.models.cells import Cell, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
-from seqtool.training.recording import FLOW, GRADIENT_FLOW
+from seqtool.runtime.files import read_json_lines
+from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
 from seqtool.view import run_plots
 from seqtool.view.plots import or_left_out
 
@@ -39,6 +39,12 @@ class CellTrace:
     inputs: list[Tensor] = field(default_factory=list)
     before: list[State] = field(default_factory=list)
     after: list[State] = field(default_factory=list)
+
+    def add(self, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
+        """A call of the cell, as its forward hook."""
+        self.inputs.append(arguments[0])
+        self.before.append(arguments[1])
+        self.after.append(state)
 
 
 def check(model: EncoderDecoder[Any]) -> None:
@@ -57,8 +63,7 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     if records and records[-1]["step"] == step:
         return
     records.append({"step": step, **flow(model, examples.probes(PROBES).to(device))})
-    with naming(path), path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(records[-1]) + "\n")
+    append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
     with or_left_out(figure), suppress(run_plots.NothingToDrawError):
@@ -66,33 +71,18 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The measurements of a run, without a last line that was cut short. InputError if the file is damaged."""
-    lines = path.read_text(encoding="utf-8").split("\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line or "{}")
-            if not isinstance(record, dict) or (line and not _is_measurement(record)):
-                raise ValueError
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise InputError(f"{path} is damaged: line {number:,} is not a measurement.") from error
-        records += [record] if record else []
-    return records
+    """The measurements of a run. InputError if the file is damaged."""
+    return read_json_lines(path, _is_measurement, "is not a measurement")
 
 
 def _is_measurement(record: dict[str, Any]) -> bool:
     """Whether it has what `flow` gives, and its step."""
-    gradients, values = record.get("gradients"), record.get("singular_values")
-    if not (isinstance(record.get("step"), int) and isinstance(gradients, dict) and isinstance(values, dict)):
-        return False
-    states = [state for state in gradients.values() if isinstance(state, dict)]
-    columns = [*values.values(), *(column for state in states for column in state.values())]
-    numbers = all(
+    gradients, values = record["gradients"], record["singular_values"]
+    columns = [*values.values(), *(column for state in gradients.values() for column in state.values())]
+    are_numbers = all(
         isinstance(column, list) and all(isinstance(x, int | float | None) for x in column) for column in columns
     )
-    return numbers and len(states) == len(gradients) and gradients.keys() == values.keys()
+    return are_numbers and isinstance(record["step"], int) and gradients.keys() == values.keys()
 
 
 def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
@@ -101,8 +91,11 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
     decreasing order. Recurrences are named by their place in the model.
     """
     model = plain_copy(model).eval()  # without dropout
+    traces = {name: CellTrace(cell) for name, cell in cells_of(model).items()}
     with torch.enable_grad():
-        with _traced(model) as traces:
+        with ExitStack() as stack:
+            for trace in traces.values():
+                stack.enter_context(trace.cell.register_forward_hook(trace.add))
             output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
@@ -118,27 +111,6 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
         length = int(last[0]) + 1
         values = {name: _singular_values(trace, length) for name, trace in traces.items()}
     return {"gradients": gradients, "singular_values": values}
-
-
-@contextmanager
-def _traced(model: EncoderDecoder[Any]) -> Iterator[dict[str, CellTrace]]:
-    """Traces of the cells, by name, while the model runs."""
-    traces = {name: CellTrace(cell) for name, cell in cells_of(model).items()}
-
-    def trace_calls(trace: CellTrace) -> Any:
-        def hook(_: Any, arguments: tuple[Tensor, State], state: State) -> None:
-            trace.inputs.append(arguments[0])
-            trace.before.append(arguments[1])
-            trace.after.append(state)
-
-        return trace.cell.register_forward_hook(hook)
-
-    hooks = [trace_calls(trace) for trace in traces.values()]
-    try:
-        yield traces
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:

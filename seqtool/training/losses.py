@@ -1,22 +1,23 @@
 """The loss that training minimises.
 
 For a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
-doubly stochastic penalty (Xu et al. 2015, section 4.2.1); with hard attention, the terms of `hard_attention_loss.py`.
+doubly stochastic penalty (Xu et al. 2015, section 4.2.1). Hard attention adds terms whose gradient estimates the
+bound's (section 4.1). The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic penalty,
+label smoothing or soft row.
 """
 
 import math
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
-from seqtool.models.hard_attention import Sampled
+from seqtool.models.hard_attention import Penalties, Sampled
 from seqtool.models.tokens import PAD
-from seqtool.training import hard_attention_loss
 
 Scalar = Float[Tensor, ""]
 
@@ -68,7 +69,7 @@ class TrainingLoss(nn.Module):
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
         """Move the baseline towards a reward."""
-        self.baseline.copy_(hard_attention_loss.moved(self.baseline, reward, self.model.penalties.decay))
+        self.baseline.copy_(moved_average(self.baseline, reward, self.model.penalties.decay))
 
     def _of_expected(
         self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
@@ -91,7 +92,7 @@ class TrainingLoss(nn.Module):
         expected = self._of_expected(output.features[first], output.attention[first], labels[first])
         loss, nll = self.model.loss(output.features[drew], labels[drew], self.smoothing)
         real = labels[drew] != PAD
-        loss = loss + hard_attention_loss.terms(self.model.penalties, sampled, nll, real, self.baseline)
+        loss = loss + hard_attention_terms(self.model.penalties, sampled, nll, real, self.baseline)
         if penalty:
             loss = loss + penalty * doubly_stochastic(output.attention[drew], labels[drew]).sum()
         return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, -nll.sum(1).mean())
@@ -101,3 +102,36 @@ def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"])
     """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count."""
     seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
     return (1 - seen).square().sum(1)
+
+
+def hard_attention_terms(
+    penalties: Penalties, sampled: Sampled, nll: Float[Tensor, "n T"], real: Bool[Tensor, "n T"], average: Scalar
+) -> Scalar:
+    """−λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
+
+    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that
+    of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
+    """
+    earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
+    b = baseline(earned, sampled.samples, average, penalties.baseline)
+    score = ((earned - b) * sampled.log_probability * real).sum()
+    return -penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
+
+
+def baseline(earned: Float[Tensor, "n t"], samples: int, average: Scalar, name: str) -> Float[Tensor, "n t"] | Scalar:
+    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, the
+    mean of the image's other samples, or 0.
+    """
+    if name == "none":
+        return torch.zeros_like(average)
+    if name == "leave_one_out":
+        each = earned.view(-1, samples, earned.shape[1])
+        others = (each.sum(1, keepdim=True) - each) / (samples - 1)
+        return others.flatten(0, 1)
+    return torch.where(average.isnan(), earned[:, 0].mean(), average)
+
+
+def moved_average(average: Scalar, reward: Scalar, decay: float) -> Scalar:
+    """The moving average after a reward, b ← 0.9 b + 0.1 R (`decay`); the first initialises it, NaN or ∞ leaves it."""
+    after = torch.where(average.isnan(), reward, decay * average + (1 - decay) * reward)
+    return torch.where(reward.isfinite(), after, average)

@@ -7,7 +7,7 @@ place is searched in the working directory, then where the run was started. Dige
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -116,33 +116,15 @@ def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], pre
     try:
         return prepare()
     except InputError as error:
-        gone = missing(make_corpus(data, kind, trusted=True))
-        if not gone or is_moved(checkpoint, data):
+        corpus, before, now = make_corpus(data, kind, trusted=True), checkpoint.config.get("data", {}), plain(data)
+        gone = [split for split in corpus.splits() if not is_there(corpus, split)]
+        if not gone or any(now.get(name) != before.get(name) for name in SOURCES):  # the data are said to be elsewhere
             raise
         cache = trained_on(checkpoint, data)
         if cache is None:
             raise InputError(f"{error} {how_to_find(checkpoint, data, gone)}") from error
         log.info("%s Going on with what was prepared, %s.", error, cache.directory)
         return cache
-
-
-def is_moved(checkpoint: Checkpoint, data: Config) -> bool:
-    """Whether `data` name other files than the checkpoint was trained with."""
-    before, now = checkpoint.config.get("data", {}), plain(data)
-    return any(now.get(name) != before.get(name) for name in SOURCES)
-
-
-def missing(corpus: Corpus) -> list[str]:
-    """The splits with a file that no longer exists."""
-    return [split for split in corpus.splits() if not is_there(corpus, split)]
-
-
-def _caches(checkpoint: Checkpoint, data: Config) -> Iterator[Cache]:
-    """The complete caches that were made from the same text as the checkpoint's."""
-    for file in (file for root in _roots(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
-            if _is_of(read_record(file)["inputs"], checkpoint.data or {}):
-                yield Cache(file.parent)
 
 
 def _is_of(inputs: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
@@ -152,20 +134,23 @@ def _is_of(inputs: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
 
 
 def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
-    """The cache of the data that the checkpoint was trained with, if it still exists."""
+    """The complete cache of the data that the checkpoint was trained with, if it still exists."""
     limits = asdict(cache_settings(data).limits)
-    for cache in _caches(checkpoint, data):
-        copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
-        same = all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies)
-        if same and cache.summary["inputs"].get("limits") == limits:
-            return cache
+    for file in (file for root in _roots(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
+            inputs = read_record(file)["inputs"]
+            if _is_of(inputs, checkpoint.data or {}) and inputs.get("limits") == limits:
+                cache = Cache(file.parent)
+                copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
+                if all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies):
+                    return cache
     return None
 
 
 def texts(checkpoint: Checkpoint, data: Config, split: str) -> Split | None:
-    """The split in a cache that has its text; no cache has that of the training split."""
-    usable = (cache for cache in _caches(checkpoint, data) if split in cache.splits and split != "train")
-    return next((cache.split(split) for cache in usable), None)
+    """The split in the cache that the checkpoint was trained with, which has no text of the training split."""
+    cache = trained_on(checkpoint, data)
+    return cache.split(split) if cache is not None and split in cache.splits and split != "train" else None
 
 
 def how_to_find(checkpoint: Checkpoint, data: Config, splits: Sequence[str]) -> str:

@@ -129,7 +129,7 @@ class MetricsLog:
         for sample in samples:
             lines = (f"  {name:<{width}}  {printable(text)}" for name, text in sample.items())
             tqdm.write("\n".join([*lines, ""]))
-        _append(self.run / SAMPLES, {"step": progress.step, "samples": samples})
+        append_record(self.run / SAMPLES, {"step": progress.step, "samples": samples})
 
     def averaged(self, count: int, scores: Scores, *, better: bool) -> None:
         tqdm.write(f"Average of the last {count} checkpoints: {_line(scores)}{', the best' if better else ''}")
@@ -146,7 +146,7 @@ class MetricsLog:
             return
         numbers = {"epoch": progress.epoch, "seconds": round(progress.seconds, 1), **values}
         finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}  # JSON has no NaN
-        _append(self.run / METRICS, {"step": progress.step, **finite})
+        append_record(self.run / METRICS, {"step": progress.step, **finite})
         if self._tensorboard is not None:
             for name, value in finite.items():
                 if value is not None:
@@ -192,7 +192,7 @@ def closing(
     yield f"Run: {run} ({use(path)}{trust}; seqtool eval checkpoint={path}{trust})"
 
 
-def _append(path: Path, record: Mapping[str, Any]) -> None:
+def append_record(path: Path, record: Mapping[str, Any]) -> None:
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError, full_disk
@@ -23,7 +21,7 @@ from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, modules, own_modules
-from seqtool.settings import declarations, escape, leaves, names, plain, sentence, unknown
+from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.progress import Progress
@@ -31,7 +29,6 @@ from seqtool.training.saving import AVERAGED
 from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")
-MOST_BRACKETS = 1000  # in the settings of a run, which have a few
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = tuple(place for place in declarations.TRAIN if place and "." not in place)
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
@@ -152,9 +149,11 @@ def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
     return bool(progress.limits(settings)) and progress.is_validated and averaged
 
 
-def resumed(config: DictConfig, run: Path) -> DictConfig:
-    """The run's stored config, overridden by this command line; InputError for a setting that must not change."""
-    stored = _stored(run / "config.yaml", modules(config.trust))
+def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
+    """The config of the run's last checkpoint, overridden by this command line; InputError for a setting that must not
+    change.
+    """
+    stored = _stored(last, modules(config.trust))
     changed = stored.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} in a run's name too
     for override in overrides:
@@ -181,7 +180,7 @@ def resumed(config: DictConfig, run: Path) -> DictConfig:
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
         raise ChangedRunError(
-            f"Run {run} was started with other settings of {shown}: a run goes on as it began. "
+            f"Run {last.path.parents[1]} was started with other settings of {shown}: a run goes on as it began. "
             f"Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
             changed,
@@ -229,30 +228,18 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _stored(file: Path, trust: Sequence[str]) -> DictConfig:
-    """The settings that a run was started with, which may name classes of the modules in `trust`. InputError if the
-    file is damaged.
+def _stored(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
+    """The settings with which a run was last trained, which may name classes of the modules in `trust`. InputError if
+    they name others, or are not those of a run.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-        if text.count("[") + text.count("{") > MOST_BRACKETS:
-            raise ValueError("brackets, over which YAML takes its time")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # type: ignore[no-untyped-call]
-            raise ValueError("aliases, of which a few can name a value a billion times")
-        stored = OmegaConf.create(text)
-        if not isinstance(stored, DictConfig):
-            raise TypeError("no settings")
-        plain(stored)
-        check_groups(stored, f"{file} is damaged: setting")
-        check_named(stored.model, trusted=trust, base=EncoderDecoder)
-        check_named(stored.data, trusted=trust, base=Corpus)
-        for setting, base in OTHER_CLASSES.items():
-            for name in names(OmegaConf.select(stored, setting)):
-                imported(name, base, setting=setting, trusted=trust)
-    except InputError:
-        raise
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{file} is damaged: it does not hold the settings of a run.") from error
+    stored = resolved(last.config)
+    check_groups(stored, f"{last.path} is damaged: setting")
+    check_named(stored.model, trusted=trust, base=EncoderDecoder)
+    check_named(stored.data, trusted=trust, base=Corpus)
+    for setting, base in OTHER_CLASSES.items():
+        value = OmegaConf.select(stored, setting)
+        for name in names(value) if isinstance(value, str | ListConfig) else ():
+            imported(name, base, setting=setting, trusted=trust)
     return stored
 
 

@@ -1,8 +1,7 @@
 """Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from difflib import SequenceMatcher
 from pathlib import Path
 
@@ -41,15 +40,13 @@ def check_new(name: str, *, root: Path) -> None:
         raise InputError(f"Run '{name}' exists already in {run}: choose another name with run=…, or {other}.")
 
 
-@contextmanager
-def locked(run: Path) -> Iterator[None]:
+def locked(run: Path) -> AbstractContextManager[None]:
     """Lock a run; InputError if another process has locked it. The lock ends with the process, however that ends."""
 
     def refuse() -> None:
         raise InputError(f"Another process is training {run}: wait for it or stop it.")
 
-    with locks.locked(run / ".lock", refuse):
-        yield
+    return locks.locked(run / ".lock", refuse)
 
 
 def nearby(missing: Path) -> str:

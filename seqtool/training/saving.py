@@ -21,11 +21,12 @@ AVERAGED = "averaged.txt"  # in the run's directory: the step at which it was av
 class Checkpoints:
     """The checkpoints of one run, in its directory.
 
-    origin: what each records about the run, as arguments of `checkpoint.save`.
+    origin: what each records about the run besides its progress. vocabularies: files to copy.
     """
 
     run: Path
     origin: Mapping[str, Any]
+    vocabularies: list[Path]
     _saved: float = 0.0  # the time trained when the last one was saved, in seconds
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:
@@ -79,7 +80,8 @@ class Checkpoints:
         self, path: Path, model: Mapping[str, Tensor], training: Mapping[str, Tensor], progress: Mapping[str, Any]
     ) -> None:
         if distributed.is_first():
-            checkpoint.save(path, model=model, training=training, progress=progress, **self.origin)
+            record = {**self.origin, "progress": progress}
+            checkpoint.save(path, model=model, training=training, record=record, vocabularies=self.vocabularies)
         distributed.wait_for_all()
 
     def _prune(self, progress: Progress, newest: str) -> None:

@@ -70,8 +70,6 @@ def opened(path: Path) -> Iterator[Any]:
     if not path.exists():
         raise InputError(f"Checkpoint {path.parent} has no {path.name}.")
     try:
-        if not path.is_file():
-            raise SafetensorError("not a file")
         with safe_open(path, framework="pt") as file:
             yield file
     except SafetensorError as error:

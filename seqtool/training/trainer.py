@@ -26,7 +26,7 @@ from seqtool.training.saving import Checkpoints
 from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.training_state import TrainingState
-from seqtool.training.validation import Validating, is_better
+from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
 STEP_TOO_LARGE = (
@@ -45,7 +45,7 @@ class Trainer:
     model: EncoderDecoder[Any]
     examples: Examples
     optimisation: Optimisation
-    validator: Validating
+    validator: Validator | StreamValidator
     checkpoints: Checkpoints
     log: MetricsLog
     settings: TrainSettings
@@ -247,8 +247,7 @@ class Trainer:
 
 def epoch_of(examples: Examples, settings: TrainSettings, *, seed: int, epoch: int) -> Epoch:
     """The batches of an epoch, as the settings want them."""
-    size, unit, pool = settings.batch_size, settings.batch_by, settings.pool
-    return examples.epoch(size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
+    return examples.epoch(size=settings.batch_size, unit=settings.batch_by, pool=settings.pool, seed=seed, epoch=epoch)
 
 
 def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:

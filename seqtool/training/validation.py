@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,18 +94,6 @@ def format_scores(scores: Mapping[str, Any]) -> list[str]:
 Sample = dict[str, str]  # what the model was given, what was expected, and what it writes
 
 
-class Validating(Protocol):
-    """Scores a model while it trains."""
-
-    def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores: ...
-
-    def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
-        """Up to `count` samples of what the model writes now, the same ones each time. Call it after scoring."""
-
-    def conspicuous(self) -> dict[str, float]:
-        """The shares of what was decoded that do not end, repeat themselves, and are alike: see `Validator`."""
-
-
 @dataclass
 class Validator:
     """Scores a model on one split, each sentence or image decoded once.
@@ -138,10 +126,13 @@ class Validator:
         return {"loss": nats, **self.score(self._written)}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
+        """Up to `count` samples of what the model writes now, the same ones each time. Call it after scoring."""
         return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._written[:count])]
 
     def conspicuous(self) -> dict[str, float]:
-        """`alike` is the share of the others that are the commonest output, of at least four outputs."""
+        """The shares of what was decoded that do not end, repeat themselves, and are alike: `alike` is the share of the
+        others that are the commonest output, of at least four outputs.
+        """
         count = len(self._written)
         if not count:
             return {}

@@ -2,7 +2,6 @@
 hold what is drawn, here by matplotlib and on a report's page by `web/charts.js`.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES, score
+from seqtool.runtime.files import read_json_lines
 from seqtool.view.plots import COLOURS, clean, drawable, legend, make_figure, matplotlib_drawing, save_figure
 
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # of one run's steps, light to dark
@@ -143,18 +143,10 @@ def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     Each line is an object with `step` and any numbers. If a step occurs twice, as after resuming, the
     later line counts. A last line that was cut short is left out; InputError names any other bad line.
     """
-    lines = path.read_text(encoding="utf-8").split("\n")
     series: dict[str, dict[int, float]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            step = int(record.pop("step"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                break
-            raise InputError(f"{path} line {number} is not a JSON object with a 'step'.") from error
+    problem = "is not a JSON object with a 'step'"
+    for record in read_json_lines(path, lambda record: isinstance(record["step"], int), problem):
+        step = record.pop("step")
         for name, value in record.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value):
                 series.setdefault(name, {})[step] = float(value)
