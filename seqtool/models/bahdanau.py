@@ -94,8 +94,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""
-        projected: Tensor = self.cell_word(y)
-        return projected
+        return self.cell_word(y)
 
     def decoder_step(self, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         c, alpha = self.attention(state.top, memory)  # a(s_{i−1}, h_j), (6), (5): s is still the old state
@@ -112,5 +111,4 @@ class Bahdanau(RecurrentDecoder[Layers]):
         """
         s, c = seen
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)
-        features: Tensor = self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))
-        return features
+        return self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))

@@ -172,8 +172,7 @@ class Recurrence(nn.Module):
 
     def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
         """One step."""
-        new: State = self.cell(self.input(x), state)
-        return new
+        return self.cell(self.input(x), state)
 
 
 @dataclass(frozen=True)

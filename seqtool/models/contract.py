@@ -149,8 +149,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
         """Features → logits."""
-        logits: Tensor = self.output(features)
-        return logits
+        return self.output(features)
 
     def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
         """−log p of the labels in nats, with label smoothing."""
@@ -159,8 +158,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         return self.parts.cross_entropy(features, output, labels, smoothing)
 
     def __call__(self, *arguments: Any, **named: Any) -> Output:
-        output: Output = super().__call__(*arguments, **named)
-        return output
+        return super().__call__(*arguments, **named)
 
 
 def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:

@@ -86,5 +86,4 @@ class Luong(RecurrentDecoder[LuongState]):
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         (attentional,) = seen
-        features: Tensor = self.dropout(attentional)
-        return features
+        return self.dropout(attentional)

@@ -78,8 +78,7 @@ class Parts:
         """
         kind = self.versions.get(kind, kind)
         settings: dict[str, Any] = {"parts": self} if takes_parts(kind) else {}
-        built: T = kind(*arguments, **settings)
-        return built
+        return kind(*arguments, **settings)
 
     def __deepcopy__(self, memo: Any) -> "Parts":
         return self

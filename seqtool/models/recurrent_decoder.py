@@ -59,8 +59,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embedded words …×E."""
-        y: Tensor = self.dropout(self.target_embedding(tokens))
-        return y
+        return self.dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: Any, y: Tensor) -> Tensor:
         """What embedded words contribute to the recurrence, …×N×E → …×N×…."""

@@ -156,13 +156,11 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         return Encoded(memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        y: Tensor = self.embedding_dropout(self.target_embedding(tokens))
-        return y
+        return self.embedding_dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: ImageMemory, y: Tensor) -> Tensor:
         """W E y_{t−1} and the biases of all gates, …×gates·H."""
-        projected: Tensor = self.cell_word(y)
-        return projected
+        return self.cell_word(y)
 
     def decoder_step(
         self, memory: ImageMemory, state: ShowAttendTellState, projected: Tensor
@@ -183,8 +181,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         """E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; tanh and both dropouts are the authors' code's."""
         h, z = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
-        features: Tensor = self.dropout(torch.tanh(deep))
-        return features
+        return self.dropout(torch.tanh(deep))
 
 
 def _check(attention: str, embedding_dropout: float, samples: int, soft_share: float, penalties: Penalties) -> None:

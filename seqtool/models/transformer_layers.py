@@ -86,8 +86,7 @@ class SourceAttention(nn.Module):
         return [split_heads(part, self.heads) for part in (q.reshape(len(source), -1, q.shape[-1]), k, v)]
 
     def _join(self, y: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = self.output(join_heads(y).reshape(x.shape))
-        return output
+        return self.output(join_heads(y).reshape(x.shape))
 
 
 class Residual(nn.Module):
@@ -117,8 +116,7 @@ class FeedForward(nn.Module):
         self.inner, self.outer = parts.linear(width, hidden), parts.linear(hidden, width)
 
     def forward(self, x: Vectors) -> Vectors:
-        y: Tensor = self.outer(self.inner(x).relu_())
-        return y
+        return self.outer(self.inner(x).relu_())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +176,7 @@ class DecoderLayer(nn.Module):
 
     def source_keys_values(self, annotations: Float[Tensor, "B S E"]) -> SourceKeysValues:
         """Keys and values of a source, computed once."""
-        keys_values: Tensor = self.source_attention.keys_values(annotations)
-        return keys_values
+        return self.source_attention.keys_values(annotations)
 
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool

@@ -99,8 +99,7 @@ class Gathered:
         self._operand, self._bias = _Shared.apply(matrix, bias, self._ledger)
 
     def product(self, x: Tensor) -> Tensor:
-        y: Tensor = _Product.apply(x, self._operand, self._bias, self._ledger)
-        return y
+        return _Product.apply(x, self._operand, self._bias, self._ledger)
 
 
 class GatheredLinear(nn.Linear):

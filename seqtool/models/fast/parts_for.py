@@ -61,8 +61,7 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, ca
         e = e + e.new_full(e.shape[-2:], -math.inf).triu(1)
     elif allowed is not None:
         e = e + torch.zeros_like(allowed, dtype=e.dtype).masked_fill_(~allowed, -math.inf)
-    y: Tensor = e.softmax(-1).to(v.dtype) @ v
-    return y
+    return e.softmax(-1).to(v.dtype) @ v
 
 
 ANYWHERE = Parts(
