@@ -13,7 +13,7 @@ from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -81,7 +81,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.output = parts.linear(maxout, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[Layers]:
+    def encode(self, source: Source) -> tuple[Memory, Layers]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         h = for_products(encoding.annotations)
@@ -90,7 +90,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         n = self.cell.tensors
         s = s_0.chunk((len(self.upper) + 1) * n, -1)
         layers = tuple(tuple(s[i : i + n]) for i in range(0, len(s), n))
-        return Encoded(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers))
+        return Memory(h, self.attention.score.keys(h), source.mask), Layers(layers)
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""

@@ -16,7 +16,7 @@ from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Encoded, StackDecoder
+from seqtool.models.recurrent_decoder import StackDecoder
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
@@ -44,11 +44,11 @@ class FixedContext(StackDecoder):
     def _feeds(self) -> bool:
         return self.context in ("every_step", "both")
 
-    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> Encoded[Layers]:
+    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
         """The memory of c, and the first state that is computed from it unless `state` is given."""
         values = c[:, None] if self._feeds else c[:, None, :0]
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
-        return Encoded(Memory(values, values[:, :, :0], mask), self._first_state(c) if state is None else state)
+        return Memory(values, values[:, :, :0], mask), self._first_state(c) if state is None else state
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """[y, c], whose product is W y + W_ih c; y alone where c is not seen at every step."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, StackDecoder
+from seqtool.models.recurrent_decoder import StackDecoder
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -42,9 +42,9 @@ class LanguageModel(StackDecoder):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Any) -> Encoded[Layers]:
+    def encode(self, source: Any) -> tuple[tuple[()], Layers]:
         """The zero state of one row, to be repeated."""
-        return Encoded((), self._start(self.target_embedding.weight[:1]))
+        return (), self._start(self.target_embedding.weight[:1])
 
     def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
         first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state

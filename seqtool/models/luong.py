@@ -16,7 +16,7 @@ from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -66,7 +66,7 @@ class Luong(RecurrentDecoder[LuongState]):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[LuongState]:
+    def encode(self, source: Source) -> tuple[Memory, LuongState]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
@@ -76,7 +76,7 @@ class Luong(RecurrentDecoder[LuongState]):
         )
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
-        return Encoded(memory, LuongState(layers, torch.zeros_like(layers[-1][0])))
+        return memory, LuongState(layers, torch.zeros_like(layers[-1][0]))
 
     def decoder_step(self, memory: Memory, state: LuongState, projected: Tensor) -> StepOutput[LuongState]:
         s, layers = self.decoder.step(torch.cat([projected, state.attentional], -1), state.layers, self.dropout)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqtool.models.cross_entropy import CrossEntropy, projected_cross_entropy
+from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.runtime.classes import build, located
 from seqtool.settings import Config
 
@@ -67,7 +67,7 @@ class Parts:
     versions: Mapping[type[Any], type[Any]] = field(default_factory=dict)
     weighted_sum: Callable[[Tensor, Tensor], Tensor] = weighted_sum
     attend: Callable[..., Tensor] = attend
-    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = projected_cross_entropy
+    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = cross_entropy
     whole_sequence: Callable[..., Any] = _none
     whole_target: Callable[..., Any] = _none
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext

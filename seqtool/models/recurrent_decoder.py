@@ -12,13 +12,6 @@ from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step, sta
 S = TypeVar("S")
 
 
-class Encoded(NamedTuple, Generic[S]):
-    """The result of encoding: memory, and the decoder's first state."""
-
-    memory: Any
-    state: S
-
-
 class StepOutput(NamedTuple, Generic[S]):
     """One step of the recurrence, or all steps of a target.
 
@@ -43,10 +36,6 @@ class RecurrentDecoder(EncoderDecoder[S]):
     """
 
     dropout: nn.Dropout
-
-    @abstractmethod
-    def encode(self, source: Any) -> Encoded[S]:
-        """Read the source once: the memory and the decoder's first state."""
 
     @abstractmethod
     def decoder_step(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:

@@ -18,7 +18,7 @@ from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, P
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 
@@ -116,30 +116,23 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         self.output = parts.linear(embedding, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Images) -> Encoded[ShowAttendTellState]:
+    def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
         return self._remember(self.annotations(source))
 
-    def forward(
-        self,
-        source: Images,
-        target: Tensor,
-        state: ShowAttendTellState | None = None,
-        *,
-        uniform_noise: Tensor | None = None,
-    ) -> Output:
+    def forward(self, source: Images, target: Tensor, state: ShowAttendTellState | None = None) -> Output:
         """In training, hard attention draws for all images but a fraction of `soft_share`, which have one row each and
-        take the expected context. With `uniform_noise` (B·M×T in [0, 1), the M samples of an image adjacent), it draws
-        for all images.
+        take the expected context.
         """
-        if uniform_noise is None and not (self.hard and self.training):
+        if not (self.hard and self.training):
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Rows that draw their attention begin with the image's own state.")
         a = self.annotations(source)
-        if uniform_noise is None:
-            rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
-        else:
-            rows = Rows.with_noise(len(a), uniform_noise)
+        rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
+        return self.forward_rows(a, target, rows)
+
+    def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
+        """Teacher forcing of several rows for an image, which take the expected context or draw their own."""
         memory, first = self._remember(a[rows.image])
         unused = rows.uniform_noise.new_zeros(rows.expected, rows.uniform_noise.shape[1])
         noise = torch.cat([unused, rows.uniform_noise])
@@ -148,12 +141,12 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         assert output.attention is not None
         return replace(output, sampled=rows.sampled(output.attention))
 
-    def _remember(self, a: Tensor) -> Encoded[ShowAttendTellState]:
+    def _remember(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
         """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once per image."""
         first = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = ImageMemory(for_products(a), self.score.keys(a), mask, uniform_noise=a.new_zeros(len(a), 0))
-        return Encoded(memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
+        return memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding_dropout(self.target_embedding(tokens))

@@ -5,10 +5,10 @@ Letters: v the image, one embedded vector, y embedded word, h decoder state.
 
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import Cell, Layers
+from seqtool.models.contract import Memory
 from seqtool.models.fixed_context import FixedContext, check_choice
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 SUMMARIES = ("mean", "max")
@@ -50,10 +50,10 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Images) -> Encoded[Layers]:
+    def encode(self, source: Images) -> tuple[Memory, Layers]:
         a = self.annotations(source)
         v = self.image(a.mean(1) if self.summary == "mean" else a.amax(1))
         memory, state = self.with_context(v)
         if self.context == "first_step":
             state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
-        return Encoded(memory, state)
+        return memory, state

@@ -11,11 +11,11 @@ as its first state or at every step (Cho et al. 2014).
 from torch import nn
 
 from seqtool.models.cells import Cell, Layers
+from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
 from seqtool.models.fixed_context import FixedContext, check_choice, maximum, mean
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded
 from seqtool.models.sizes import check_sizes, tie_matrices
 
 SUMMARIES = ("last", "mean", "max")
@@ -63,7 +63,7 @@ class Sutskever(FixedContext):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[Layers]:
+    def encode(self, source: Source) -> tuple[Memory, Layers]:
         tokens = source.tokens
         if self.reverse:
             tokens = tokens.gather(1, reversal(source.lengths - 1, tokens.shape[1]))  # <eos> stays last

@@ -1,7 +1,7 @@
 """The Transformer (Vaswani et al. 2017): for translation, for captions, and as a language model."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,14 +36,6 @@ class SourceMemory:
     mask: Bool[Tensor, "B S"]
 
 
-class DecoderOutput(NamedTuple):
-    """Of t tokens: features, the cache with their keys and values, and attention over the source or None."""
-
-    features: Float[Tensor, "N t E"]
-    cache: KeyValueCache
-    attention: Float[Tensor, "N t S"] | None
-
-
 class TransformerDecoder(nn.Module):
     """Embedded words and the layers that read them, over a source or over the text alone.
 
@@ -76,7 +68,7 @@ class TransformerDecoder(nn.Module):
         embedding: nn.Embedding,
         cache: KeyValueCache,
         source: SourceMemory | None = None,
-    ) -> DecoderOutput:
+    ) -> Output:
         """Read t tokens after those of `cache`. In training there is no attention to show."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
@@ -87,12 +79,11 @@ class TransformerDecoder(nn.Module):
             layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
-        return DecoderOutput(self.last(x), KeyValueCache(tuple(layers)), attention)
+        return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
     def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
-        return SourceMemory(
-            tuple(cast(DecoderLayer, layer).source_keys_values(annotations) for layer in self.layers), mask
-        )
+        layers = (cast(DecoderLayer, layer).source_attention for layer in self.layers)
+        return SourceMemory(tuple(attention.keys_values(annotations) for attention in layers), mask)
 
     def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
         """The cache of rows that have read nothing."""
@@ -114,17 +105,17 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
         return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
-        features, cache, alpha = self.decoder(token[:, None], self.target_embedding, state, memory)
-        return Step(self.project(features[:, 0]), cache, None if alpha is None else alpha[:, 0])
+        output = self.decoder(token[:, None], self.target_embedding, state, memory)
+        alpha = None if output.attention is None else output.attention[:, 0]
+        return Step(self.project(output.features[:, 0]), output.state, alpha)
 
     def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
-        _, cache, alpha = self.decoder(tokens, self.target_embedding, state, memory)
-        return Prefilled(cache, alpha)
+        output = self.decoder(tokens, self.target_embedding, state, memory)
+        return Prefilled(output.state, output.attention)
 
     def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
         memory, first = self.encode(source)
-        features, cache, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
-        return Output(features, alpha, cache)
+        return self.decoder(target, self.target_embedding, first if state is None else state, memory)
 
 
 class Transformer(SourceTransformer):
@@ -152,9 +143,7 @@ class Transformer(SourceTransformer):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         check_sizes(dropout=dropout, encoder_layers=encoder_layers, decoder_layers=decoder_layers)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
@@ -198,9 +187,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         attention_head: int | None,
         parts: Parts = PLAIN,
     ) -> None:
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
@@ -250,9 +237,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         if context < 2 or context % 2:
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
@@ -300,6 +285,6 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             window = self.opened(window)
             new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
             output = self.decoder(new, self.target_embedding, window.cache)
-            window = Window(torch.cat([window.tokens, new], 1), output.cache)
+            window = Window(torch.cat([window.tokens, new], 1), output.state)
             features.append(output.features)
         return torch.cat(features, 1), window

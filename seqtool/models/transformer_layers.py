@@ -45,9 +45,9 @@ class SelfAttention(nn.Module):
         allowed = None if mask is None else mask[:, None, None]
         if past is not None and past.shape[1]:
             keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
-        if past is not None and past.shape[1] and x.shape[1] > 1:
-            shape = x.shape[1], keys_values.shape[1]
-            allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+            if x.shape[1] > 1:
+                shape = x.shape[1], keys_values.shape[1]
+                allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
         q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
         first = past is not None and not past.shape[1]
         return self.output(join_heads(self.attend(q, k, v, allowed, causal=first))), keys_values
@@ -104,7 +104,7 @@ class Residual(nn.Module):
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         """x and y, which f made of it, put together."""
-        total: Tensor = x + self.dropout(y)
+        total = x + self.dropout(y)
         return total if self.first else self.norm(total)
 
 
@@ -119,7 +119,7 @@ class FeedForward(nn.Module):
         return self.outer(self.inner(x).relu_())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LayerSettings:
     """What the layers of an encoder and a decoder have in common."""
 
@@ -174,10 +174,6 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
         self.around_feed_forward = settings.residual()
 
-    def source_keys_values(self, annotations: Float[Tensor, "B S E"]) -> SourceKeysValues:
-        """Keys and values of a source, computed once."""
-        return self.source_attention.keys_values(annotations)
-
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
@@ -213,10 +209,9 @@ class Words(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
-        y: Tensor = embedding(tokens) * scale(embedding.embedding_dim)
+        y = embedding(tokens) * scale(embedding.embedding_dim)
         end = start + tokens.shape[1]
-        y = self.dropout(y + self.positions(end, y)[start:end])
-        return y
+        return self.dropout(y + self.positions(end, y)[start:end])
 
     def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
         """Those of the first `end` tokens, or of more."""
