@@ -6,17 +6,15 @@ every_step      beside the word in the lowest layer's input, as W_ih c in its pr
 both            both
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import at_least_single
 from seqtool.models.recurrent_decoder import StackDecoder
+from seqtool.models.sizes import check_choice
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
@@ -63,11 +61,6 @@ class FixedContext(StackDecoder):
         s_0 = torch.tanh(at_least_single(self.initial(c))).chunk(len(self.decoder), -1)
         cells = (recurrence.cell for recurrence in self.decoder)
         return Layers(tuple(layer.chunk(cell.tensors, -1) for layer, cell in zip(s_0, cells, strict=True)))
-
-
-def check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise InputError(f"Unknown model.{setting} '{value}'; choose from {', '.join(choices)}.")
 
 
 def mean(x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:

@@ -6,10 +6,10 @@ Letters: v the image, one embedded vector, y embedded word, h decoder state.
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import Cell, Layers
 from seqtool.models.contract import Memory
-from seqtool.models.fixed_context import FixedContext, check_choice
+from seqtool.models.fixed_context import FixedContext
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import check_choice, check_sizes, tie_matrices
 
 SUMMARIES = ("mean", "max")
 

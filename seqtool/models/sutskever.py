@@ -13,10 +13,10 @@ from torch import nn
 from seqtool.models.cells import Cell, Layers
 from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
-from seqtool.models.fixed_context import FixedContext, check_choice, maximum, mean
+from seqtool.models.fixed_context import FixedContext, maximum, mean
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import check_choice, check_sizes, tie_matrices
 
 SUMMARIES = ("last", "mean", "max")
 

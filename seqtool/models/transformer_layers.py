@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.number_types import single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes
+from seqtool.models.sizes import check_choice, check_sizes
 
 Vectors = Float[Tensor, "N t E"]
 PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
@@ -132,8 +132,7 @@ class LayerSettings:
 
     def __post_init__(self) -> None:
         check_sizes(dropout=self.dropout, width=self.width, heads=self.heads, feed_forward=self.feed_forward)
-        if self.norm not in ("pre", "post"):
-            raise InputError(f"Unknown model.norm '{self.norm}'; choose from pre, post.")
+        check_choice("norm", self.norm, ("pre", "post"))
         if self.width % (2 * self.heads):
             raise InputError(
                 f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
@@ -200,8 +199,7 @@ class Words(nn.Module):
     ) -> None:
         """`setting` is the one that `max_positions` comes from, for messages."""
         super().__init__()
-        if positions not in ("sinusoids", "learnt"):
-            raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
+        check_choice("positions", positions, ("sinusoids", "learnt"))
         check_sizes(dropout=settings.dropout, **{setting: max_positions})
         self.max_positions = max_positions if positions == "learnt" else None
         self.position_embedding = nn.Embedding(max_positions, settings.width) if positions == "learnt" else None
