@@ -14,7 +14,7 @@ from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
@@ -32,31 +32,21 @@ class Bahdanau(RecurrentDecoder[Layers]):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        embedding: int,
+        embedding: Size,
         cell: str | type[Cell],
-        encoder_hidden: int,
-        encoder_layers: int,
+        encoder_hidden: Size,
+        encoder_layers: LayerCount,
         bidirectional: bool,
-        decoder_hidden: int,
-        decoder_layers: int,
+        decoder_hidden: Size,
+        decoder_layers: LayerCount,
         score: str | type[AttentionScore],
-        alignment: int,
-        maxout: int,
-        dropout: float,
+        alignment: Size,
+        maxout: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(
-            dropout=dropout,
-            embedding=embedding,
-            encoder_hidden=encoder_hidden,
-            encoder_layers=encoder_layers,
-            decoder_hidden=decoder_hidden,
-            decoder_layers=decoder_layers,
-            alignment=alignment,
-            maxout=maxout,
-        )
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)

@@ -14,13 +14,14 @@ from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import at_least_single
 from seqtool.models.recurrent_decoder import StackDecoder
-from seqtool.models.sizes import check_choice
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
 
 class FixedContext(StackDecoder):
-    """A stack of cells over the words, and c."""
+    """A stack of cells over the words, and c; `context` is one of `CONTEXTS`, or another of a model's own."""
+
+    context: str
 
     def make_decoder(
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
@@ -32,11 +33,6 @@ class FixedContext(StackDecoder):
         if learnt:
             tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
             self.initial = self.parts.linear(size, tensors * hidden)
-
-    def use_context(self, context: str, *others: str) -> None:
-        """Choose one of `CONTEXTS`, or of a model's `others`."""
-        check_choice("context", context, (*others, *CONTEXTS))
-        self.context = context
 
     @property
     def _feeds(self) -> bool:

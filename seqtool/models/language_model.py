@@ -14,7 +14,7 @@ from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import StackDecoder
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class LanguageModel(StackDecoder):
@@ -26,16 +26,15 @@ class LanguageModel(StackDecoder):
         self,
         *,
         target_vocabulary: int,
-        embedding: int,
-        hidden: int,
-        layers: int,
+        embedding: Size,
+        hidden: Size,
+        layers: LayerCount,
         cell: str | type[Cell],
-        dropout: float,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
         self.decoder = Stack(cell, embedding, hidden, layers, parts)

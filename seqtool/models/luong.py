@@ -17,7 +17,7 @@ from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,18 @@ class Luong(RecurrentDecoder[LuongState]):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        embedding: int,
+        embedding: Size,
         cell: str | type[Cell],
-        hidden: int,
-        layers: int,
+        hidden: Size,
+        layers: LayerCount,
         bidirectional: bool,
         score: str | type[AttentionScore],
-        alignment: int,
-        dropout: float,
+        alignment: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers, alignment=alignment)
         if bidirectional and hidden % 2:
             raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)

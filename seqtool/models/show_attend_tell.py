@@ -5,6 +5,7 @@ attention, s_t the location that hard attention draws, β gate, ẑ (`z`) contex
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.sizes import DropoutRate, Size, tie_matrices
+from seqtool.settings.declarations import Setting, between, choice
 
 
 @dataclass(frozen=True)
@@ -73,29 +75,31 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         target_vocabulary: int,
         pretrained: bool,
         encoder: EncoderSettings,
-        embedding: int,
-        hidden: int,
-        alignment: int,
+        embedding: Size,
+        hidden: Size,
+        alignment: Size,
         gate: bool,
-        dropout: float,
-        embedding_dropout: float,
+        dropout: DropoutRate,
+        embedding_dropout: DropoutRate,
         tie: str,
-        attention: str,
-        samples: int,
-        soft_share: float,
-        doubly_stochastic: float,
-        reward: float,
-        entropy: float,
-        baseline: str,
-        decay: float,
-        credit: str,
+        attention: Annotated[str, choice("soft", "hard")],
+        samples: Size,
+        soft_share: Annotated[float, between(0, 1)],
+        doubly_stochastic: Annotated[float, between(0)],
+        reward: Annotated[float, between(0)],
+        entropy: Annotated[float, between(0)],
+        baseline: Annotated[str, choice(*BASELINES)],
+        decay: Annotated[float, Setting(at_least=0, below=1)],
+        credit: Annotated[str, choice(*CREDITS)],
         cell: str | type[Cell],
         score: str | type[AttentionScore],
         parts: Parts = PLAIN,
     ) -> None:
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
-        _check(attention, embedding_dropout, samples, soft_share, penalties)
+        if credit == "future" and baseline == "moving_average":
+            raise InputError("model.credit=future needs model.baseline=leave_one_out or none.")
+        if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # there is no other sample
+            raise InputError(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
         super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
         D = self.backbone.dimension  # noqa: N806
         self.hard = attention == "hard"
@@ -175,29 +179,3 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         h, z = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
         return self.dropout(torch.tanh(deep))
-
-
-def _check(attention: str, embedding_dropout: float, samples: int, soft_share: float, penalties: Penalties) -> None:
-    baseline, decay, credit = penalties.baseline, penalties.decay, penalties.credit
-    problems = []
-    if attention not in ("soft", "hard"):
-        problems.append(f"Unknown model.attention '{attention}'; choose from soft, hard.")
-    if baseline not in BASELINES:
-        problems.append(f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.")
-    if credit not in CREDITS:
-        problems.append(f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.")
-    if credit == "future" and baseline == "moving_average":
-        problems.append("model.credit=future needs model.baseline=leave_one_out or none.")
-    if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # there is no other sample
-        problems.append(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
-    if not 0 <= embedding_dropout < 1:
-        problems.append(f"model.embedding_dropout must be at least 0 and below 1, not {embedding_dropout}.")
-    if not 0 <= soft_share <= 1:
-        problems.append(f"model.soft_share must be between 0 and 1, not {soft_share}.")
-    if not 0 <= decay < 1:
-        problems.append(f"model.decay must be at least 0 and below 1, not {decay}.")
-    for name in ("doubly_stochastic", "reward", "entropy"):
-        if not getattr(penalties, name) >= 0:  # nor NaN
-            problems.append(f"model.{name} must be at least 0, not {getattr(penalties, name)}.")
-    if problems:
-        raise InputError(" ".join(problems))

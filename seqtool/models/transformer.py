@@ -13,8 +13,8 @@ from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes, tie_matrices
-from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Words, scale
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Norm, Positions, Words, scale
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class TransformerDecoder(nn.Module):
         shown: tuple[int | None, int | None] = (None, None),
     ) -> None:
         super().__init__()
-        check_sizes(dropout=settings.dropout, layers=layers)
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
@@ -128,15 +127,15 @@ class Transformer(SourceTransformer):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        width: int,
-        encoder_layers: int,
-        decoder_layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        longest: int,
-        dropout: float,
+        width: Size,
+        encoder_layers: LayerCount,
+        decoder_layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        longest: Size,
+        dropout: DropoutRate,
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
@@ -144,7 +143,6 @@ class Transformer(SourceTransformer):
     ) -> None:
         super().__init__(parts)
         settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
-        check_sizes(dropout=dropout, encoder_layers=encoder_layers, decoder_layers=decoder_layers)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
         self.words = Words(settings, positions, longest)
@@ -174,21 +172,21 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         target_vocabulary: int,
         pretrained: bool,
         encoder: EncoderSettings,
-        width: int,
-        layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        longest: int,
-        dropout: float,
+        width: Size,
+        layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        longest: Size,
+        dropout: DropoutRate,
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
         parts: Parts = PLAIN,
     ) -> None:
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
         self.decoder = TransformerDecoder(
@@ -225,14 +223,14 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         self,
         *,
         target_vocabulary: int,
-        width: int,
-        layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        context: int,
-        dropout: float,
+        width: Size,
+        layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        context: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
@@ -242,9 +240,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(
-            settings, layers, Words(settings, positions, context, setting="context"), reads=False
-        )
+        self.decoder = TransformerDecoder(settings, layers, Words(settings, positions, context), reads=False)
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = scale(width)
         tie_matrices(self, tie)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,13 +17,16 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.number_types import single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_choice, check_sizes
+from seqtool.settings.declarations import choice
 
 Vectors = Float[Tensor, "N t E"]
 PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
 KeysValues = Float[Tensor, "N pt EE"]  # and of these p + t
 SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
+
+Norm = Annotated[str, choice("pre", "post")]
+Positions = Annotated[str, choice("sinusoids", "learnt")]
 
 
 class SelfAttention(nn.Module):
@@ -131,8 +135,6 @@ class LayerSettings:
     parts: Parts
 
     def __post_init__(self) -> None:
-        check_sizes(dropout=self.dropout, width=self.width, heads=self.heads, feed_forward=self.feed_forward)
-        check_choice("norm", self.norm, ("pre", "post"))
         if self.width % (2 * self.heads):
             raise InputError(
                 f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
@@ -194,13 +196,8 @@ class DecoderLayer(nn.Module):
 class Words(nn.Module):
     """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
 
-    def __init__(
-        self, settings: LayerSettings, positions: str, max_positions: int, *, setting: str = "longest"
-    ) -> None:
-        """`setting` is the one that `max_positions` comes from, for messages."""
+    def __init__(self, settings: LayerSettings, positions: str, max_positions: int) -> None:
         super().__init__()
-        check_choice("positions", positions, ("sinusoids", "learnt"))
-        check_sizes(dropout=settings.dropout, **{setting: max_positions})
         self.max_positions = max_positions if positions == "learnt" else None
         self.position_embedding = nn.Embedding(max_positions, settings.width) if positions == "learnt" else None
         self.dropout = settings.parts.dropout(settings.dropout)

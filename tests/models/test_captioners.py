@@ -372,8 +372,8 @@ def test_settings_are_refused_by_name() -> None:
         "Unknown model.attention 'firm'; choose from soft, hard. "
         "Unknown model.baseline 'mean'; choose from moving_average, leave_one_out, none. "
         "Unknown model.credit 'all'; choose from caption, future. "
-        "model.embedding_dropout must be at least 0 and below 1, not 1.0. "
-        "model.soft_share must be between 0 and 1, not 1.5. model.decay must be at least 0 and below 1, not 1.0."
+        "model.embedding_dropout must be below 1, not 1.0. "
+        "model.soft_share must be at most 1, not 1.5. model.decay must be below 1, not 1.0."
     )
     with pytest.raises(InputError, match=r"^model.samples must be at least 1, not 0\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"samples": 0})
