@@ -77,10 +77,8 @@ class Bahdanau(RecurrentDecoder[Layers]):
         h = for_products(encoding.annotations)
         first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S if there is no backward direction
         s_0 = torch.tanh(at_least_single(self.initial(first)))  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
-        n = self.cell.tensors
-        s = s_0.chunk((len(self.upper) + 1) * n, -1)
-        layers = tuple(tuple(s[i : i + n]) for i in range(0, len(s), n))
-        return Memory(h, self.attention.score.keys(h), source.mask), Layers(layers)
+        layers = Layers.split(s_0, 1 + len(self.upper), self.cell.tensors)
+        return Memory(h, self.attention.score.keys(h), source.mask), layers
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""

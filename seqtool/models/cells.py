@@ -177,6 +177,11 @@ class Layers:
 
     layers: tuple[State, ...]
 
+    @classmethod
+    def split(cls, state: Float[Tensor, "N ..."], layers: int, tensors: int) -> "Layers":
+        """Of all layers' tensors, as many for each, side by side."""
+        return cls(tuple(layer.chunk(tensors, -1) for layer in state.chunk(layers, -1)))
+
     @property
     def top(self) -> Float[Tensor, "N H"]:
         return self.layers[-1][0]
@@ -190,6 +195,10 @@ class Stack(nn.ModuleList):
 
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())
+
+    def start(self, x: Float[Tensor, "N ..."]) -> Layers:
+        """The zero state of all layers for a batch like `x`."""
+        return Layers(tuple(recurrence.cell.start(x) for recurrence in self))
 
     def step(
         self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout

@@ -53,10 +53,9 @@ class FixedContext(StackDecoder):
 
     def _first_state(self, c: Tensor) -> Layers:
         if self.initial is None:
-            return Layers(tuple(recurrence.cell.start(c) for recurrence in self.decoder))
-        s_0 = torch.tanh(at_least_single(self.initial(c))).chunk(len(self.decoder), -1)
-        cells = (recurrence.cell for recurrence in self.decoder)
-        return Layers(tuple(layer.chunk(cell.tensors, -1) for layer, cell in zip(s_0, cells, strict=True)))
+            return self.decoder.start(c)
+        s_0 = torch.tanh(at_least_single(self.initial(c)))
+        return Layers.split(s_0, len(self.decoder), next(iter(self.decoder)).cell.tensors)
 
 
 def mean(x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:

@@ -43,12 +43,8 @@ class LanguageModel(StackDecoder):
 
     def encode(self, source: Any) -> tuple[tuple[()], Layers]:
         """The zero state of one row, to be repeated."""
-        return (), self._start(self.target_embedding.weight[:1])
+        return (), self.decoder.start(self.target_embedding.weight[:1])
 
     def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
-        first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
+        first = self.decoder.start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
         return self.teacher_force((), first, target)
-
-    def _start(self, rows: Tensor) -> Layers:
-        """Zeros for as many rows as these."""
-        return Layers(tuple(recurrence.cell.start(rows) for recurrence in self.decoder))

@@ -256,12 +256,9 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Prefilled(self._read(state, tokens)[1] if tokens.shape[1] else state, None)
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
-        if state is None or (self.training and target.shape[1] <= self.context):
-            state = self._empty(len(target))
-        features, window = self._read(state, target)
-        if self.training and target.shape[1] <= self.context:
-            window = self._empty(len(target))  # the next target is a window by itself
-        return Output(features, None, window)
+        by_itself = self.training and target.shape[1] <= self.context  # and so is the next target
+        features, window = self._read(self._empty(len(target)) if state is None or by_itself else state, target)
+        return Output(features, None, self._empty(len(target)) if by_itself else window)
 
     def opened(self, window: Window) -> Window:
         """The window that the next token belongs to: of a full one, the second half is read anew."""

@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
                 allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
         q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
         first = past is not None and not past.shape[1]
-        return self.output(join_heads(self.attend(q, k, v, allowed, causal=first))), keys_values
+        return self.output(join_heads(self.attend(q, k, v, allowed, is_causal=first))), keys_values
 
 
 class SourceAttention(nn.Module):
