@@ -32,7 +32,7 @@ from seqtool.decoding.settings import DecodeSettings
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
-from seqtool.models.hard_attention import Rows
+from seqtool.models.hard_attention import Rows, Sampled
 from seqtool.models.inputs import Annotations
 from seqtool.models.number_types import without_tf32
 from seqtool.models.show_attend_tell import ShowAttendTell
@@ -156,9 +156,12 @@ def hard(device: torch.device) -> ShowAttendTell:
 def test_hard_attention_draws_the_cpus_locations_by_the_same_numbers(device: torch.device) -> None:
     images, target = random_images(4, seed=1), make_target(random_sentences(4, seed=2))[:, :-1]
     noise = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
-    found, expected = (
-        hard(one)(images.to(one), target.to(one), uniform_noise=noise.to(one)).sampled for one in (device, CPU)
-    )
+
+    def sampled(place: torch.device) -> Sampled | None:
+        model, rows = hard(place), Rows.with_noise(4, noise.to(place))
+        return model.forward_rows(model.annotations(images.to(place)), target.to(place), rows).sampled
+
+    found, expected = sampled(device), sampled(CPU)
     assert found is not None and expected is not None
     assert torch.allclose(found.log_probability.cpu(), expected.log_probability, rtol=1e-3, atol=1e-3)
     assert torch.allclose(found.entropy.cpu(), expected.entropy, rtol=1e-3, atol=1e-3)

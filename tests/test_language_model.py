@@ -133,12 +133,12 @@ def test_forward_equals_stepping_equals_prefilling(cell: str, quick: bool) -> No
     model, tokens = small(cell, quick=quick), torch.randint(4, 11, (3, 8))
     output = model(None, tokens)
     memory, first = model.encode(None)
-    state = model._start(torch.zeros(3, 1))
+    state = model.decoder.start(torch.zeros(3, 1))
     for t, token in enumerate(tokens.unbind(1)):
         step = model.step(memory, state, token)
         torch.testing.assert_close(step.logits, model.project(output.features[:, t]))
         state = step.state
-    prefilled, attention, _ = model.prefill(memory, model._start(torch.zeros(3, 1)), tokens)
+    prefilled, attention, _ = model.prefill(memory, model.decoder.start(torch.zeros(3, 1)), tokens)
     assert attention is None and output.attention is None
     torch.testing.assert_close([*prefilled.layers], [*state.layers])
     torch.testing.assert_close([*output.state.layers], [*state.layers])

@@ -45,9 +45,8 @@ class BackPointers:
 
     def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
         """`sentences`: the sentence of each of the first rows. The prefix counts as steps that changed no row."""
-        tokens: list[list[int]] = prefix.tokens[sentences, 1:].T.tolist()
-        self._rows = [list(range(len(sentences)))] * len(tokens)
-        self._tokens = tokens
+        self._tokens: list[list[int]] = prefix.tokens[sentences, 1:].T.tolist()
+        self._rows = [list(range(len(sentences)))] * len(self._tokens)
         self._attention, self._locations = (
             [] if steps is None else [*steps[sentences].cpu().unbind(1)]
             for steps in (prefix.attention, prefix.location)

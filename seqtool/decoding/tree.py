@@ -18,29 +18,23 @@ def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
     """
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
-    if isinstance(tree, tuple):
-        return tuple(select(branch, rows) for branch in tree)
-    if is_dataclass(tree) and not isinstance(tree, type):
-        own = getattr(tree, "select", None)
-        if own is not None:
-            return own(rows)
-        return replace(tree, **{f.name: select(getattr(tree, f.name), rows) for f in fields(tree)})
-    return tree
+    own = getattr(tree, "select", None) if is_dataclass(tree) else None
+    return _with_branches(tree, lambda branch: select(branch, rows)) if own is None else own(rows)
 
 
 def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with the function applied to every tensor."""
-    return rebuilt(tree, map(function, leaves(tree)))
-
-
-def rebuilt(tree: Any, tensors: Iterator[Tensor]) -> Any:
-    """The tree with other tensors in place of its own, in the order of `leaves`."""
+    """The tree with the function applied to every tensor, in the order of `leaves`."""
     if isinstance(tree, Tensor):
-        return next(tensors)
+        return function(tree)
+    return _with_branches(tree, lambda branch: each(function, branch))
+
+
+def _with_branches(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """A tuple or dataclass whose members are changed; anything else as it is."""
     if isinstance(tree, tuple):
-        return tuple(rebuilt(branch, tensors) for branch in tree)
+        return tuple(map(change, tree))
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{f.name: rebuilt(getattr(tree, f.name), tensors) for f in fields(tree)})
+        return replace(tree, **{field.name: change(getattr(tree, field.name)) for field in fields(tree)})
     return tree
 
 

@@ -74,8 +74,7 @@ class General(AttentionScore):
         self.W = parts.linear(value, query, bias=False)
 
     def keys(self, values: Values) -> Keys:
-        keys: Tensor = self.W(values)
-        return keys
+        return self.W(values)
 
     def forward(self, query: Queries, keys: Keys) -> Scores:
         return query @ keys.transpose(1, 2)
@@ -91,8 +90,7 @@ class Additive(AttentionScore):
         self.v = parts.linear(size, 1, bias=False)
 
     def keys(self, values: Values) -> Keys:
-        keys: Tensor = self.U(values)
-        return keys
+        return self.U(values)
 
     def forward(self, query: Queries, keys: Keys) -> Scores:
         e: Tensor = self.v(torch.tanh(self.W(query)[:, :, None] + keys[:, None]))

@@ -13,8 +13,8 @@ from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
@@ -32,31 +32,21 @@ class Bahdanau(RecurrentDecoder[Layers]):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        embedding: int,
+        embedding: Size,
         cell: str | type[Cell],
-        encoder_hidden: int,
-        encoder_layers: int,
+        encoder_hidden: Size,
+        encoder_layers: LayerCount,
         bidirectional: bool,
-        decoder_hidden: int,
-        decoder_layers: int,
+        decoder_hidden: Size,
+        decoder_layers: LayerCount,
         score: str | type[AttentionScore],
-        alignment: int,
-        maxout: int,
-        dropout: float,
+        alignment: Size,
+        maxout: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(
-            dropout=dropout,
-            embedding=embedding,
-            encoder_hidden=encoder_hidden,
-            encoder_layers=encoder_layers,
-            decoder_hidden=decoder_hidden,
-            decoder_layers=decoder_layers,
-            alignment=alignment,
-            maxout=maxout,
-        )
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
@@ -81,21 +71,18 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.output = parts.linear(maxout, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[Layers]:
+    def encode(self, source: Source) -> tuple[Memory, Layers]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         h = for_products(encoding.annotations)
         first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S if there is no backward direction
         s_0 = torch.tanh(at_least_single(self.initial(first)))  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
-        n = self.cell.tensors
-        s = s_0.chunk((len(self.upper) + 1) * n, -1)
-        layers = tuple(tuple(s[i : i + n]) for i in range(0, len(s), n))
-        return Encoded(Memory(h, self.attention.score.keys(h), source.mask), Layers(layers))
+        layers = Layers.split(s_0, 1 + len(self.upper), self.cell.tensors)
+        return Memory(h, self.attention.score.keys(h), source.mask), layers
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""
-        projected: Tensor = self.cell_word(y)
-        return projected
+        return self.cell_word(y)
 
     def decoder_step(self, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         c, alpha = self.attention(state.top, memory)  # a(s_{i−1}, h_j), (6), (5): s is still the old state
@@ -112,5 +99,4 @@ class Bahdanau(RecurrentDecoder[Layers]):
         """
         s, c = seen
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)
-        features: Tensor = self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))
-        return features
+        return self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))

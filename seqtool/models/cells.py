@@ -45,29 +45,29 @@ class Cell(nn.Module, ABC):
         return tuple(at_least_single(x.new_zeros(x.shape[0], self.hidden)) for _ in range(self.tensors))
 
 
-class RNN(Cell):
-    """h = tanh(x + U h)."""
-
-    gates = 1
+class OneProductCell(Cell):
+    """A cell with one product U h, with a bias, for all its gates, as torch's cells have it."""
 
     def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
-        self.recurrent = parts.linear(hidden, hidden)
+        self.recurrent = parts.linear(hidden, self.gates * hidden)
+
+
+class RNN(OneProductCell):
+    """h = tanh(x + U h)."""
+
+    gates = 1
 
     def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
         return (torch.tanh(at_least_single(x) + self.recurrent(h)),)
 
 
-class LSTM(Cell):
+class LSTM(OneProductCell):
     """Gates i, f, g, o: c = f∘c + i∘g, h = o∘tanh(c)."""
 
     gates = 4
     tensors = 2
-
-    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
-        super().__init__(hidden)
-        self.recurrent = parts.linear(hidden, 4 * hidden)
 
     def forward(self, x: InputProjection, state: State) -> State:
         h, c = state
@@ -76,14 +76,10 @@ class LSTM(Cell):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
-class GRU(Cell):
+class GRU(OneProductCell):
     """torch's and cuDNN's GRU: r is applied after the recurrent product, z keeps the old state."""
 
     gates = 3
-
-    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
-        super().__init__(hidden)
-        self.recurrent = parts.linear(hidden, 3 * hidden)
 
     def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
@@ -172,8 +168,7 @@ class Recurrence(nn.Module):
 
     def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
         """One step."""
-        new: State = self.cell(self.input(x), state)
-        return new
+        return self.cell(self.input(x), state)
 
 
 @dataclass(frozen=True)
@@ -181,6 +176,11 @@ class Layers:
     """The state of a stack of cells: for each layer its tensors."""
 
     layers: tuple[State, ...]
+
+    @classmethod
+    def split(cls, state: Float[Tensor, "N ..."], layers: int, tensors: int) -> "Layers":
+        """Of all layers' tensors, as many for each, side by side."""
+        return cls(tuple(layer.chunk(tensors, -1) for layer in state.chunk(layers, -1)))
 
     @property
     def top(self) -> Float[Tensor, "N H"]:
@@ -195,6 +195,10 @@ class Stack(nn.ModuleList):
 
     def __iter__(self) -> Iterator[Recurrence]:
         return cast(Iterator[Recurrence], super().__iter__())
+
+    def start(self, x: Float[Tensor, "N ..."]) -> Layers:
+        """The zero state of all layers for a batch like `x`."""
+        return Layers(tuple(recurrence.cell.start(x) for recurrence in self))
 
     def step(
         self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout

@@ -24,7 +24,8 @@ The rules:
   captioning images (`Annotations` or `Pixels`), for language modelling nothing (None; the state is then that of one
   row, to be repeated).
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
-  of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers.
+  of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Their annotations
+  say what they may be (`settings.declarations`), as in `models/sizes.py`, and `EncoderDecoder` refuses other values.
 
 Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
 target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
@@ -40,9 +41,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from seqtool.errors import InputError
 from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.hard_attention import Penalties, Sampled
 from seqtool.models.parts import PLAIN, Parts
+from seqtool.settings import declarations
 
 S = TypeVar("S")
 
@@ -125,6 +128,8 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
     def __init__(self, parts: Parts = PLAIN) -> None:
         super().__init__()
         self.parts = parts
+        if problems := declarations.out_of_range(type(self), self.built_with, "model."):
+            raise InputError(" ".join(f"{problem}." for problem in problems))
 
     @abstractmethod
     def encode(self, source: Any) -> tuple[Any, S]:
@@ -149,8 +154,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
         """Features → logits."""
-        logits: Tensor = self.output(features)
-        return logits
+        return self.output(features)
 
     def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
         """−log p of the labels in nats, with label smoothing."""
@@ -159,8 +163,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         return self.parts.cross_entropy(features, output, labels, smoothing)
 
     def __call__(self, *arguments: Any, **named: Any) -> Output:
-        output: Output = super().__call__(*arguments, **named)
-        return output
+        return super().__call__(*arguments, **named)
 
 
 def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:

@@ -22,20 +22,16 @@ class CrossEntropy(NamedTuple):
     nll: Float[Tensor, "N T"]
 
 
-def cross_entropy(logits: Float[Tensor, "N T V"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
-    """−log softmax(logits)[label]. The softmax is in single precision at least.
+def cross_entropy(
+    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
+) -> CrossEntropy:
+    """−log softmax(output(features))[label]. The softmax is in single precision at least.
 
     With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
     (Szegedy et al. 2016).
     """
+    logits: Float[Tensor, "N T V"] = output(features)
     log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
     nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
     spread = -log_p.mean(-1) * (labels != PAD)
     return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())
-
-
-def projected_cross_entropy(
-    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
-) -> CrossEntropy:
-    """The cross-entropy of the logits that `output` computes from features."""
-    return cross_entropy(output(features), labels, smoothing)

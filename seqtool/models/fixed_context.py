@@ -6,23 +6,22 @@ every_step      beside the word in the lowest layer's input, as W_ih c in its pr
 both            both
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import at_least_single
-from seqtool.models.recurrent_decoder import Encoded, StackDecoder
+from seqtool.models.recurrent_decoder import StackDecoder
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
 
 class FixedContext(StackDecoder):
-    """A stack of cells over the words, and c."""
+    """A stack of cells over the words, and c; `context` is one of `CONTEXTS`, or another of a model's own."""
+
+    context: str
 
     def make_decoder(
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
@@ -35,20 +34,15 @@ class FixedContext(StackDecoder):
             tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
             self.initial = self.parts.linear(size, tensors * hidden)
 
-    def use_context(self, context: str, *others: str) -> None:
-        """Choose one of `CONTEXTS`, or of a model's `others`."""
-        check_choice("context", context, (*others, *CONTEXTS))
-        self.context = context
-
     @property
     def _feeds(self) -> bool:
         return self.context in ("every_step", "both")
 
-    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> Encoded[Layers]:
+    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
         """The memory of c, and the first state that is computed from it unless `state` is given."""
         values = c[:, None] if self._feeds else c[:, None, :0]
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
-        return Encoded(Memory(values, values[:, :, :0], mask), self._first_state(c) if state is None else state)
+        return Memory(values, values[:, :, :0], mask), self._first_state(c) if state is None else state
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
         """[y, c], whose product is W y + W_ih c; y alone where c is not seen at every step."""
@@ -59,15 +53,9 @@ class FixedContext(StackDecoder):
 
     def _first_state(self, c: Tensor) -> Layers:
         if self.initial is None:
-            return Layers(tuple(recurrence.cell.start(c) for recurrence in self.decoder))
-        s_0 = torch.tanh(at_least_single(self.initial(c))).chunk(len(self.decoder), -1)
-        cells = (recurrence.cell for recurrence in self.decoder)
-        return Layers(tuple(layer.chunk(cell.tensors, -1) for layer, cell in zip(s_0, cells, strict=True)))
-
-
-def check_choice(setting: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise InputError(f"Unknown model.{setting} '{value}'; choose from {', '.join(choices)}.")
+            return self.decoder.start(c)
+        s_0 = torch.tanh(at_least_single(self.initial(c)))
+        return Layers.split(s_0, len(self.decoder), next(iter(self.decoder)).cell.tensors)
 
 
 def mean(x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B D"]:

@@ -41,8 +41,5 @@ class ImageCaptioner(EncoderDecoder[S]):
 
     def annotations(self, source: Images) -> Tensor:
         """B×S×D annotation vectors a_i in the model's own precision."""
-        if isinstance(source, Pixels):
-            annotations: Tensor = self.backbone(source.values)
-        else:
-            annotations = source.values
+        annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
         return annotations.to(self.target_embedding.weight.dtype)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from seqtool.models.cells import Cell, Layers, Stack
 from seqtool.models.contract import Output
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, StackDecoder
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.recurrent_decoder import StackDecoder
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class LanguageModel(StackDecoder):
@@ -26,30 +26,25 @@ class LanguageModel(StackDecoder):
         self,
         *,
         target_vocabulary: int,
-        embedding: int,
-        hidden: int,
-        layers: int,
+        embedding: Size,
+        hidden: Size,
+        layers: LayerCount,
         cell: str | type[Cell],
-        dropout: float,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
         self.decoder = Stack(cell, embedding, hidden, layers, parts)
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Any) -> Encoded[Layers]:
+    def encode(self, source: Any) -> tuple[tuple[()], Layers]:
         """The zero state of one row, to be repeated."""
-        return Encoded((), self._start(self.target_embedding.weight[:1]))
+        return (), self.decoder.start(self.target_embedding.weight[:1])
 
     def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
-        first = self._start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
+        first = self.decoder.start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
         return self.teacher_force((), first, target)
-
-    def _start(self, rows: Tensor) -> Layers:
-        """Zeros for as many rows as these."""
-        return Layers(tuple(recurrence.cell.start(rows) for recurrence in self.decoder))

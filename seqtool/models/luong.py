@@ -16,8 +16,8 @@ from seqtool.models.encoder import Encoder
 from seqtool.models.inputs import Source
 from seqtool.models.number_types import at_least_single, for_products
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,18 @@ class Luong(RecurrentDecoder[LuongState]):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        embedding: int,
+        embedding: Size,
         cell: str | type[Cell],
-        hidden: int,
-        layers: int,
+        hidden: Size,
+        layers: LayerCount,
         bidirectional: bool,
         score: str | type[AttentionScore],
-        alignment: int,
-        dropout: float,
+        alignment: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers, alignment=alignment)
         if bidirectional and hidden % 2:
             raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
@@ -66,7 +65,7 @@ class Luong(RecurrentDecoder[LuongState]):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[LuongState]:
+    def encode(self, source: Source) -> tuple[Memory, LuongState]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
@@ -76,7 +75,7 @@ class Luong(RecurrentDecoder[LuongState]):
         )
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
-        return Encoded(memory, LuongState(layers, torch.zeros_like(layers[-1][0])))
+        return memory, LuongState(layers, torch.zeros_like(layers[-1][0]))
 
     def decoder_step(self, memory: Memory, state: LuongState, projected: Tensor) -> StepOutput[LuongState]:
         s, layers = self.decoder.step(torch.cat([projected, state.attentional], -1), state.layers, self.dropout)
@@ -86,5 +85,4 @@ class Luong(RecurrentDecoder[LuongState]):
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         (attentional,) = seen
-        features: Tensor = self.dropout(attentional)
-        return features
+        return self.dropout(attentional)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqtool.models.cross_entropy import CrossEntropy, projected_cross_entropy
+from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.runtime.classes import build, located
 from seqtool.settings import Config
 
@@ -30,22 +30,6 @@ def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) 
     return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
 
 
-def attend(
-    q: Float[Tensor, "N h t d"],
-    k: Float[Tensor, "N h s d"],
-    v: Float[Tensor, "N h s d"],
-    allowed: Bool[Tensor, "... s"] | None,
-    *,
-    causal: bool = False,
-) -> Float[Tensor, "N h t d"]:
-    """softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)).
-
-    allowed: true where a query sees a key, None for everywhere
-    causal: each query sees the keys up to its own position, and `allowed` is None
-    """
-    return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal)
-
-
 def _none(*_: Any) -> None:
     """There is no faster way."""
 
@@ -56,7 +40,9 @@ class Parts:
 
     linear, dropout: constructors, with the arguments of torch's
     versions: classes of cells and attention scores that replace ours; users' own classes are built as they are
-    weighted_sum, attend, cross_entropy: as the functions that are their defaults
+    weighted_sum, cross_entropy: as the functions that are their defaults
+    attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), as torch's function of Q, K, V, a mask, true
+        where a query sees a key, and `is_causal`
     whole_sequence: (`Recurrence`, x, state, lengths) → the `States` of all steps in one call, or None if it has no way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence
@@ -66,8 +52,8 @@ class Parts:
     dropout: type[nn.Dropout] = nn.Dropout
     versions: Mapping[type[Any], type[Any]] = field(default_factory=dict)
     weighted_sum: Callable[[Tensor, Tensor], Tensor] = weighted_sum
-    attend: Callable[..., Tensor] = attend
-    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = projected_cross_entropy
+    attend: Callable[..., Tensor] = F.scaled_dot_product_attention
+    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = cross_entropy
     whole_sequence: Callable[..., Any] = _none
     whole_target: Callable[..., Any] = _none
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -78,8 +64,7 @@ class Parts:
         """
         kind = self.versions.get(kind, kind)
         settings: dict[str, Any] = {"parts": self} if takes_parts(kind) else {}
-        built: T = kind(*arguments, **settings)
-        return built
+        return kind(*arguments, **settings)
 
     def __deepcopy__(self, memo: Any) -> "Parts":
         return self

@@ -12,13 +12,6 @@ from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step, sta
 S = TypeVar("S")
 
 
-class Encoded(NamedTuple, Generic[S]):
-    """The result of encoding: memory, and the decoder's first state."""
-
-    memory: Any
-    state: S
-
-
 class StepOutput(NamedTuple, Generic[S]):
     """One step of the recurrence, or all steps of a target.
 
@@ -45,10 +38,6 @@ class RecurrentDecoder(EncoderDecoder[S]):
     dropout: nn.Dropout
 
     @abstractmethod
-    def encode(self, source: Any) -> Encoded[S]:
-        """Read the source once: the memory and the decoder's first state."""
-
-    @abstractmethod
     def decoder_step(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
         """One step of the recurrence, given the word's input projection, N×…."""
 
@@ -59,8 +48,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embedded words …×E."""
-        y: Tensor = self.dropout(self.target_embedding(tokens))
-        return y
+        return self.dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: Any, y: Tensor) -> Tensor:
         """What embedded words contribute to the recurrence, …×N×E → …×N×…."""

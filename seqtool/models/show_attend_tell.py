@@ -5,6 +5,7 @@ attention, s_t the location that hard attention draws, β gate, ẑ (`z`) contex
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,8 +19,9 @@ from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, P
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.number_types import at_least_single, for_products, single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded, RecurrentDecoder, StepOutput
-from seqtool.models.sizes import check_sizes, tie_matrices
+from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
+from seqtool.models.sizes import DropoutRate, Size, tie_matrices
+from seqtool.settings.declarations import Setting, between, choice
 
 
 @dataclass(frozen=True)
@@ -73,29 +75,31 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         target_vocabulary: int,
         pretrained: bool,
         encoder: EncoderSettings,
-        embedding: int,
-        hidden: int,
-        alignment: int,
+        embedding: Size,
+        hidden: Size,
+        alignment: Size,
         gate: bool,
-        dropout: float,
-        embedding_dropout: float,
+        dropout: DropoutRate,
+        embedding_dropout: DropoutRate,
         tie: str,
-        attention: str,
-        samples: int,
-        soft_share: float,
-        doubly_stochastic: float,
-        reward: float,
-        entropy: float,
-        baseline: str,
-        decay: float,
-        credit: str,
+        attention: Annotated[str, choice("soft", "hard")],
+        samples: Size,
+        soft_share: Annotated[float, between(0, 1)],
+        doubly_stochastic: Annotated[float, between(0)],
+        reward: Annotated[float, between(0)],
+        entropy: Annotated[float, between(0)],
+        baseline: Annotated[str, choice(*BASELINES)],
+        decay: Annotated[float, Setting(at_least=0, below=1)],
+        credit: Annotated[str, choice(*CREDITS)],
         cell: str | type[Cell],
         score: str | type[AttentionScore],
         parts: Parts = PLAIN,
     ) -> None:
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, alignment=alignment, samples=samples)
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
-        _check(attention, embedding_dropout, samples, soft_share, penalties)
+        if credit == "future" and baseline == "moving_average":
+            raise InputError("model.credit=future needs model.baseline=leave_one_out or none.")
+        if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # there is no other sample
+            raise InputError(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
         super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
         D = self.backbone.dimension  # noqa: N806
         self.hard = attention == "hard"
@@ -116,30 +120,23 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         self.output = parts.linear(embedding, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Images) -> Encoded[ShowAttendTellState]:
+    def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
         return self._remember(self.annotations(source))
 
-    def forward(
-        self,
-        source: Images,
-        target: Tensor,
-        state: ShowAttendTellState | None = None,
-        *,
-        uniform_noise: Tensor | None = None,
-    ) -> Output:
+    def forward(self, source: Images, target: Tensor, state: ShowAttendTellState | None = None) -> Output:
         """In training, hard attention draws for all images but a fraction of `soft_share`, which have one row each and
-        take the expected context. With `uniform_noise` (B·M×T in [0, 1), the M samples of an image adjacent), it draws
-        for all images.
+        take the expected context.
         """
-        if uniform_noise is None and not (self.hard and self.training):
+        if not (self.hard and self.training):
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Rows that draw their attention begin with the image's own state.")
         a = self.annotations(source)
-        if uniform_noise is None:
-            rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
-        else:
-            rows = Rows.with_noise(len(a), uniform_noise)
+        rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
+        return self.forward_rows(a, target, rows)
+
+    def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
+        """Teacher forcing of several rows for an image, which take the expected context or draw their own."""
         memory, first = self._remember(a[rows.image])
         unused = rows.uniform_noise.new_zeros(rows.expected, rows.uniform_noise.shape[1])
         noise = torch.cat([unused, rows.uniform_noise])
@@ -148,21 +145,19 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         assert output.attention is not None
         return replace(output, sampled=rows.sampled(output.attention))
 
-    def _remember(self, a: Tensor) -> Encoded[ShowAttendTellState]:
+    def _remember(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
         """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once per image."""
         first = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = ImageMemory(for_products(a), self.score.keys(a), mask, uniform_noise=a.new_zeros(len(a), 0))
-        return Encoded(memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device)))
+        return memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        y: Tensor = self.embedding_dropout(self.target_embedding(tokens))
-        return y
+        return self.embedding_dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: ImageMemory, y: Tensor) -> Tensor:
         """W E y_{t−1} and the biases of all gates, …×gates·H."""
-        projected: Tensor = self.cell_word(y)
-        return projected
+        return self.cell_word(y)
 
     def decoder_step(
         self, memory: ImageMemory, state: ShowAttendTellState, projected: Tensor
@@ -183,31 +178,4 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         """E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; tanh and both dropouts are the authors' code's."""
         h, z = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
-        features: Tensor = self.dropout(torch.tanh(deep))
-        return features
-
-
-def _check(attention: str, embedding_dropout: float, samples: int, soft_share: float, penalties: Penalties) -> None:
-    baseline, decay, credit = penalties.baseline, penalties.decay, penalties.credit
-    problems = []
-    if attention not in ("soft", "hard"):
-        problems.append(f"Unknown model.attention '{attention}'; choose from soft, hard.")
-    if baseline not in BASELINES:
-        problems.append(f"Unknown model.baseline '{baseline}'; choose from {', '.join(BASELINES)}.")
-    if credit not in CREDITS:
-        problems.append(f"Unknown model.credit '{credit}'; choose from {', '.join(CREDITS)}.")
-    if credit == "future" and baseline == "moving_average":
-        problems.append("model.credit=future needs model.baseline=leave_one_out or none.")
-    if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # there is no other sample
-        problems.append(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
-    if not 0 <= embedding_dropout < 1:
-        problems.append(f"model.embedding_dropout must be at least 0 and below 1, not {embedding_dropout}.")
-    if not 0 <= soft_share <= 1:
-        problems.append(f"model.soft_share must be between 0 and 1, not {soft_share}.")
-    if not 0 <= decay < 1:
-        problems.append(f"model.decay must be at least 0 and below 1, not {decay}.")
-    for name in ("doubly_stochastic", "reward", "entropy"):
-        if not getattr(penalties, name) >= 0:  # nor NaN
-            problems.append(f"model.{name} must be at least 0, not {getattr(penalties, name)}.")
-    if problems:
-        raise InputError(" ".join(problems))
+        return self.dropout(torch.tanh(deep))

@@ -3,15 +3,16 @@
 Letters: v the image, one embedded vector, y embedded word, h decoder state.
 """
 
+from typing import Annotated
+
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.cells import Cell, Layers
-from seqtool.models.fixed_context import FixedContext, check_choice
+from seqtool.models.contract import Memory
+from seqtool.models.fixed_context import CONTEXTS, FixedContext
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded
-from seqtool.models.sizes import check_sizes, tie_matrices
-
-SUMMARIES = ("mean", "max")
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.settings.declarations import choice
 
 
 class ShowTell(FixedContext, ImageCaptioner[Layers]):
@@ -28,21 +29,18 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         target_vocabulary: int,
         pretrained: bool,
         encoder: EncoderSettings,
-        embedding: int,
-        hidden: int,
-        layers: int,
+        embedding: Size,
+        hidden: Size,
+        layers: LayerCount,
         cell: str | type[Cell],
-        context: str,
-        dropout: float,
+        context: Annotated[str, choice("first_step", *CONTEXTS)],
+        dropout: DropoutRate,
         tie: str,
-        summary: str,
+        summary: Annotated[str, choice("mean", "max")],
         parts: Parts = PLAIN,
     ) -> None:
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
-        check_choice("summary", summary, SUMMARIES)
         super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
-        self.use_context(context, "first_step")
-        self.summary = summary
+        self.context, self.summary = context, summary
         self.image = parts.linear(self.backbone.dimension, embedding)
         self.dropout = parts.dropout(dropout)
         learnt = context in ("initial_state", "both")
@@ -50,10 +48,10 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Images) -> Encoded[Layers]:
+    def encode(self, source: Images) -> tuple[Memory, Layers]:
         a = self.annotations(source)
         v = self.image(a.mean(1) if self.summary == "mean" else a.amax(1))
         memory, state = self.with_context(v)
         if self.context == "first_step":
             state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
-        return Encoded(memory, state)
+        return memory, state

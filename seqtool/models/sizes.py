@@ -1,28 +1,18 @@
-"""What every model checks when it is made: its sizes, and matrices that it ties."""
+"""What settings of models may be, and the matrices that a model ties."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
+from seqtool.settings.declarations import Setting, between
 
-MAX_LAYERS, MAX_UNITS = 100, 1_000_000
+Size = Annotated[int, between(1, 1_000_000)]
+LayerCount = Annotated[int, between(1, 100)]
+DropoutRate = Annotated[float, Setting(at_least=0, below=1)]
 TIES = {  # the choices where they are not all three, by task, and the model's name in the error message
     "captioning": (("none", "output"), " of a captioner"),
     "language_modelling": (("none", "output"), " of a language model"),
 }
-
-
-def check_sizes(*, dropout: float, **sizes: int) -> None:
-    """Raise InputError unless every size lies between 1 and a generous limit, and dropout is a probability below 1."""
-    problems = [f"model.{name} must be at least 1, not {size}." for name, size in sizes.items() if size < 1]
-    for name, size in sizes.items():
-        maximum = MAX_LAYERS if name.endswith("layers") else MAX_UNITS
-        if size > maximum:
-            problems.append(f"model.{name} must be at most {maximum:,}, not {size:,}.")
-    if not 0 <= dropout < 1:
-        problems.append(f"model.dropout must be at least 0 and below 1, not {dropout}.")
-    if problems:
-        raise InputError(" ".join(problems))
 
 
 def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:

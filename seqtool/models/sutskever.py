@@ -8,17 +8,18 @@ Or as lectures draw it: one context vector, the last state or the mean or maximu
 as its first state or at every step (Cho et al. 2014).
 """
 
+from typing import Annotated
+
 from torch import nn
 
 from seqtool.models.cells import Cell, Layers
+from seqtool.models.contract import Memory
 from seqtool.models.encoder import Encoder, reversal
-from seqtool.models.fixed_context import FixedContext, check_choice, maximum, mean
+from seqtool.models.fixed_context import CONTEXTS, FixedContext, maximum, mean
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.recurrent_decoder import Encoded
-from seqtool.models.sizes import check_sizes, tie_matrices
-
-SUMMARIES = ("last", "mean", "max")
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.settings.declarations import choice
 
 
 class Sutskever(FixedContext):
@@ -36,22 +37,19 @@ class Sutskever(FixedContext):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        embedding: int,
-        hidden: int,
-        layers: int,
+        embedding: Size,
+        hidden: Size,
+        layers: LayerCount,
         cell: str | type[Cell],
         reverse: bool,
-        dropout: float,
+        dropout: DropoutRate,
         tie: str,
-        context: str,
-        summary: str,
+        context: Annotated[str, choice(*CONTEXTS)],
+        summary: Annotated[str, choice("last", "mean", "max")],
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        check_sizes(dropout=dropout, embedding=embedding, hidden=hidden, layers=layers)
-        check_choice("summary", summary, SUMMARIES)
-        self.use_context(context)
-        self.reverse, self.summary = reverse, summary
+        self.reverse, self.context, self.summary = reverse, context, summary
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
@@ -63,7 +61,7 @@ class Sutskever(FixedContext):
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
 
-    def encode(self, source: Source) -> Encoded[Layers]:
+    def encode(self, source: Source) -> tuple[Memory, Layers]:
         tokens = source.tokens
         if self.reverse:
             tokens = tokens.gather(1, reversal(source.lengths - 1, tokens.shape[1]))  # <eos> stays last

@@ -1,7 +1,7 @@
 """The Transformer (Vaswani et al. 2017): for translation, for captions, and as a language model."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +13,8 @@ from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step
 from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes, tie_matrices
-from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Words, scale
+from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Norm, Positions, Words, scale
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,6 @@ class SourceMemory:
     mask: Bool[Tensor, "B S"]
 
 
-class DecoderOutput(NamedTuple):
-    """Of t tokens: features, the cache with their keys and values, and attention over the source or None."""
-
-    features: Float[Tensor, "N t E"]
-    cache: KeyValueCache
-    attention: Float[Tensor, "N t S"] | None
-
-
 class TransformerDecoder(nn.Module):
     """Embedded words and the layers that read them, over a source or over the text alone.
 
@@ -61,7 +53,6 @@ class TransformerDecoder(nn.Module):
         shown: tuple[int | None, int | None] = (None, None),
     ) -> None:
         super().__init__()
-        check_sizes(dropout=settings.dropout, layers=layers)
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
@@ -76,7 +67,7 @@ class TransformerDecoder(nn.Module):
         embedding: nn.Embedding,
         cache: KeyValueCache,
         source: SourceMemory | None = None,
-    ) -> DecoderOutput:
+    ) -> Output:
         """Read t tokens after those of `cache`. In training there is no attention to show."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
@@ -87,12 +78,11 @@ class TransformerDecoder(nn.Module):
             layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
-        return DecoderOutput(self.last(x), KeyValueCache(tuple(layers)), attention)
+        return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
     def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
-        return SourceMemory(
-            tuple(cast(DecoderLayer, layer).source_keys_values(annotations) for layer in self.layers), mask
-        )
+        layers = (cast(DecoderLayer, layer).source_attention for layer in self.layers)
+        return SourceMemory(tuple(attention.keys_values(annotations) for attention in layers), mask)
 
     def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
         """The cache of rows that have read nothing."""
@@ -114,17 +104,17 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
         return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
-        features, cache, alpha = self.decoder(token[:, None], self.target_embedding, state, memory)
-        return Step(self.project(features[:, 0]), cache, None if alpha is None else alpha[:, 0])
+        output = self.decoder(token[:, None], self.target_embedding, state, memory)
+        alpha = None if output.attention is None else output.attention[:, 0]
+        return Step(self.project(output.features[:, 0]), output.state, alpha)
 
     def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
-        _, cache, alpha = self.decoder(tokens, self.target_embedding, state, memory)
-        return Prefilled(cache, alpha)
+        output = self.decoder(tokens, self.target_embedding, state, memory)
+        return Prefilled(output.state, output.attention)
 
     def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
         memory, first = self.encode(source)
-        features, cache, alpha = self.decoder(target, self.target_embedding, first if state is None else state, memory)
-        return Output(features, alpha, cache)
+        return self.decoder(target, self.target_embedding, first if state is None else state, memory)
 
 
 class Transformer(SourceTransformer):
@@ -137,25 +127,22 @@ class Transformer(SourceTransformer):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        width: int,
-        encoder_layers: int,
-        decoder_layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        longest: int,
-        dropout: float,
+        width: Size,
+        encoder_layers: LayerCount,
+        decoder_layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        longest: Size,
+        dropout: DropoutRate,
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
-        check_sizes(dropout=dropout, encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
         self.words = Words(settings, positions, longest)
@@ -185,23 +172,21 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         target_vocabulary: int,
         pretrained: bool,
         encoder: EncoderSettings,
-        width: int,
-        layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        longest: int,
-        dropout: float,
+        width: Size,
+        layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        longest: Size,
+        dropout: DropoutRate,
         tie: str,
         attention_layer: int | None,
         attention_head: int | None,
         parts: Parts = PLAIN,
     ) -> None:
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
         self.decoder = TransformerDecoder(
@@ -238,28 +223,24 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         self,
         *,
         target_vocabulary: int,
-        width: int,
-        layers: int,
-        heads: int,
-        feed_forward: int,
-        norm: str,
-        positions: str,
-        context: int,
-        dropout: float,
+        width: Size,
+        layers: LayerCount,
+        heads: Size,
+        feed_forward: Size,
+        norm: Norm,
+        positions: Positions,
+        context: Size,
+        dropout: DropoutRate,
         tie: str,
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(
-            width=width, heads=heads, feed_forward=feed_forward, norm=norm, dropout=dropout, parts=parts
-        )
+        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
         if context < 2 or context % 2:
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(
-            settings, layers, Words(settings, positions, context, setting="context"), reads=False
-        )
+        self.decoder = TransformerDecoder(settings, layers, Words(settings, positions, context), reads=False)
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = scale(width)
         tie_matrices(self, tie)
@@ -275,12 +256,9 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Prefilled(self._read(state, tokens)[1] if tokens.shape[1] else state, None)
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
-        if state is None or (self.training and target.shape[1] <= self.context):
-            state = self._empty(len(target))
-        features, window = self._read(state, target)
-        if self.training and target.shape[1] <= self.context:
-            window = self._empty(len(target))  # the next target is a window by itself
-        return Output(features, None, window)
+        by_itself = self.training and target.shape[1] <= self.context  # and so is the next target
+        features, window = self._read(self._empty(len(target)) if state is None or by_itself else state, target)
+        return Output(features, None, self._empty(len(target)) if by_itself else window)
 
     def opened(self, window: Window) -> Window:
         """The window that the next token belongs to: of a full one, the second half is read anew."""
@@ -300,6 +278,6 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             window = self.opened(window)
             new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
             output = self.decoder(new, self.target_embedding, window.cache)
-            window = Window(torch.cat([window.tokens, new], 1), output.cache)
+            window = Window(torch.cat([window.tokens, new], 1), output.state)
             features.append(output.features)
         return torch.cat(features, 1), window

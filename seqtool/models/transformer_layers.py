@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,13 +17,16 @@ from torch import Tensor, nn
 from seqtool.errors import InputError
 from seqtool.models.number_types import single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import check_sizes
+from seqtool.settings.declarations import choice
 
 Vectors = Float[Tensor, "N t E"]
 PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
 KeysValues = Float[Tensor, "N pt EE"]  # and of these p + t
 SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
+
+Norm = Annotated[str, choice("pre", "post")]
+Positions = Annotated[str, choice("sinusoids", "learnt")]
 
 
 class SelfAttention(nn.Module):
@@ -45,12 +49,12 @@ class SelfAttention(nn.Module):
         allowed = None if mask is None else mask[:, None, None]
         if past is not None and past.shape[1]:
             keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
-        if past is not None and past.shape[1] and x.shape[1] > 1:
-            shape = x.shape[1], keys_values.shape[1]
-            allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+            if x.shape[1] > 1:
+                shape = x.shape[1], keys_values.shape[1]
+                allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
         q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
         first = past is not None and not past.shape[1]
-        return self.output(join_heads(self.attend(q, k, v, allowed, causal=first))), keys_values
+        return self.output(join_heads(self.attend(q, k, v, allowed, is_causal=first))), keys_values
 
 
 class SourceAttention(nn.Module):
@@ -86,8 +90,7 @@ class SourceAttention(nn.Module):
         return [split_heads(part, self.heads) for part in (q.reshape(len(source), -1, q.shape[-1]), k, v)]
 
     def _join(self, y: Tensor, x: Tensor) -> Tensor:
-        output: Tensor = self.output(join_heads(y).reshape(x.shape))
-        return output
+        return self.output(join_heads(y).reshape(x.shape))
 
 
 class Residual(nn.Module):
@@ -105,7 +108,7 @@ class Residual(nn.Module):
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
         """x and y, which f made of it, put together."""
-        total: Tensor = x + self.dropout(y)
+        total = x + self.dropout(y)
         return total if self.first else self.norm(total)
 
 
@@ -117,11 +120,10 @@ class FeedForward(nn.Module):
         self.inner, self.outer = parts.linear(width, hidden), parts.linear(hidden, width)
 
     def forward(self, x: Vectors) -> Vectors:
-        y: Tensor = self.outer(self.inner(x).relu_())
-        return y
+        return self.outer(self.inner(x).relu_())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LayerSettings:
     """What the layers of an encoder and a decoder have in common."""
 
@@ -133,9 +135,6 @@ class LayerSettings:
     parts: Parts
 
     def __post_init__(self) -> None:
-        check_sizes(dropout=self.dropout, width=self.width, heads=self.heads, feed_forward=self.feed_forward)
-        if self.norm not in ("pre", "post"):
-            raise InputError(f"Unknown model.norm '{self.norm}'; choose from pre, post.")
         if self.width % (2 * self.heads):
             raise InputError(
                 f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
@@ -176,11 +175,6 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
         self.around_feed_forward = settings.residual()
 
-    def source_keys_values(self, annotations: Float[Tensor, "B S E"]) -> SourceKeysValues:
-        """Keys and values of a source, computed once."""
-        keys_values: Tensor = self.source_attention.keys_values(annotations)
-        return keys_values
-
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
@@ -202,24 +196,17 @@ class DecoderLayer(nn.Module):
 class Words(nn.Module):
     """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
 
-    def __init__(
-        self, settings: LayerSettings, positions: str, max_positions: int, *, setting: str = "longest"
-    ) -> None:
-        """`setting` is the one that `max_positions` comes from, for messages."""
+    def __init__(self, settings: LayerSettings, positions: str, max_positions: int) -> None:
         super().__init__()
-        if positions not in ("sinusoids", "learnt"):
-            raise InputError(f"Unknown model.positions '{positions}'; choose from sinusoids, learnt.")
-        check_sizes(dropout=settings.dropout, **{setting: max_positions})
         self.max_positions = max_positions if positions == "learnt" else None
         self.position_embedding = nn.Embedding(max_positions, settings.width) if positions == "learnt" else None
         self.dropout = settings.parts.dropout(settings.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
-        y: Tensor = embedding(tokens) * scale(embedding.embedding_dim)
+        y = embedding(tokens) * scale(embedding.embedding_dim)
         end = start + tokens.shape[1]
-        y = self.dropout(y + self.positions(end, y)[start:end])
-        return y
+        return self.dropout(y + self.positions(end, y)[start:end])
 
     def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
         """Those of the first `end` tokens, or of more."""

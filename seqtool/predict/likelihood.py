@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from seqtool.data.batches import make_target
 from seqtool.metrics.bootstrap import bootstrap
+from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Annotations
 
 AT_ONCE = 32  # captions
@@ -100,13 +101,13 @@ def _nll(
 ) -> Tensor:
     """−log p(y | s_k, a), B×K, in double precision; without random numbers B×1, of the expected context."""
     nll = []
-    draws = (
-        [{}]
-        if uniforms is None
-        else [{"uniform_noise": part.flatten(0, 1)} for part in torch.split(uniforms, max(1, ROWS // len(a)), 1)]
-    )
-    for drawn in draws:
-        output = model(Annotations(a), target[:, :-1], **drawn)
+    draws = [None] if uniforms is None else torch.split(uniforms, max(1, ROWS // len(a)), 1)
+    for noise in draws:
+        if noise is None:
+            output = model(Annotations(a), target[:, :-1])
+        else:
+            rows = Rows.with_noise(len(a), noise.flatten(0, 1))
+            output = model.forward_rows(model.annotations(Annotations(a)), target[:, :-1], rows)
         labels = target[:, 1:].repeat_interleave(len(output.features) // len(a), 0)
         nll.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
     return torch.cat(nll, 1)

@@ -63,7 +63,7 @@ class TrainingState:
             has_rows = process < len(carried[0])
             rows = slice(process, None, distributed.size()) if has_rows else slice(1)  # as `Prefetcher.take`
             shards = (tensor[rows].to(self.device) for tensor in carried)
-            self.carried = tree.rebuilt(self.loss.model.encode(None)[1], shards)
+            self.carried = tree.each(lambda _: next(shards), self.loss.model.encode(None)[1])
         if (random := tensors.get(_of_process(CPU_RANDOM, process))) is not None:
             torch.set_rng_state(random)
         if (random := tensors.get(_of_process(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":

@@ -25,7 +25,8 @@ from seqtool.decoding.ranking import length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.hard_attention import argmax, drawn, expected
+from seqtool.models.contract import Output
+from seqtool.models.hard_attention import Rows, argmax, drawn, expected
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
 from seqtool.models.inputs import Annotations, Pixels
@@ -71,9 +72,10 @@ def test_forward_equals_stepping(captioner: Model) -> None:
 def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
     """M samples an image are that many copies of the image, each with noise of its own."""
     model = make_captioner("show_attend_tell-hard").train(training)
+    assert isinstance(model, ShowAttendTell)
     source, target = random_images(4, seed=1), targets(4, 2)[:, :-1]
     noise = torch.rand(12, target.shape[1])
-    output = model(source, target, uniform_noise=noise)
+    output = model.forward_rows(model.annotations(source), target, Rows.with_noise(4, noise))
     logits = model.project(output.features)
     assert output.sampled is not None and output.sampled.expected == 0 and output.sampled.samples == 3
     assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
@@ -198,12 +200,18 @@ def test_batch_mates_change_nothing(captioner: Model) -> None:
     images, others = random_images(6, seed=12).values, random_images(6, seed=13).values
     noise = torch.rand(6, target.shape[1])
     mixed = torch.cat([images[:2], others[2:]])
-    for given in [{}, {"uniform_noise": noise}] if isinstance(captioner, ShowAttendTell) and captioner.hard else [{}]:
-        features = captioner(Annotations(images), target, **given).features
-        assert torch.equal(captioner(Annotations(mixed), target, **given).features[:2], features[:2])
-        alone = captioner(
-            Annotations(images[:1]), target[:1], **{name: one[:1] for name, one in given.items()}
-        ).features
+
+    def by_rows(images: Tensor, target: Tensor, noise: Tensor) -> Output:
+        assert isinstance(captioner, ShowAttendTell)
+        return captioner.forward_rows(
+            captioner.annotations(Annotations(images)), target, Rows.with_noise(len(images), noise)
+        )
+
+    forwards: list[Any] = [lambda images, target, _: captioner(Annotations(images), target)]
+    for forward in [*forwards, by_rows] if captioner.hard else forwards:
+        features = forward(images, target, noise).features
+        assert torch.equal(forward(mixed, target, noise).features[:2], features[:2])
+        alone = forward(images[:1], target[:1], noise[:1]).features
         assert torch.allclose(alone, features[:1], atol=1e-5, rtol=1e-4)
 
 
@@ -364,8 +372,8 @@ def test_settings_are_refused_by_name() -> None:
         "Unknown model.attention 'firm'; choose from soft, hard. "
         "Unknown model.baseline 'mean'; choose from moving_average, leave_one_out, none. "
         "Unknown model.credit 'all'; choose from caption, future. "
-        "model.embedding_dropout must be at least 0 and below 1, not 1.0. "
-        "model.soft_share must be between 0 and 1, not 1.5. model.decay must be at least 0 and below 1, not 1.0."
+        "model.embedding_dropout must be below 1, not 1.0. "
+        "model.soft_share must be at most 1, not 1.5. model.decay must be below 1, not 1.0."
     )
     with pytest.raises(InputError, match=r"^model.samples must be at least 1, not 0\.$"):
         ShowAttendTell(**SHOW_ATTEND_TELL | {"samples": 0})

@@ -23,15 +23,13 @@ class ExponentialAdditive(Additive):
     """The same score, computed from keys e^2k."""
 
     def keys(self, values: Tensor) -> Tensor:
-        keys: Tensor = _Exponential.apply(self.U(values))
-        return keys
+        return _Exponential.apply(self.U(values))
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
         shared = in_this_pass(keys, lambda: _share(keys, v))
         keys, ledger = (keys, None) if shared is None else shared
-        e: Tensor = _Score.apply(self.W(query), keys, v, ledger)
-        return e
+        return _Score.apply(self.W(query), keys, v, ledger)
 
 
 def exponential(x: Tensor) -> Tensor:

@@ -22,11 +22,13 @@ from seqtool.models.number_types import product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
 
-def unroll(model: Bahdanau, memory: Memory, state: Layers, words: Tensor) -> StepOutput[Layers] | None:
+def unroll(model: Any, memory: Memory, state: Layers, words: Tensor) -> StepOutput[Layers] | None:
     """All steps of a decoder after the words, input projections T×N×3H; None where this cannot compute them.
 
     The memory's keys are e^2k; the gradient returned for them is that of k.
     """
+    if type(model) is not Bahdanau:  # a subclass may have another step
+        return None
     cell: Any = model.cell
     score: Any = model.attention.score
     of_these_parts = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.cross_entropy import CrossEntropy, projected_cross_entropy
+from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.models.fast.gathering import GatheredLinear
 from seqtool.models.fast.packed import Packed
 from seqtool.models.number_types import product_dtype, single
@@ -20,9 +20,9 @@ LINEAR_MAPS = (nn.Linear, GatheredLinear, Packed)
 
 
 def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
-    """`projected_cross_entropy`, in pieces if `output` is a linear map with a bias."""
+    """`cross_entropy`, in pieces if `output` is a linear map with a bias."""
     if type(output) not in LINEAR_MAPS or output.bias is None:
-        return projected_cross_entropy(features, output, labels, smoothing)
+        return cross_entropy(features, output, labels, smoothing)
     x, dtype = features.flatten(0, -2), product_dtype(features)
     with torch.autocast(x.device.type, enabled=False):  # the casts are below
         total, nll = _Projected.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)

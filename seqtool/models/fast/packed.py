@@ -29,8 +29,7 @@ class Packed(nn.Module):
     @property
     def weight(self) -> Tensor:
         """W in its ordinary layout, for what multiplies by it in another way: a copy."""
-        weight: Tensor = self.matrix.to_dense()
-        return weight
+        return self.matrix.to_dense()
 
     @staticmethod
     def takes(dtype: torch.dtype) -> bool:
@@ -82,8 +81,7 @@ class JoinedLSTM(Recurrence):
 
     def step(self, x: Tensor, state: State) -> State:
         if self.apart is not None and x.shape[0] == 1:
-            new: State = private.lstm_cell(x, state, *self.apart)
-            return new
+            return private.lstm_cell(x, state, *self.apart)
         h, c = state
         i, f, g, o = at_least_single(self.joined(torch.cat([x, h], -1))).sigmoid_().chunk(4, -1)
         c = torch.mul(f, c).addcmul_(i, g, value=2).sub_(i)

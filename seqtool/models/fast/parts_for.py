@@ -2,14 +2,12 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqtool.models import parts
 from seqtool.models.attention import Additive
-from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.fast import attentive_gru, recurrences
 from seqtool.models.fast.additive import ExponentialAdditive
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
@@ -18,18 +16,11 @@ from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
 
 DROPOUT_STEPS = 1 << 16
-WHOLE_TARGETS = {Bahdanau: attentive_gru.unroll}  # of exactly these classes: a subclass may have another step
 
 
 def parts_for(device: torch.device) -> Parts:
     """The fastest parts for models on this device."""
     return FOR_DEVICE.get(device.type, ANYWHERE)
-
-
-def whole_target(model: Any, *arguments: Any) -> Any:
-    """All steps of a decoder in one call, or None if it has none."""
-    unroll = WHOLE_TARGETS.get(type(model))
-    return None if unroll is None else unroll(model, *arguments)
 
 
 class CoarseDropout(nn.Dropout):
@@ -47,22 +38,21 @@ class CoarseDropout(nn.Dropout):
         return x * kept.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped))
 
 
-def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, causal: bool = False) -> Tensor:
-    """`parts.attend` by two products for all heads of all sentences at once. torch's own function multiplies head by
+def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is_causal: bool = False) -> Tensor:
+    """`Parts.attend` by two products for all heads of all sentences at once. torch's own function multiplies head by
     head, and oneDNN takes 70 µs for the smallest product: with 64 sentences of 18 words, sixteen times as long in all.
     For a single query per row, as in decoding, torch's function is faster if MKL does the products: 0.9 ms instead of
     2.4 for 320 rows of 25 tokens, 11 µs instead of 180 for one row of 128.
     """
     if q.shape[-2] == 1:
         with without_onednn():
-            return parts.attend(q, k, v, allowed, causal=causal)
+            return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=is_causal)
     e = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
-    if causal:
+    if is_causal:
         e = e + e.new_full(e.shape[-2:], -math.inf).triu(1)
     elif allowed is not None:
         e = e + torch.zeros_like(allowed, dtype=e.dtype).masked_fill_(~allowed, -math.inf)
-    y: Tensor = e.softmax(-1).to(v.dtype) @ v
-    return y
+    return e.softmax(-1).to(v.dtype) @ v
 
 
 ANYWHERE = Parts(
@@ -70,7 +60,7 @@ ANYWHERE = Parts(
     versions={Additive: ExponentialAdditive},
     weighted_sum=gathered_sum,
     cross_entropy=cross_entropy_in_pieces,
-    whole_target=whole_target,
+    whole_target=attentive_gru.unroll,
     around_steps=one_pass,
 )
 FOR_DEVICE = {

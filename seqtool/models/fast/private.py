@@ -17,8 +17,7 @@ through_softmax = torch.ops.aten._softmax_backward_data  # gradient, output, dim
 
 def backward_pass() -> int:
     """A number of the backward pass that runs in this thread, −1 outside."""
-    number: int = torch._C._current_graph_task_id()
-    return number
+    return torch._C._current_graph_task_id()
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -31,14 +30,12 @@ def packs(dtype: torch.dtype) -> bool:
 
 def packed(weight: Tensor, rows: int) -> Tensor:
     """W, J×K, in oneDNN's own layout, chosen for products with so many rows."""
-    matrix: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return matrix
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
 def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b with W in oneDNN's own layout."""
-    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
-    return y
+    return torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
 
 
 # Whole sequences and single steps, with arguments as in aten; `torch.nn` has the documented modules.
