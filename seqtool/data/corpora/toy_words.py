@@ -94,7 +94,7 @@ def verb(
     return Verb(base, forms, infinitive, spanish, tuple(objects), participle, stative)
 
 
-TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)
+TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 
 VERBS = {
     group: [verb(infinitive, **entry) for infinitive, entry in entries.items()]
@@ -107,7 +107,9 @@ HAVE, WANT, NEED, *_ = TRANSITIVE
 ANIMAL = STAYING[-2:]  # things that animals do, too
 MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # and the translation of "to"
 
-NOUNS = {kind: [noun(*entry, kind) for entry in entries.items()] for kind, entries in TABLES["nouns"].items()}
+NOUNS = {
+    kind: [noun(english, form, kind) for english, form in entries.items()] for kind, entries in TABLES["nouns"].items()
+}
 HUMAN = ("person", "kin")
 NAMES, PRONOUNS, CLITICS, DATIVES = (TABLES[name] for name in ("names", "pronouns", "clitics", "datives"))
 PROFESSIONS, DETERMINERS = paradigms(TABLES["professions"]), paradigms(TABLES["determiners"])
