@@ -28,8 +28,7 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Texts, encode, token_type
-from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
-from seqtool.data.text.vocabulary_training import train
+from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all, train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.runtime.files import write_lines, write_whole

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.text.vocabulary import Vocabulary, load, load_all, normalize, save_all
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load, load_all, normalize, save_all, train
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
