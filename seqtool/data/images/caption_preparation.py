@@ -18,8 +18,7 @@ from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
 from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
-from seqtool.data.images.image_store import ImageStore
-from seqtool.data.images.store_preparation import prepare_store
+from seqtool.data.images.image_store import ImageStore, prepare_store
 from seqtool.data.preparation import Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
