@@ -226,14 +226,12 @@ def load(path: Path) -> Vocabulary:
     return vocabulary
 
 
-def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> list[Path]:
-    """Save the vocabulary of each side into the directory, one that serves both once; returns the files."""
+def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> None:
+    """Save the vocabulary of each side into the directory, one that serves both once."""
     is_joint = vocabularies.get("source") is vocabularies["target"]
     named = {"joint": vocabularies["target"]} if is_joint else vocabularies
-    files = {directory / f"{name}.vocabulary": vocabulary for name, vocabulary in named.items()}
-    for path, vocabulary in files.items():
-        vocabulary.save(path)
-    return list(files)
+    for name, vocabulary in named.items():
+        vocabulary.save(directory / f"{name}.vocabulary")
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
