@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
 SEED = 0  # for the sample that SentencePiece learns from
-SHARD = 1_000_000  # training examples after which progress is noted
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
@@ -297,8 +296,7 @@ def _write_split(
             update(len(chunk.kept))
             read += len(chunk.kept)
             if is_train:
-                progress = {"read": read, "dropped": dict(dropped), **written.counts}
-                reached(progress, due=read % SHARD == 0 or read == count)
+                reached({"read": read, "dropped": dict(dropped), **written.counts})
     dropped = steps.dropped(split) + dropped
     kept = written.counts["target"]["sentences"]
     if not kept:

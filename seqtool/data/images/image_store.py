@@ -12,7 +12,6 @@ captions: corpora that share their images share the store.
 import hashlib
 import logging
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -49,7 +48,6 @@ MOST = torch.finfo(torch.float16).max  # 65,504
 IMAGES_TOO_LARGE = (
     "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
 )
-NOTED = 10.0  # seconds after which progress is noted
 log = logging.getLogger("seqtool")
 
 
@@ -248,7 +246,6 @@ def _write_values(
     ):
         cut(file, size(progress))
         bar.update(done)
-        noted = time.monotonic()
         for chunk in chunks:
             if len(chunk.pixels):
                 file.write(_encoded(chunk.pixels, backbone, encoder).tobytes())
@@ -257,10 +254,7 @@ def _write_values(
             read = len(chunk.pixels) + len(chunk.refused)
             done += read
             bar.update(read)
-            due = time.monotonic() - noted > NOTED
-            reached({"done": done, "refused": dict(refused), "by": by}, due=due)
-            if due:
-                noted = time.monotonic()
+            reached({"done": done, "refused": dict(refused), "by": by})
     return refused
 
 
