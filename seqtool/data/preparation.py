@@ -72,7 +72,9 @@ class Steps(ABC):
         """Write the cache's files of the split besides the columns of its texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
-        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
+        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split, and
+        logs what a user should know about the corpus.
+        """
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,9 +88,6 @@ class Steps(ABC):
     def dropped(self, split: str) -> Counter[str]:
         """How many examples of the split are missing from its texts, by reason."""
         return Counter()
-
-    def made(self, cache: Path) -> None:  # noqa: B027 there may be nothing to say
-        """Log what a user should know about the new cache."""
 
 
 def prepare(
@@ -139,11 +138,9 @@ def prepare(
         with digests.unchanged():
             return {**_fill(unfinished, steps), "inputs": inputs}
 
-    made = make_once(directory, fill)
+    was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
-    if made:
-        steps.made(directory)
-    else:
+    if not was_made:
         _warn_of_words(steps, cache.summary.get("without_spaces", []))
     return cache
 

@@ -58,15 +58,21 @@ SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabul
 class Vocabulary(ABC):
     """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
 
-    def __init__(self, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
+    def __init__(
+        self, pieces: Iterable[str], *, kind: str, normalization: str, lowercase: bool, verbatim: bool
+    ) -> None:
+        """pieces: by id, after the special ones."""
+        self._pieces = [*SPECIALS, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
+        self._unknown = UNKNOWN
         self.kind = kind
         self.normalization = normalization
         self.lowercase = lowercase
         self.verbatim = verbatim
 
-    @abstractmethod
     def __len__(self) -> int:
         """The number of ids, the four special ones included."""
+        return len(self._pieces)
 
     @abstractmethod
     def pieces(self, text: str) -> list[str]:
@@ -76,17 +82,17 @@ class Vocabulary(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without BOS and EOS."""
 
-    @abstractmethod
     def piece(self, index: int) -> str:
         """The piece with this id; special ones in angle brackets, an unknown one as ⁇."""
+        return self._unknown if index == UNK else self._pieces[index]
 
     @abstractmethod
     def body(self) -> bytes:
         """What was learnt, as it is saved after the header."""
 
-    @abstractmethod
     def index(self, piece: str) -> int:
         """The id of a piece: UNK for one that there is not, and for the special ones."""
+        return self._ids.get(piece, UNK)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -129,7 +135,6 @@ class SentencePieceVocabulary(Vocabulary):
     """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
 
     def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
-        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._model = model
         self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
@@ -138,10 +143,8 @@ class SentencePieceVocabulary(Vocabulary):
         learnt = set().union(*pieces)
         self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
         self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
-        self._pieces = [*SPECIALS, *map(self._restored, pieces[len(SPECIALS) :])]
-
-    def __len__(self) -> int:
-        return len(self._pieces)
+        own = map(self._restored, pieces[len(SPECIALS) :])
+        super().__init__(own, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
 
     def pieces(self, text: str) -> list[str]:
         return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
@@ -149,13 +152,6 @@ class SentencePieceVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         normalized = [self._read(text) for text in texts]
         return list(self._processor.encode(normalized, out_type=int, num_threads=1))
-
-    def piece(self, index: int) -> str:
-        return UNKNOWN if index == UNK else self._pieces[index]
-
-    def index(self, piece: str) -> int:
-        index = int(self._processor.piece_to_id(piece.translate(self._stand_ins)))
-        return index if index >= len(SPECIALS) else UNK
 
     def body(self) -> bytes:
         return self._model
@@ -176,12 +172,9 @@ class WordVocabulary(Vocabulary):
     def __init__(
         self, tokens: Sequence[str], *, normalization: str, lowercase: bool, kind: str = "word", verbatim: bool = False
     ) -> None:
-        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
-        self._tokens = [*SPECIALS, *tokens]
-        self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+        super().__init__(tokens, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
+        if not verbatim:
+            self._unknown = SPACE + UNKNOWN
 
     def pieces(self, text: str) -> list[str]:
         return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
@@ -189,16 +182,8 @@ class WordVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
 
-    def piece(self, index: int) -> str:
-        if index != UNK:
-            return self._tokens[index]
-        return UNKNOWN if self.verbatim else SPACE + UNKNOWN
-
-    def index(self, piece: str) -> int:
-        return self._ids.get(piece, UNK)
-
     def body(self) -> bytes:
-        tokens = self._tokens[len(SPECIALS) :]
+        tokens = self._pieces[len(SPECIALS) :]
         return (json.dumps(tokens) if self.verbatim else "".join(f"{token}\n" for token in tokens)).encode()
 
 
