@@ -93,7 +93,7 @@ class Split:
     @property
     def target_lengths(self) -> NDArray[np.int64]:
         """The lengths of all targets, in tokens."""
-        return self._columns["target"].all_lengths
+        return self.lengths(np.arange(len(self)))[1]
 
     @property
     def longest(self) -> int:
