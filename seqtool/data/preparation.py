@@ -75,7 +75,7 @@ class Steps(ABC):
         """Further entries of the cache's summary about the corpus. Writes files that belong to no single split, and
         logs what a user should know about the corpus.
         """
-        return {}
+        return dict(self.inputs)
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         """A split's entry in the summary, from the counts of its examples and tokens."""
@@ -338,9 +338,6 @@ class PairSteps(Steps):
             write_lines(directory / f"{split}.alignments.txt", alignments)
         for column, side in enumerate(self.corpus.sides):
             write_lines(directory / f"{split}.{side}.txt", (pair[column] for pair in self.corpus.pairs(split)))
-
-    def summary(self, directory: Path) -> dict[str, Any]:
-        return dict(self.inputs)
 
 
 @final
