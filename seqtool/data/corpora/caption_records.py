@@ -302,10 +302,10 @@ def _text_records(text: str, path: Path) -> Iterator[Record] | None:
     separator = _separator(first)
     if separator and not RESULTS_HEADER.fullmatch(first):
         return _table(text, separator, path)
-    if separator or RESULTS.fullmatch(first):
-        return _numbered(lines[1:] if separator else lines, RESULTS, "a file name | a number | a caption", path)
     if TOKENS.fullmatch(first):
         return _numbered(lines, TOKENS, "a file name, # and a number, one tab, a caption", path)
+    if separator or RESULTS.fullmatch(first):
+        return _numbered(lines[1:] if separator else lines, RESULTS, "a file name | a number | a caption", path)
     if "\t" in first:
         _check_no_header(first, f"{path} line {number:,}")
         return _written(lines, path)

@@ -143,8 +143,8 @@ class SentencePieceVocabulary(Vocabulary):
         learnt = set().union(*pieces)
         self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
         self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
-        own = map(self._restored, pieces[len(SPECIALS) :])
-        super().__init__(own, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
+        restored = map(self._restored, pieces[len(SPECIALS) :])
+        super().__init__(restored, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
 
     def pieces(self, text: str) -> list[str]:
         return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
