@@ -9,8 +9,7 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.data.text.vocabulary import load
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import VocabularySettings, load, train
 from seqtool.data.text.words import words
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory

@@ -15,7 +15,6 @@ from seqtool.cli import config_files, translate
 from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.cli import train as training
-from seqtool.data.batches import UNITS
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
 from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
@@ -69,7 +68,7 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
 
 def test_choices_are_those_of_the_code() -> None:
     train, vocabulary = of_command("train"), declared(declarations.Vocabulary)
-    assert train["train.batch_by"].choices == UNITS
+    assert train["train.batch_by"].choices == ("sentences", "tokens")
     assert vocabulary["kind"].choices == KINDS and vocabulary["normalization"].choices == tuple(NORMALIZATIONS)
     assert vocabulary["size"].at_least == len(SPECIALS) + 1
     assert of_command("translate")["words"].choices == of_command("eval")["words"].choices == tuple(SPLITS)

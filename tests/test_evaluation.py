@@ -19,7 +19,7 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import VocabularySettings, train
 from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.encoded_text import EncodedText

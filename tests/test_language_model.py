@@ -15,9 +15,8 @@ import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.batches import Streams
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.text import vocabulary_training
-from seqtool.data.text.vocabulary import Vocabulary, load
-from seqtool.data.text.vocabulary_training import VocabularySettings
+from seqtool.data.text import vocabulary
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load
 from seqtool.errors import InputError
 from seqtool.models.fast import decoding
 from seqtool.models.initialisation import initialise
@@ -34,7 +33,7 @@ TEXT = "".join(f"the {animal} sees the {other}.\n" for animal in ("cat", "dog", 
 def learnt(text: str, kind: str, **others: Any) -> Vocabulary:
     settings = {"size": 60, "minimum_count": 1, "sample": None, "normalization": "none", "lowercase": False}
     made = VocabularySettings(kind=kind, reuse=None, **{**settings, **others})
-    return vocabulary_training.train(text.splitlines(keepends=True), made, verbatim=True)
+    return vocabulary.train(text.splitlines(keepends=True), made, verbatim=True)
 
 
 def corpus(**settings: Any) -> PlainText:
@@ -189,7 +188,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "bom.txt").write_bytes(b"\xef\xbb\xbf")
     (place / "pairs").mkdir()
     words = VocabularySettings("word", 9, 1, None, "none", False, None)
-    vocabulary_training.train(["a b"], words).save(place / "pairs" / "target.vocabulary")
+    vocabulary.train(["a b"], words).save(place / "pairs" / "target.vocabulary")
     (place / "b.txt").write_text("the cat sees the sun.\nÜber\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from seqtool.cli import main as cli
-from seqtool.data.text.vocabulary import load
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import VocabularySettings, load, train
 from seqtool.runtime.files import config_directory
 
 KINDS = ("unigram", "bpe", "char", "word")

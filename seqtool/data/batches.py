@@ -14,14 +14,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from seqtool.errors import InputError
 from seqtool.models.inputs import Annotations, Pixels, Source
 from seqtool.models.tokens import BOS, EOS, PAD
 
 Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
-UNITS = ("sentences", "tokens")
 BUFFER = 2**19  # examples that are shuffled at once
 BLOCKS = 64  # per buffer
 
@@ -143,10 +141,6 @@ class ShuffledEpoch:
     def __init__(
         self, examples: WithLengths, *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
     ) -> None:
-        if unit not in UNITS:
-            raise InputError(f"Unknown batch unit '{unit}'; choose from {', '.join(UNITS)}.")
-        if size < 1 or pool < 1:
-            raise InputError(f"A batch and a pool hold at least 1, not {size} {unit} and {pool} batches.")
         self._examples = examples
         self._size, self._unit, self._pool = size, unit, pool
         self._seed = [seed, epoch]

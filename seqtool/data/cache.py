@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.columns import OFFSET, Column, Ids, mapped
-from seqtool.data.description import describe
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import token_type
 from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
+from seqtool.runtime.tables import columns
 
 if TYPE_CHECKING:
     from seqtool.data.batches import Batch, ShuffledEpoch
@@ -93,7 +93,7 @@ class Split:
     @property
     def target_lengths(self) -> NDArray[np.int64]:
         """The lengths of all targets, in tokens."""
-        return self._columns["target"].all_lengths
+        return self.lengths(np.arange(len(self)))[1]
 
     @property
     def longest(self) -> int:
@@ -207,7 +207,16 @@ class Cache:
 
     def describe(self) -> str:
         """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
-        lines = describe(self.summary)
+        vocabulary, languages = self.summary["vocabulary"], self.summary.get("languages", [])
+        what = " → ".join(languages) or ("images and captions" if "images" in self.summary["splits"]["train"] else "")
+        title = f"{self.summary['corpus']}, {what}" if what else self.summary["corpus"]
+        sizes = f"{vocabulary.get('size', vocabulary.get('source')):,}"
+        if languages and not vocabulary["joint"]:
+            sizes = f"{languages[0]} {vocabulary['source']:,} and {languages[1]} {vocabulary['target']:,}"
+        end = ", joint" if vocabulary.get("joint") else ""
+        cells = [[("split", name), *_cells(split, languages)] for name, split in self.summary["splits"].items()]
+        rows = [[column for column, _ in cells[0]], *([cell for _, cell in row] for row in cells)]
+        lines = [f"{title}; vocabulary: {sizes} entries ({vocabulary['kind']}){end}", *columns(rows)]
         if self._store is not None:
             lines.insert(1, self._store.describe())
         if any(split.get("refused") for split in self.summary["splits"].values()):
@@ -217,6 +226,22 @@ class Cache:
     def unknown(self) -> list[str]:
         """A sentence or two, if many tokens are unknown."""
         return list(unknown.of_cache(self.summary))
+
+
+def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
+    """A split's cells by column: examples, mean lengths, the share of unknown tokens, and what is left out."""
+    sides = [split["source"], split["target"]] if languages else [split]
+    tokens, unknown_tokens = (sum(side[name] for side in sides) for name in ("tokens", "unknown"))
+    units = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
+    counts = [(name, f"{split[name]:,}") for name in units]
+    share = ("unknown", f"{unknown_tokens / max(tokens, 1):.2%}")
+    if "lines" in split:
+        return [*counts, ("tokens", f"{tokens:,}"), share]
+    means = [f"{side['tokens'] / max(split[units[-1]], 1):.1f}" for side in sides]
+    lengths = [(f"tokens/{name}", mean) for name, mean in zip(languages or ["caption"], means, strict=True)]
+    refused = [("refused", f"{split['refused']:,}")] if "refused" in split else []
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items()) or "none"
+    return [*counts, *lengths, share, *refused, ("dropped", dropped)]
 
 
 def is_cache(path: Path) -> bool:

@@ -8,7 +8,6 @@ Every number is little-endian.
 
 import mmap
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,10 +47,6 @@ class Column:
         lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
         self._give_back(len(indices))
         return lengths
-
-    @cached_property
-    def all_lengths(self) -> NDArray[np.int64]:
-        return np.diff(self._offsets)
 
     def _give_back(self, read: int) -> None:
         """Release the files' pages after so many reads all over them; the system's cache keeps their content."""

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.encoding import LimitSettings
-from seqtool.data.text.vocabulary_training import VocabularySettings
+from seqtool.data.text.vocabulary import VocabularySettings
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
 from seqtool.settings import Config, declarations, plain, resolved, typed

@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ from seqtool.runtime.locks import locked
 from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"
+NOTED = 10.0  # seconds after which progress is noted
+Progress = Mapping[str, Any]
 log = logging.getLogger("seqtool")
 
 
@@ -103,26 +106,28 @@ class Unfinished:
         write_whole(self._path, json.dumps(self.progress).encode())
 
     @contextmanager
-    def noting(self, name: str, keep: Callable[[Mapping[str, Any]], None]) -> Iterator[Callable[..., None]]:
-        """Encloses work that reports its progress by `reached(progress, due=…)`; it is noted if it is `due`, and when
-        the work ends early. `keep` forces to the disk what was written so far.
+    def noting(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+        """Encloses work that reports its progress by `reached(progress)`; it is noted every `NOTED` seconds, and when
+        the work ends. `keep` forces to the disk what was written so far.
         """
-        last: Mapping[str, Any] | None = None  # since the work began
+        last: Progress = {}  # since the work began
+        noted = time.monotonic()
 
-        def reached(progress: Mapping[str, Any], *, due: bool) -> None:
-            nonlocal last
+        def reached(progress: Progress, *, due: bool = False) -> None:
+            nonlocal last, noted
             last = progress
-            if due:
+            if progress and (due or time.monotonic() - noted >= NOTED):
                 keep(progress)
                 self.note(**{name: progress})
+                noted = time.monotonic()
 
         try:
             yield reached
         except BaseException:
             with suppress(OSError):  # the disk may be full
-                if last is not None:
-                    reached(last, due=True)
+                reached(last, due=True)
             raise
+        reached(last, due=True)
 
 
 def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:

@@ -28,8 +28,7 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Texts, encode, token_type
-from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all
-from seqtool.data.text.vocabulary_training import train
+from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all, train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.runtime.files import write_lines, write_whole
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
 SEED = 0  # for the sample that SentencePiece learns from
-SHARD = 1_000_000  # training examples after which progress is noted
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
@@ -74,8 +72,10 @@ class Steps(ABC):
         """Write the cache's files of the split besides the columns of its texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
-        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split."""
-        return {}
+        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split, and
+        logs what a user should know about the corpus.
+        """
+        return dict(self.inputs)
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         """A split's entry in the summary, from the counts of its examples and tokens."""
@@ -88,9 +88,6 @@ class Steps(ABC):
     def dropped(self, split: str) -> Counter[str]:
         """How many examples of the split are missing from its texts, by reason."""
         return Counter()
-
-    def made(self, cache: Path) -> None:  # noqa: B027 there may be nothing to say
-        """Log what a user should know about the new cache."""
 
 
 def prepare(
@@ -141,11 +138,9 @@ def prepare(
         with digests.unchanged():
             return {**_fill(unfinished, steps), "inputs": inputs}
 
-    made = make_once(directory, fill)
+    was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
-    if made:
-        steps.made(directory)
-    else:
+    if not was_made:
         _warn_of_words(steps, cache.summary.get("without_spaces", []))
     return cache
 
@@ -298,8 +293,7 @@ def _write_split(
             update(len(chunk.kept))
             read += len(chunk.kept)
             if is_train:
-                progress = {"read": read, "dropped": dict(dropped), **written.counts}
-                reached(progress, due=read % SHARD == 0 or read == count)
+                reached({"read": read, "dropped": dict(dropped), **written.counts})
     dropped = steps.dropped(split) + dropped
     kept = written.counts["target"]["sentences"]
     if not kept:
@@ -344,9 +338,6 @@ class PairSteps(Steps):
             write_lines(directory / f"{split}.alignments.txt", alignments)
         for column, side in enumerate(self.corpus.sides):
             write_lines(directory / f"{split}.{side}.txt", (pair[column] for pair in self.corpus.pairs(split)))
-
-    def summary(self, directory: Path) -> dict[str, Any]:
-        return dict(self.inputs)
 
 
 @final

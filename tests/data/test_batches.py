@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from seqtool.data.batches import ShuffledEpoch, make_source, make_target
 from seqtool.data.cache import Split
-from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD
 
 generator = np.random.default_rng(7)
@@ -186,13 +185,6 @@ def test_nothing_makes_no_batches() -> None:
             return 0
 
     assert all_of(ShuffledEpoch(Nothing(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
-
-
-def test_unusable_settings() -> None:
-    with pytest.raises(InputError, match=r"^Unknown batch unit 'words'; choose from sentences, tokens\.$"):
-        make(unit="words")
-    with pytest.raises(InputError, match=r"^A batch and a pool hold at least 1, not 0 sentences and 8 batches\.$"):
-        make(size=0)
 
 
 def test_rows_are_sentences_with_their_marks_and_padding() -> None:

@@ -255,11 +255,11 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
 
 KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
-from seqtool.data import columns, preparation
+from seqtool.data import columns, directories
 from seqtool.data.text import encoding
 from seqtool.data.preparation import prepare_pairs
 
-encoding.CHUNK, preparation.SHARD = 3, 6
+encoding.CHUNK, directories.NOTED = 3, 0
 append, times = columns.ColumnsWriter._append, []
 def append_and_die(self, name, values):
     append(self, name, values)
@@ -271,11 +271,11 @@ prepare_pairs(json.loads(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("writes", "done"), [(6, 0), (7, 0), (10, 6), (18, 12), (19, 12), (36, 24), (42, 28)])
+@pytest.mark.parametrize(("writes", "done"), [(3, 0), (6, 3), (10, 6), (18, 12), (19, 12), (36, 24), (42, 28)])
 def test_a_preparation_goes_on_with_what_a_killed_one_left(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, done: int
 ) -> None:
-    """Four writes a chunk of three pairs; progress is noted after every second chunk and at the end of 28 pairs."""
+    """Four writes a chunk of three pairs; progress is noted after every chunk of 28 pairs."""
     whole = prepare_pairs(changed(config, cache=str(tmp_path / "whole")))
     command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
     assert subprocess.run(command, check=False).returncode == -9

@@ -23,7 +23,7 @@ from seqtool.data.cache import Cache, is_cache
 from seqtool.data.columns import ColumnsWriter
 from seqtool.data.configuration import CacheSettings, cache_settings
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
-from seqtool.data.images import image_store, store_preparation
+from seqtool.data.images import image_store
 from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.data.preparation import prepare_pairs
 from seqtool.data.text import encoding
@@ -290,7 +290,7 @@ def test_only_the_users_own_settings_fetch(config: Config, monkeypatch: pytest.M
 def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = prepare(config).directory
     monkeypatch.setattr(preparation, "_fill", None)
-    monkeypatch.setattr(store_preparation, "_fill", None)
+    monkeypatch.setattr(image_store, "_fill", None)
     cache = prepare(config)
     assert cache.directory == directory
     opened = Cache(directory)

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from seqtool.data import digests
 from seqtool.data.digests import Digests
-from seqtool.data.images import image_decoding, store_preparation
+from seqtool.data.images import image_decoding, image_store
 from seqtool.data.images.image_decoding import fit, open_image
-from seqtool.data.images.image_store import ImageStore, is_store, weights_digest
-from seqtool.data.images.store_preparation import prepare_store
+from seqtool.data.images.image_store import ImageStore, is_store, prepare_store, weights_digest
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
@@ -132,7 +131,7 @@ def test_a_store_that_is_there_is_not_made_again(
     prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(files)
-    monkeypatch.setattr(store_preparation, "_fill", None)
+    monkeypatch.setattr(image_store, "_fill", None)
     prepare(files)
 
 
@@ -184,7 +183,7 @@ def test_what_fails_for_a_moment_is_not_kept(
     monkeypatch.setattr(image_decoding, "SMALL", 0)
     for happen, message in zip(happens, messages, strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(store_preparation, "load", after(happen))
+            patch.setattr(image_store, "load", after(happen))
             with pytest.raises(InputError) as error:
                 prepare([damaged, *files], processes=processes)
         assert str(error.value) == message
@@ -253,16 +252,16 @@ def test_vectors_that_float16_cannot_hold_are_refused(
     prepare: Prepare, files: list[Path], layer: str | None, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = dataclasses.replace(FROZEN, layer=layer, backbone="torchvision/vgg19")
-    monkeypatch.setattr(store_preparation, "backbone_fingerprint", lambda *_: {})
+    monkeypatch.setattr(image_store, "backbone_fingerprint", lambda *_: {})
     for value in (65_505.0, float("inf"), float("nan")):
-        monkeypatch.setattr(store_preparation, "make_backbone", lambda *_, value=value, **__: Loud(value))
+        monkeypatch.setattr(image_store, "make_backbone", lambda *_, value=value, **__: Loud(value))
         with pytest.raises(InputError) as error:
             prepare(files, encoder)
         assert str(error.value) == (
             f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, and float16 holds 65,504 at "
             "most: choose another model.encoder.layer."
         )
-    monkeypatch.setattr(store_preparation, "make_backbone", lambda *_, **__: Loud(-65_504.0))
+    monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
     store = prepare(files, encoder)
     assert store.describe().startswith("annotation vectors 2×3×4 (torchvision/vgg19")
     assert (store.source([0]).values == -65_504).all()
@@ -307,11 +306,11 @@ import os, signal, sys, time
 from pathlib import Path
 import torch
 from seqtool.data.images import image_decoding
-from seqtool.data.images import store_preparation
+from seqtool.data.images import image_store
 from seqtool.models.backbone import EncoderSettings
 
 image_decoding.CHUNK = 2
-encode, seen = store_preparation._encoded, []
+encode, seen = image_store._encoded, []
 def act(*arguments):
     seen.append(1)
     if sys.argv[1] == "kill" and len(seen) == 2:
@@ -320,10 +319,10 @@ def act(*arguments):
         print("working", flush=True)
         sys.stdin.readline()
     return encode(*arguments)
-store_preparation._encoded = act
+image_store._encoded = act
 encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
 files = [Path(name) for name in sys.argv[3:]]
-store_preparation.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
+image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
 """
 
 
@@ -348,7 +347,7 @@ def test_two_processes_make_one_store(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None and other.stdout is not None
         assert other.stdout.readline() == "working\n"
-        monkeypatch.setattr(store_preparation, "_fill", None)  # the store is not made here
+        monkeypatch.setattr(image_store, "_fill", None)  # the store is not made here
         monkeypatch.setattr(sys, "stderr", waiting := Waiting(other.stdin))
         store = prepare(files)
     assert len(store) == 7 and left_in(tmp_path / "cache") == [store.directory.name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import VocabularySettings, train
 from seqtool.errors import InputError
 from seqtool.runtime import files
 from seqtool.runtime.files import read_lines

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.text.vocabulary import Vocabulary, load, load_all, normalize, save_all
-from seqtool.data.text.vocabulary_training import VocabularySettings, train
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load, load_all, normalize, save_all, train
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -209,14 +208,13 @@ def test_learning_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
     one, two = learn("word"), learn("bpe")
-    assert [path.name for path in save_all(tmp_path, {"source": one, "target": two})] == [
-        "source.vocabulary",
-        "target.vocabulary",
-    ]
+    save_all(tmp_path, {"source": one, "target": two})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.vocabulary", "target.vocabulary"]
     assert [vocabulary.kind for vocabulary in load_all(tmp_path, PAIR).values()] == ["word", "bpe"]
     joint = tmp_path / "joint"
     joint.mkdir()
-    assert [path.name for path in save_all(joint, {"source": one, "target": one})] == ["joint.vocabulary"]
+    save_all(joint, {"source": one, "target": one})
+    assert [path.name for path in joint.iterdir()] == ["joint.vocabulary"]
     source, target = load_all(joint, PAIR).values()
     assert source is target
     with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):

@@ -1,19 +1,15 @@
-"""Files of captions, told apart by their content: every error message names the file and the line or entry in it."""
+"""The captions in files, by image: every error message names the file and the line or entry in it."""
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from seqtool.data.corpora.caption_records import FILE, NUMBER, Entry, Record, json_records
-from seqtool.data.corpora.caption_tables import UnknownFormError, is_header, is_image, text_records
+from seqtool.data.corpora.caption_records import Entry, records
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.errors import InputError
-from seqtool.runtime.files import read_lines, read_text
+from seqtool.runtime.files import read_lines
 
-JSON = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # how a file of JSON begins
-TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half a pair, which cannot be written
 LISTED = 10  # places that a message names
 
@@ -34,19 +30,6 @@ class Captions(dict[str, Sequence[T]]):
         return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
 
 
-def records(path: Path) -> list[Record]:
-    """What a file says of images: captions as data sets are published, as `caption` writes them, or one's own."""
-    text = read_text(path)
-    if JSON.match(text):
-        return list(json_records(text, path))
-    try:
-        return list(text_records(text, path))
-    except UnknownFormError:
-        if not path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
-            raise
-        return list(json_records(text, path))
-
-
 def read_captions(path: Path) -> Captions[Entry]:
     """The captions in a file, by image. Several places may name the same image."""
     entries: dict[str, list[Entry]] = {}
@@ -58,21 +41,6 @@ def read_captions(path: Path) -> Captions[Entry]:
     if not entries:
         raise InputError(f"{path} has no captions.")
     return Captions(entries, others)
-
-
-def holds_captions(path: Path) -> bool:
-    """Whether the file begins with a caption of an image, in JSON or under a header, rather than with a sentence."""
-    lines = (line for line in read_lines(path, may_be_empty=True, with_ends=True) if line.strip())
-    first, second = next(lines, ""), next(lines, "")
-    if is_header(first):
-        return any(is_image(cell.strip('" \n\r')) for cell in re.split(r"[,;\t|]", second))
-    if JSON.match(first) and not first.startswith(TRANSLATIONS):
-        for text in (first, read_text(path)):
-            with suppress(InputError):
-                record = next(json_records(text, path), None)
-                names = any(f'"{key}"' in text for key in (*FILE, *NUMBER))
-                return record is not None and (names or is_image(record.image))
-    return False
 
 
 def read_list(path: Path) -> dict[str, str]:

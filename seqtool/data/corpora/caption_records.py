@@ -1,15 +1,25 @@
-"""Records of images and their captions in JSON, in a list, in lines, or as data sets are published."""
+"""Records of images and their captions: in JSON, in a list, in lines, or as data sets are published; in tables with a
+header, in Flickr's two forms, and as `caption` writes them. Files are told apart by their content.
+"""
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
-from seqtool.runtime.files import parse_json
+from seqtool.runtime.files import parse_json, read_lines, read_text
+from seqtool.runtime.outputs import NOT_ENDED
 
 T = TypeVar("T")
+Lines = Sequence[tuple[int, str]]  # numbered from 1, without empty ones
+
+JSON = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # how a file of JSON begins
+TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
 KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 
 # The names that files give to what they hold: keys in JSON, columns in tables. The first that is there counts.
@@ -28,6 +38,17 @@ SHAPES = (
     'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, such a list in an object, '
     '{"images": […], "annotations": […]} as of COCO, or an object of image to caption or captions'
 )
+
+SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
+
+# Flickr8k.token.txt, and Flickr30k's results.csv, of which one published line lacks its second |.
+TOKENS = re.compile(r"(?P<image>[^\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
+RESULTS = re.compile(r"(?P<image>[^|\t]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
+RESULTS_HEADER = re.compile(r"[^|]*image[^|]*\|[^|]*number[^|]*\|[^|]*", re.IGNORECASE)
+
+# What `caption` writes.
+SCORE = rf"\t(?P<score>-?([0-9]+(\.[0-9]+)?|inf|nan))(\t{NOT_ENDED})?"
+WRITTEN = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
 log = logging.getLogger("seqtool")
 
@@ -57,6 +78,37 @@ class Record(NamedTuple):
     best: Mapping[str, Any] = {}
 
 
+def records(path: Path) -> list[Record]:
+    """What a file says of images: captions as data sets are published, as `caption` writes them, or one's own."""
+    text = read_text(path)
+    of_text = None if JSON.match(text) else _text_records(text, path)
+    return list(_json_records(text, path) if of_text is None else of_text)
+
+
+def holds_captions(path: Path) -> bool:
+    """Whether the file begins with a caption of an image, in JSON or under a header, rather than with a sentence."""
+    lines = (line for line in read_lines(path, may_be_empty=True, with_ends=True) if line.strip())
+    first, second = next(lines, ""), next(lines, "")
+    if _separator(first):
+        return any(_is_image(cell.strip('" \n\r')) for cell in re.split(r"[,;\t|]", second))
+    if JSON.match(first) and not first.startswith(TRANSLATIONS):
+        for text in (first, read_text(path)):
+            with suppress(InputError):
+                record = next(_json_records(text, path), None)
+                names = any(f'"{key}"' in text for key in (*FILE, *NUMBER))
+                return record is not None and (names or _is_image(record.image))
+    return False
+
+
+# JSON
+
+
+def _json_records(text: str, path: Path) -> Iterator[Record]:
+    """The records in a file of JSON, whichever of the known shapes it has."""
+    value, places = _values(text, path)
+    return _records(value, path, places)
+
+
 def _values(text: str, path: Path) -> tuple[Any, Mapping[int, str]]:
     """What a file of JSON holds; of JSON lines it is the list of their values, which have places of their own."""
     first = text.lstrip().partition("\n")[0].rstrip()
@@ -68,12 +120,6 @@ def _values(text: str, path: Path) -> tuple[Any, Mapping[int, str]]:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     places = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
     return [_parsed(line, path, number) for number, line in lines], places
-
-
-def json_records(text: str, path: Path) -> Iterator[Record]:
-    """The records in a file of JSON, whichever of the known shapes it has."""
-    value, places = _values(text, path)
-    return _records(value, path, places)
 
 
 def _field(record: Any, key: str, kind: type[T], place: str) -> T:
@@ -108,7 +154,7 @@ def _checked(value: Any, kind: type[T], place: str, key: str | None = None) -> T
     raise InputError(f"{what} must be {KINDS[kind]}, not {shown}.")
 
 
-def plain_name(name: str) -> str:
+def _plain_name(name: str) -> str:
     """The name of a file without what means nothing: a/./b.jpg is a/b.jpg."""
     return name if "://" in name else str(PurePosixPath(name))
 
@@ -142,7 +188,7 @@ def _record(record: Any, place: str) -> Record:
     file_key, number_key, key = (next(filter(fields.__contains__, keys), None) for keys in (FILE, NUMBER, CAPTIONS))
     number = None if number_key is None else _number(fields[number_key], place, number_key)
     if file_key is not None and (number is None or isinstance(fields[file_key], str)):
-        file = plain_name(_checked(fields[file_key], str, place, file_key))
+        file = _plain_name(_checked(fields[file_key], str, place, file_key))
         folder = fields.get("filepath") if file_key == "filename" else None  # Karpathy's
         file = file if not folder or str(folder).endswith(file) else f"{folder}/{file}"
     elif number is not None:
@@ -240,3 +286,166 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise KeyError(next(name for name in names if names.count(name) > 1))
     return fields
+
+
+# Text
+
+
+def _text_records(text: str, path: Path) -> Iterator[Record] | None:
+    """The records in a text file, whichever of the known forms its first line has; None if it has none of them and the
+    file's name says that it is JSON.
+    """
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        return iter(())
+    number, first = lines[0]
+    separator = _separator(first)
+    if separator and not RESULTS_HEADER.fullmatch(first):
+        return _table(text, separator, path)
+    if TOKENS.fullmatch(first):
+        return _numbered(lines, TOKENS, "a file name, # and a number, one tab, a caption", path)
+    if separator or RESULTS.fullmatch(first):
+        return _numbered(lines[1:] if separator else lines, RESULTS, "a file name | a number | a caption", path)
+    if "\t" in first:
+        _check_no_header(first, f"{path} line {number:,}")
+        return _written(lines, path)
+    if path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
+        return None
+    shown = first if len(first) <= 60 else f"{first[:60]}…"
+    raise InputError(
+        f"{path} line {number:,} is {shown!r}: a file of captions has a header that names columns of images and "
+        "captions, as in file,caption; or lines of an image, a tab and its caption; or is JSON."
+    )
+
+
+def _separator(header: str) -> str | None:
+    """What stands between the columns of this header, if it names those of images and of captions."""
+    for separator in SEPARATORS:
+        names = _names(header.split(separator))
+        if set(names) & {*FILE, *NUMBER} and set(names) & set(CAPTIONS):
+            return separator
+    return None
+
+
+def _check_no_header(line: str, place: str) -> None:
+    """Refuse columns under names of which only that of the images or that of the captions is known."""
+    cells = [cell.strip() for cell in line.split("\t")]
+    if not _is_image(cells[0]) and not {*_names(cells)}.isdisjoint([*FILE, *NUMBER, *CAPTIONS]):
+        raise InputError(
+            f"{place} has the columns {', '.join(cells)}: call that of the images file, and that of the captions "
+            "caption; or leave this line out."
+        )
+
+
+def _is_image(name: str) -> bool:
+    """Whether this can only be the name or the number of an image."""
+    return name.isdigit() or Path(name).suffix.casefold() in SUFFIXES
+
+
+def _names(cells: Iterable[str]) -> list[str]:
+    """The names of columns, in one spelling: "File Name" is file_name."""
+    return [re.sub(r"[\s-]+", "_", cell.strip().strip('"').strip().casefold()) for cell in cells]
+
+
+def _numbered(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> Iterator[Record]:
+    """The lines of Flickr8k and Flickr30k, in which the captions of each image are numbered."""
+    seen = set()
+    for number, line in lines:
+        place = f"{path} line {number:,}"
+        match = form.fullmatch(line)
+        if match is None:
+            raise InputError(f"{place} must be {parts}.")
+        image, digits, caption = match["image"], match["number"], match["caption"].strip()
+        if (image, digits) in seen:
+            raise InputError(f"{place} has caption {digits} of {image} again.")
+        seen.add((image, digits))
+        yield Record(image, [Entry(image, caption, place)])
+
+
+def _written(lines: Lines, path: Path) -> Iterator[Record]:
+    """Lines of an image, a tab and its caption; with scores at the end, n lines per image, best first."""
+    ranked = set()
+    for number, line in lines:
+        match = WRITTEN.fullmatch(line)
+        if match is None:
+            raise InputError(
+                f"{path} line {number:,} must be an image, a tab and its caption (of n best, also its score), or the "
+                "file JSON."
+            )
+        image = match["image"]
+        if match["score"] is None or image not in ranked:
+            yield Record(image, [Entry(image, match["caption"], f"{path} line {number:,}")])
+        ranked.add(image)
+
+
+def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
+    """A table under a header, in which quotes may hold separators and line ends."""
+    rows = _rows(text.replace("\r", "\n"), separator, path)
+    header = _names(next(rows)[1])
+    file, number, caption = (
+        next((header.index(name) for name in names if name in header), None) for names in (FILE, NUMBER, CAPTIONS)
+    )
+    image = number if file is None else file
+    assert image is not None and caption is not None  # as `_separator` found
+    for line, row in rows:
+        place = f"{path} line {line:,}"
+        if len(row) > image:
+            _check_lines(row, line, image, separator, path)
+        if len(row) != len(header):
+            raise InputError(
+                f"{place} has {len(row)} columns but the header has {len(header)}: "
+                f"a caption that has {SEPARATORS[separator]} must stand in double quotes."
+            )
+        name = _plain_name(row[image].strip())
+        other = None if file is None or number is None or header[number] == "id" else row[number].strip()
+        yield Record(name, [Entry(name, " ".join(row[caption].split()), place, own=True)], other)
+
+
+def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not empty, each with the number of its first line."""
+    mark = re.escape(separator)
+    cell = re.compile(rf' *"((?:[^"]|"")*+)" *(?=[{mark}\n]|\Z)|([^{mark}\n]*)')
+    start, line = 0, 1
+    while start < len(text):
+        row: list[str] = []
+        first, end = line, start - 1
+        while not row or text[end : end + 1] == separator:
+            match = cell.match(text, end + 1)
+            assert match is not None  # a cell may be empty
+            quoted, plain = match.groups()
+            if plain is not None and plain.startswith('"'):
+                raise InputError(
+                    f'{path} line {line:,} opens a quote (") that does not close at the end of a column: close it or '
+                    'leave it out; within quotes a quote is written "".'
+                )
+            row.append(plain if quoted is None else quoted.replace('""', '"'))
+            line += match[0].count("\n")
+            end = match.end()
+        if any(map(str.strip, row)):
+            yield first, row
+        start, line = end + 1, line + 1
+
+
+def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path: Path) -> None:
+    """Refuse a quoted text over several lines of which one looks like another record, with a name like this image's."""
+    for cell in row:
+        for number, inner in enumerate(cell.split("\n")[1:], line + 1):
+            cells = inner.split(separator)
+            if len(cells) > image and len(cells) > 1 and _alike(cells[image].strip(), row[image].strip()):
+                raise InputError(
+                    f'{path} line {line:,} opens a quote (") that has not closed in line {number:,}, which names '
+                    f"{cells[image].strip()}: close it, or leave it out."
+                )
+
+
+def _alike(name: str, image: str) -> bool:
+    """Whether the text could be the name of another image, in a file that has this name of one."""
+    suffix, own = (Path(text).suffix.casefold() for text in (name, image))
+    if suffix in SUFFIXES or suffix == own != "":
+        return True
+    return suffix == own and _shape(name) == _shape(image)
+
+
+def _shape(name: str) -> str | int:
+    """What names without a suffix have in common in a file: they are numbers, or paths, or have as many words."""
+    return "number" if name.isdigit() else "path" if "/" in name or "\\" in name else len(name.split())

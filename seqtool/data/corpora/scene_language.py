@@ -1,4 +1,4 @@
-"""The captions of the built-in images: the small grammar that generates them.
+"""The captions of the built-in images: the small grammar that generates them, with the words of scene_language.yaml.
 
 A caption is one to three noun phrases ("two small red hearts") in a frame (PLAIN, PLACED), with at most one place ("in
 the top left") or relation ("to the left of"). What is true of a scene follows from the boxes of its objects:
@@ -8,48 +8,26 @@ scripts/scene_captions.py reads such captions, and checks whether they are true.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.scene_drawing import CLEAR, SHAPES, ZONES, Item, Scene
 
 CAPTIONS = 5  # per scene, all different
 
-DETERMINERS = {"a": 1, "an": 1, "two": 2, "three": 3, "four": 4}
-SIZES = {"small": "small", "little": "small", "large": "large", "big": "large"}
+TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+DETERMINERS: dict[str, int] = TABLES["determiners"]
+SIZES: dict[str, str] = TABLES["sizes"]
+PLACES = {text: (column, row) for text, (column, row) in TABLES["places"].items()}
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
-
-CORNERS = {"top left": (0, 0), "top right": (2, 0), "bottom left": (0, 2), "bottom right": (2, 2)}
-PLACES = {  # column and row of the nine
-    **{f"in the {name}{end}": place for name, place in CORNERS.items() for end in ("", " corner")},
-    "at the top": (1, 0),
-    "on the left": (0, 1),
-    "in the centre": (1, 1),
-    "in the middle": (1, 1),
-    "on the right": (2, 1),
-    "at the bottom": (1, 2),
-}
-RELATIONS = {
-    "to the left of": "left",
-    "to the right of": "right",
-    "above": "above",
-    "over": "above",
-    "below": "below",
-    "under": "below",
-}
+RELATIONS: dict[str, str] = TABLES["relations"]
 INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 BETWEEN = "between"
-
-PLAIN = ("{0}", "there {be} {0}", "the picture shows {0}", "you can see {0}", "{0} can be seen")
-PLACED = (
-    "{0} {where}",
-    "{0} {be} {where}",
-    "there {be} {0} {where}",
-    "the picture shows {0} {where}",
-    "you can see {0} {where}",
-    "{0} can be seen {where}",
-    "{where} there {be} {0}",
-    "{where} you can see {0}",
-)
+PLAIN: list[str] = TABLES["plain"]
+PLACED: list[str] = TABLES["placed"]
 
 
 def captions(scene: Scene, draw: Draw) -> list[str]:

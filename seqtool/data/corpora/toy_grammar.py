@@ -370,7 +370,7 @@ def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
         return NOTHING
     if chosen == "number":
         first = draw.pick(range(len(words.NUMBERS) - 1))
-        low, high = (phrase(*f"{entry}:0".split()) for entry in words.NUMBERS[first : first + 2])
+        low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
         return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
     english = "these" if chosen == "this" and noun.plural else chosen
     return agreeing(english, words.DETERMINERS[chosen], noun)

@@ -18,8 +18,7 @@ from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.columns import OFFSET
 from seqtool.data.configuration import CacheSettings
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
-from seqtool.data.images.image_store import ImageStore
-from seqtool.data.images.store_preparation import prepare_store
+from seqtool.data.images.image_store import ImageStore, prepare_store
 from seqtool.data.preparation import Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
@@ -99,14 +98,13 @@ class CaptionSteps(Steps):
     def summary(self, directory: Path) -> dict[str, Any]:
         refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
+        if self.store.refused:
+            file = directory.with_suffix("") / REFUSED  # when the cache is complete
+            log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", file)
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"images": len(self._used[split]), **counts, "refused": len(self._refused[split])}
-
-    def made(self, cache: Path) -> None:
-        if self.store.refused:
-            log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", cache / REFUSED)
 
     def _content(self, digests: Mapping[Path, str | None]) -> str:
         """A hash of the images' content and of their names, which are in the cache too."""

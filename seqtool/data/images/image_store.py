@@ -10,21 +10,45 @@ captions: corpora that share their images share the store.
 """
 
 import hashlib
-from collections.abc import Sequence
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import PIL
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from seqtool.data.directories import SUMMARY, read_summary
-from seqtool.data.images.image_decoding import ImageError, open_image
-from seqtool.errors import InputError
+from seqtool.data.digests import Digests
+from seqtool.data.directories import SUMMARY, Unfinished, make_once, place, read_summary, versions
+from seqtool.data.images.finding import images_in
+from seqtool.data.images.image_decoding import ImageError, load, open_image
+from seqtool.errors import InputError, UnfinishedError, out_of_memory
+from seqtool.models.backbone import (
+    Backbone,
+    EncoderSettings,
+    backbone_fingerprint,
+    check_default_weights,
+    make_backbone,
+)
 from seqtool.models.inputs import Annotations, Pixels
+from seqtool.runtime.devices import MODEL_TOO_LARGE
+from seqtool.runtime.files import cut
+from seqtool.runtime.progress import progress_bar
+
+Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
 
 FORMAT = 2  # of the directory; it enters the directory's name
 VALUES, DIGESTS = "values.bin", "digests.txt"
+MOST = torch.finfo(torch.float16).max  # 65,504
+IMAGES_TOO_LARGE = (
+    "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
+)
+log = logging.getLogger("seqtool")
 
 
 class ImageStore:
@@ -102,9 +126,165 @@ def is_store(path: Path) -> bool:
     return (path / SUMMARY).is_file() and (path / DIGESTS).is_file()
 
 
-def size_text(count: int) -> str:
-    """A number of bytes for people."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+# Making a store
+
+
+def prepare_store(
+    files: Sequence[Path], encoder: EncoderSettings, *, root: Path, processes: int | None, device: torch.device
+) -> ImageStore:
+    """The store of these images, made in the directory `root` if it does not exist.
+
+    For a frozen encoder, annotation vectors are stored, rounded to float16; for an encoder that is trained too, its
+    input pixels. An image that is named twice, or two files of equal content, share a row. Images that cannot be
+    read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
+    if no image can be used, one changes meanwhile, or the disk has no room. If anything but bad input ends it
+    early, the next call resumes.
+    """
+    encoder.check()
+    root.mkdir(parents=True, exist_ok=True)
+    frozen = encoder.fine_tune_from is None
+    name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
+    if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
+        check_default_weights(encoder)  # needed, as no finished store exists
+    memory = Digests(root / "digests.json")
+    digests = memory.of(files)
+    distinct = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
+    inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
+    if frozen:
+        inputs["backbone"] = backbone_fingerprint(encoder, memory)
+    directory = place(root, name, inputs)
+
+    def fill(unfinished: Path) -> dict[str, Any]:
+        with memory.unchanged():
+            summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
+        return {**summary, "inputs": {**inputs, "images": len(distinct)}}
+
+    if not distinct:
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_instead(files[0])}")
+    make_once(directory, fill)
+    return ImageStore(directory, files, digests)
+
+
+def _instead(missing: Path) -> str:
+    """What the folder of a missing image, or the nearest above it that exists, has; nothing if the image is there."""
+    folder = next((folder for folder in missing.parents if folder.is_dir()), None)
+    if missing.exists() or folder is None:
+        return ""
+    images = images_in(folder)
+    return f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
+
+
+def _fill(
+    directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
+) -> dict[str, Any]:
+    """Write everything in the store of these images but its summary, which is returned."""
+    backbone = make_backbone(encoder, pretrained=True).eval() if encoder.fine_tune_from is None else None
+    if backbone is not None:
+        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+            backbone.to(device)
+    weights = None if backbone is None else weights_digest(backbone)
+    shape: tuple[int, ...] = (3, encoder.size, encoder.size)
+    kind: np.dtype[Any] = np.dtype("u1")
+    if backbone is not None:
+        shape, kind = (backbone.locations[0] * backbone.locations[1], backbone.dimension), np.dtype("<f2")
+    row = int(np.prod(shape)) * kind.itemsize
+    by = [weights, torch.__version__, PIL.__version__]
+    refused = _write_values(directory, images, encoder, backbone, row=row, processes=processes, by=by)
+    kept = [digest for digest, _ in images if digest not in refused]
+    if not kept:
+        digest, file = images[0]
+        raise InputError(f"None of the {len(images):,} images can be used; {file} {refused[digest]}")
+    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
+    return {
+        "format": FORMAT,
+        "shape": [len(kept), *shape],
+        "type": kind.str,
+        "locations": None if backbone is None else list(backbone.locations),
+        "dimension": None if backbone is None else backbone.dimension,
+        "backbone": None if backbone is None else encoder.backbone,
+        "layer": None if backbone is None else encoder.layer,
+        "weights": weights,
+        "fit": encoder.fit,
+        "refused": refused,
+        "versions": versions(torch=torch.__version__, pillow=PIL.__version__),
+    }
+
+
+def _write_values(
+    directory: Path,
+    images: Images,
+    encoder: EncoderSettings,
+    backbone: Backbone | None,
+    *,
+    row: int,
+    processes: int | None,
+    by: list[str | None],
+) -> Mapping[str, str]:
+    """Write the images' rows, of `row` bytes each; returns by digest why some of them are refused.
+
+    It resumes from what an interrupted preparation has left, if that was made `by` the same weights and versions.
+    """
+
+    def size(progress: Mapping[str, Any]) -> int:
+        return int(progress["done"] - len(progress["refused"])) * row
+
+    unfinished = Unfinished(directory)
+    progress = unfinished.progress.get("images", {})
+    if progress.get("by") != by:
+        progress = {"done": 0, "refused": {}}
+    done: int = progress["done"]
+    refused: dict[str, str] = dict(progress["refused"])  # why, by digest
+    if done:
+        log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
+    _check_room(directory, len(images) * row, len(images), written=size(progress))
+    chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
+    with (
+        closing(chunks),
+        (directory / VALUES).open("ab") as file,
+        progress_bar(total=len(images), unit=" images", description="Images") as bar,
+        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
+    ):
+        cut(file, size(progress))
+        bar.update(done)
+        for chunk in chunks:
+            if len(chunk.pixels):
+                file.write(_encoded(chunk.pixels, backbone, encoder).tobytes())
+                file.flush()
+            refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
+            read = len(chunk.pixels) + len(chunk.refused)
+            done += read
+            bar.update(read)
+            reached({"done": done, "refused": dict(refused), "by": by})
+    return refused
+
+
+def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings) -> NDArray[Any]:
+    """The rows of these images."""
+    if backbone is None:
+        return pixels
+    device = backbone.mean.device
+    with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
+        annotations = backbone(torch.from_numpy(pixels).to(device))
+        largest = float(annotations.abs().max())
+        if not largest <= MOST:  # catches NaN too
+            layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"
+            raise InputError(
+                f"The annotation vectors of {encoder.backbone}, {layer}, reach {largest:,.0f}, and float16 holds "
+                f"{MOST:,.0f} at most: choose another model.encoder.layer."
+            )
+        values: NDArray[np.float16] = annotations.half().cpu().numpy()
+    return values
+
+
+def _check_room(directory: Path, need: int, images: int, *, written: int) -> None:
+    """Raise UnfinishedError if the disk has no room for the needed bytes that are not yet `written`."""
+    free = shutil.disk_usage(directory).free
+    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), f"{images:,}")
+    if need - written > free:
+        raise UnfinishedError(
+            f"The image store needs {size_text(need - written)} and {directory.parent} has {size_text(free)} free: "
+            "set data.cache to a directory on a larger disk."
+        )
 
 
 def unreadable(file: Path) -> str:
@@ -114,3 +294,8 @@ def unreadable(file: Path) -> str:
     except ImageError as error:
         return str(error)
     return f"{file} could not be read at first."
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for people."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -26,15 +26,15 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may hold spaces
         if not line.strip() or (number == 1 and len(line.split()) == 2):
             continue
-        if len(values) != size or (number == 1 and _numbers(word.split(" ")[1:])):
+        if len(values) != size or (number == 1 and " " in word and _numbers(word.split(" ")[1:]) is not None):
             count = len(line.split()) - 1
             raise InputError(
                 f"{path} line {number} has a vector of {count} values, but the model's embeddings have {size}: "
                 f"set model.embedding={count} or use other vectors."
             )
         if word in ids:
-            vector = _vector(values)
-            if vector is None:
+            vector = _numbers(values)
+            if vector is None or not np.isfinite(vector).all():
                 raise InputError(f"{path} line {number} has values that are not numbers.")
             vectors[ids[word]] = vector
     if not vectors:
@@ -43,18 +43,9 @@ def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[n
     return np.array(rows), np.stack([vectors[row] for row in rows])
 
 
-def _vector(values: list[str]) -> NDArray[np.float32] | None:
-    """The values; None unless all are finite numbers."""
+def _numbers(texts: list[str]) -> NDArray[np.float32] | None:
+    """The numbers that these are; None unless all are."""
     try:
-        vector = np.array(values, dtype=np.float32)
+        return np.array(texts, dtype=np.float32)
     except ValueError:
         return None
-    return vector if np.isfinite(vector).all() else None
-
-
-def _numbers(words: list[str]) -> bool:
-    """Whether the part of a line before its last values looks like more values."""
-    try:
-        return bool([float(word) for word in words])
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""Vocabularies: text to token ids and back, as SentencePiece pieces, words or characters.
+"""Vocabularies, which are learnt from text: text to token ids and back, as SentencePiece pieces, words or characters.
 
 Pieces follow one convention: ▁ (U+2581) at the start of a piece is the space before it, so that
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
@@ -8,14 +8,19 @@ except for unknown pieces and ▁ itself, which is read as a space.
 """
 
 import hashlib
+import io
 import json
 import re
+import textwrap
 import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import sentencepiece
 
@@ -24,6 +29,7 @@ from seqtool.data.text.words import combining_marks, words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
+from seqtool.settings import declarations
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
@@ -42,21 +48,31 @@ NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
     "nfc": partial(unicodedata.normalize, "NFC"),
     "nfkc": partial(unicodedata.normalize, "NFKC"),
 }
+PART = 2**14  # characters: longer lines are learnt from in parts; at most four bytes each
+LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
+THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
+
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
 class Vocabulary(ABC):
     """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
 
-    def __init__(self, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
+    def __init__(
+        self, pieces: Iterable[str], *, kind: str, normalization: str, lowercase: bool, verbatim: bool
+    ) -> None:
+        """pieces: by id, after the special ones."""
+        self._pieces = [*SPECIALS, *pieces]
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
+        self._unknown = UNKNOWN
         self.kind = kind
         self.normalization = normalization
         self.lowercase = lowercase
         self.verbatim = verbatim
 
-    @abstractmethod
     def __len__(self) -> int:
         """The number of ids, the four special ones included."""
+        return len(self._pieces)
 
     @abstractmethod
     def pieces(self, text: str) -> list[str]:
@@ -66,17 +82,17 @@ class Vocabulary(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without BOS and EOS."""
 
-    @abstractmethod
     def piece(self, index: int) -> str:
         """The piece with this id; special ones in angle brackets, an unknown one as ⁇."""
+        return self._unknown if index == UNK else self._pieces[index]
 
     @abstractmethod
     def body(self) -> bytes:
         """What was learnt, as it is saved after the header."""
 
-    @abstractmethod
     def index(self, piece: str) -> int:
         """The id of a piece: UNK for one that there is not, and for the special ones."""
+        return self._ids.get(piece, UNK)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -119,7 +135,6 @@ class SentencePieceVocabulary(Vocabulary):
     """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
 
     def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
-        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
         self._model = model
         self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
@@ -128,10 +143,8 @@ class SentencePieceVocabulary(Vocabulary):
         learnt = set().union(*pieces)
         self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
         self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
-        self._pieces = [*SPECIALS, *map(self._restored, pieces[len(SPECIALS) :])]
-
-    def __len__(self) -> int:
-        return len(self._pieces)
+        restored = map(self._restored, pieces[len(SPECIALS) :])
+        super().__init__(restored, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
 
     def pieces(self, text: str) -> list[str]:
         return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
@@ -139,13 +152,6 @@ class SentencePieceVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         normalized = [self._read(text) for text in texts]
         return list(self._processor.encode(normalized, out_type=int, num_threads=1))
-
-    def piece(self, index: int) -> str:
-        return UNKNOWN if index == UNK else self._pieces[index]
-
-    def index(self, piece: str) -> int:
-        index = int(self._processor.piece_to_id(piece.translate(self._stand_ins)))
-        return index if index >= len(SPECIALS) else UNK
 
     def body(self) -> bytes:
         return self._model
@@ -166,12 +172,9 @@ class WordVocabulary(Vocabulary):
     def __init__(
         self, tokens: Sequence[str], *, normalization: str, lowercase: bool, kind: str = "word", verbatim: bool = False
     ) -> None:
-        super().__init__(kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
-        self._tokens = [*SPECIALS, *tokens]
-        self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+        super().__init__(tokens, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
+        if not verbatim:
+            self._unknown = SPACE + UNKNOWN
 
     def pieces(self, text: str) -> list[str]:
         return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
@@ -179,16 +182,8 @@ class WordVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
 
-    def piece(self, index: int) -> str:
-        if index != UNK:
-            return self._tokens[index]
-        return UNKNOWN if self.verbatim else SPACE + UNKNOWN
-
-    def index(self, piece: str) -> int:
-        return self._ids.get(piece, UNK)
-
     def body(self) -> bytes:
-        tokens = self._tokens[len(SPECIALS) :]
+        tokens = self._pieces[len(SPECIALS) :]
         return (json.dumps(tokens) if self.verbatim else "".join(f"{token}\n" for token in tokens)).encode()
 
 
@@ -216,14 +211,12 @@ def load(path: Path) -> Vocabulary:
     return vocabulary
 
 
-def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> list[Path]:
-    """Save the vocabulary of each side into the directory, one that serves both once; returns the files."""
+def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> None:
+    """Save the vocabulary of each side into the directory, one that serves both once."""
     is_joint = vocabularies.get("source") is vocabularies["target"]
     named = {"joint": vocabularies["target"]} if is_joint else vocabularies
-    files = {directory / f"{name}.vocabulary": vocabulary for name, vocabulary in named.items()}
-    for path, vocabulary in files.items():
-        vocabulary.save(path)
-    return list(files)
+    for name, vocabulary in named.items():
+        vocabulary.save(directory / f"{name}.vocabulary")
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
@@ -276,3 +269,134 @@ def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
 def _token_pieces(token: str) -> tuple[str, ...]:
     first, *rest = words_and_punctuation(token)
     return (SPACE + first, *rest)
+
+
+# Learning
+
+
+@dataclass
+class VocabularySettings(declarations.Vocabulary):
+    """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
+    bpe, a maximum for char and word; source_size and target_size, if not null, replace it on their side.
+    joint: one vocabulary for both languages. minimum_count: least count of a word, or a text's character. sample:
+    SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
+    normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
+    taken as they are, the other settings then unused.
+    """
+
+    def check(self) -> None:
+        """Raise InputError for a value that no vocabulary can have."""
+        declarations.check_values(self, "data.vocabulary.")
+        if self.joint and (self.source_size or self.target_size):
+            raise InputError(
+                "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false."
+            )
+
+    def size_of(self, side: str | None) -> tuple[int, str]:
+        """The size for `source`, `target` or None (joint), and the name of the setting that gives it."""
+        own: int | None = getattr(self, f"{side}_size") if side else None
+        return (self.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+
+
+def train(
+    lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None, verbatim: bool = False
+) -> Vocabulary:
+    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together. If verbatim,
+    the lines include their line ends.
+
+    The same lines and settings give the same vocabulary. Raises InputError if the text has nothing to learn
+    from, cannot fill the size asked for, or does not fit into it.
+    """
+    settings.check()
+    size, setting = settings.size_of(side)
+    form: dict[str, Any] = {
+        "normalization": settings.normalization,
+        "lowercase": settings.lowercase,
+        "verbatim": verbatim,
+    }
+    normalized = (text for line in lines if (text := normalize(line, **form)))
+    if is_listed(settings.kind, verbatim=verbatim):
+        tokens = _frequent(normalized, settings, size, verbatim=verbatim)
+        return WordVocabulary(tokens, kind=settings.kind, **form)
+    try:
+        model = _learn_pieces(list(normalized), settings.kind, size, verbatim=verbatim)
+    except RuntimeError as error:
+        text = f"the {side} side of the training text" if side else "the training text"
+        problem = _problem(str(error), f"{setting}={size:,}", text)
+        if problem is None:
+            raise
+        raise InputError(problem) from error
+    return SentencePieceVocabulary(model, kind=settings.kind, **form)
+
+
+def _frequent(lines: Iterable[str], settings: VocabularySettings, size: int, *, verbatim: bool) -> list[str]:
+    """The pieces by decreasing count, then in alphabetical order."""
+    pieces = (listed_pieces(line, settings.kind, verbatim=verbatim) for line in lines)
+    counts = Counter(chain.from_iterable(pieces))
+    frequent = [word for word, count in counts.items() if count >= settings.minimum_count]
+    if not frequent:
+        what = "symbol" if verbatim else "word"
+        raise InputError(
+            f"No {what} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
+            "nothing can be learnt from it."
+        )
+    frequent.sort(key=lambda word: (-counts[word], word))
+    return frequent[: size - len(SPECIALS)]
+
+
+def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> bytes:
+    """SentencePiece's model file; normalisation is ours, so SentencePiece's is the identity."""
+    characters = set().union(*lines)
+    if not characters:
+        raise InputError("The training text has no words: nothing can be learnt from it.")
+    model = io.BytesIO()
+    form: dict[str, Any] = {}
+    if verbatim:
+        whole = (line.removesuffix("\n") for line in lines)
+        lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
+        ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
+        form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
+    else:
+        lines = [part for line in lines for part in _cut_at_spaces(line)]
+    if characters & STAND_INS.keys():
+        table = str.maketrans(STAND_INS)
+        lines = [line.translate(table) for line in lines]
+    if any(special in line for line in lines for special in SPECIALS):  # whose characters would not be learnt
+        names = ("pad_piece", "unk_piece", "bos_piece", "eos_piece")
+        form |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=size,
+        # SentencePiece's advice: every character of a small alphabet, most of a large one (Chinese, the web).
+        character_coverage=1.0 if kind == "char" or len(characters) <= size // 4 else 0.9995,
+        normalization_rule_name="identity",
+        max_sentence_length=LONGEST,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        num_threads=THREADS,
+        minloglevel=2,  # errors only: they come back as exceptions too
+        **form,
+    )
+    return model.getvalue()
+
+
+def _cut_at_spaces(line: str) -> list[str]:
+    """The line, cut at spaces if it is too long for SentencePiece."""
+    if len(line) <= PART or len(line.encode()) <= LONGEST:
+        return [line]
+    return textwrap.wrap(line, PART, break_on_hyphens=False)
+
+
+def _problem(message: str, size: str, text: str) -> str | None:
+    """SentencePiece's message in terms of the settings; None for any other message."""
+    if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return f"{size} is more than is possible with {text}: set it to {int(match[1]):,} or less."
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return f"{size} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
+    if "sentences_.empty()" in message:
+        return "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
+    return None

@@ -42,11 +42,6 @@ def words_and_punctuation(text: str) -> list[str]:
     return WORD_OR_MARK.findall(text)
 
 
-def words_and_any_punctuation(text: str) -> list[str]:
-    """The same with the marks of any script: هل أنت؟ → هل | أنت | ؟"""
-    return WORD_OR_ANY_MARK.findall(text)
-
-
 def words_and_characters(text: str) -> list[str]:
     """The words and marks; a character of a script of `SCRIPTS` is a word of its own, with the marks that combine with
     it.
@@ -68,7 +63,7 @@ def words_and_characters(text: str) -> list[str]:
 
 SPLITS: dict[str, Callable[[str], list[str]]] = {
     "spaces": str.split,
-    "marks": words_and_any_punctuation,
+    "marks": WORD_OR_ANY_MARK.findall,  # as `words_and_punctuation`, with those of any script: هل أنت؟ → هل | أنت | ؟
     "characters": words_and_characters,
 }
 """The values of the setting `words`: how a text is split into the words that links number."""
