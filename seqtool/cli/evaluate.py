@@ -17,7 +17,7 @@ from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation
 from seqtool.evaluation.evaluator import Evaluator
-from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings
+from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.task_table import TASKS
@@ -114,7 +114,7 @@ def _check_useful(config: DictConfig, task: str) -> None:
             useless.insert(0, "data")
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    own = {setting.name: setting.metadata["tasks"] for setting in fields(EvaluationSettings)}
+    own = {setting.name: tasks_with(setting.name) for setting in fields(EvaluationSettings)}
     for name, those in {**own, **_decoding()}.items():
         if those and task not in those and _changed(config, name):
             if task != TRANSLATION:

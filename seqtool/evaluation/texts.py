@@ -172,8 +172,6 @@ class TextEvaluator(Evaluator):
         settings = self.settings
         if not checkpoint:
             yield "task=language_modelling needs checkpoint=PATH: a text by itself has no score."
-        if settings.likeliest < 0:
-            yield f"likeliest must be at least 0, not {settings.likeliest}."
         if settings.likeliest and settings.format != "jsonl" and settings.report is None:
             yield "likeliest= goes with format=jsonl or report=FILE.html."
 

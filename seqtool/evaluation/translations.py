@@ -14,7 +14,6 @@ import numpy as np
 from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
-from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Output, Segment, SystemsEvaluation
 from seqtool.evaluation.evaluator import Evaluator, word_counts
@@ -173,14 +172,15 @@ class TranslationEvaluator(Evaluator):
     labels = labels_of(TRANSLATION)
 
     def check(self, *, checkpoint: bool) -> None:
-        if checkpoint == (self.settings.hypotheses is not None):
-            raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
         super().check(checkpoint=checkpoint)
         if self.settings.tokenize is not None:
             translation.make_bleu(self.settings.tokenize, lowercase=self.settings.lowercase)
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings
+        if checkpoint == (settings.hypotheses is not None):
+            yield "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…]."
+            return
         edges = [0, *settings.length_bins]
         if len(edges) == 1 or edges != sorted(set(edges)):
             yield f"length_bins must be one or more lengths that rise from 1, not {settings.length_bins}."
@@ -196,10 +196,6 @@ class TranslationEvaluator(Evaluator):
             yield "alignments=FILE and gold=FILE go together."
         if settings.plot is not None and not (checkpoint or settings.sources or settings.testset):
             yield "plot=DIR needs sources=FILE."
-        if settings.words not in (None, *SPLITS):
-            yield f"Unknown words '{settings.words}'; choose from {', '.join(SPLITS)}."
-        if settings.samples < 0:
-            yield f"samples must be at least 0, not {settings.samples}."
         if settings.samples and not (checkpoint and settings.plot):
             yield "samples= goes with checkpoint=PATH and plot=DIR."
         if settings.beside and settings.plot is None and settings.report is None:
