@@ -6,8 +6,7 @@ from typing import Any
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.pointers import Candidate, Lattice
 from seqtool.decoding.ranking import LengthPenalty
-from seqtool.models.tokens import EOS
-from seqtool.predict.predictor import END
+from seqtool.models.tokens import END, EOS
 
 DIGITS = 6  # of a log-probability
 

@@ -25,7 +25,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
-from seqtool.models.tokens import EOS
+from seqtool.models.tokens import END, EOS
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.runtime import devices
 from seqtool.runtime.classes import modules
@@ -35,8 +35,6 @@ from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
 from seqtool.training.checkpoint import Checkpoint, find, run_name
-
-END = "<end>"  # how the end of a text or sentence is shown
 
 
 @dataclass(frozen=True)
