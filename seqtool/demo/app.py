@@ -108,8 +108,8 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=own_names(host), www_redirect=False)],
         exception_handlers={
-            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError), refused),
-            **dict.fromkeys((RuntimeError, MemoryError), refused),
+            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError), refused),
+            RuntimeError: refused,
             Exception: broken,
         },
         lifespan=lifespan,
