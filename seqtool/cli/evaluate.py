@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation
-from seqtool.evaluation.evaluator import Evaluator
+from seqtool.evaluation.evaluation import Evaluation, Evaluator
 from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults

@@ -17,8 +17,7 @@ from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, Segment, SystemsEvaluation
-from seqtool.evaluation.evaluator import Evaluator, corpus_of, have_files, word_counts
+from seqtool.evaluation.evaluation import Evaluation, Evaluator, Segment, SystemsEvaluation, corpus_of, have_files
 from seqtool.evaluation.pictures import CaptionOutput, pictures
 from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
 from seqtool.evaluation.settings import CAPTIONING
@@ -240,7 +239,7 @@ class CaptionEvaluator(Evaluator):
                 file.write(_coco_results(output.hypotheses))
         references = references.only(output.hypotheses)
         check_references(references, name="the references")
-        counts = None if settings.report is None else word_counts(predictor, checkpoint)
+        counts = self.word_counts(predictor, checkpoint)
         likelihood = None
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]

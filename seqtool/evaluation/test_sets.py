@@ -13,8 +13,7 @@ from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Segment
-from seqtool.evaluation.evaluator import corpus_of, have_files
+from seqtool.evaluation.evaluation import Segment, corpus_of, have_files
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths

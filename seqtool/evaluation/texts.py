@@ -14,8 +14,7 @@ from omegaconf import DictConfig
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation
-from seqtool.evaluation.evaluator import Evaluator, corpus_of
+from seqtool.evaluation.evaluation import Evaluation, Evaluator, corpus_of
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
 from seqtool.models.tokens import UNK

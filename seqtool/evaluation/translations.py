@@ -15,8 +15,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Output, Segment, SystemsEvaluation
-from seqtool.evaluation.evaluator import Evaluator, word_counts
+from seqtool.evaluation.evaluation import Evaluator, Output, Segment, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
 from seqtool.evaluation.settings import TRANSLATION
 from seqtool.evaluation.test_sets import Split, read_alignments, read_test_set, read_translations, test_set_of
@@ -233,7 +232,7 @@ class TranslationEvaluator(Evaluator):
         if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = _align_references(predictor, segments)
-        counts = None if settings.report is None else word_counts(predictor, checkpoint)
+        counts = self.word_counts(predictor, checkpoint)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
         return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
 
