@@ -2,8 +2,9 @@
 them name files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from seqtool.settings import declarations, names
 
@@ -29,20 +30,18 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
 
     def inputs(self) -> dict[str, list[str]]:
         """The files to read, by setting."""
-        declared = declarations.declared(type(self)).items()
-        return {name: names(getattr(self, name)) for name, setting in declared if setting.reads and setting.is_path}
+        return {
+            name: names(getattr(self, name)) for name, setting in self._declared() if setting.reads and not setting.text
+        }
 
     def outputs(self) -> dict[str, str | None]:
         """The files and directories to write, by setting."""
-        return {
-            name: getattr(self, name) for name, setting in declarations.declared(type(self)).items() if setting.writes
-        }
+        return {name: getattr(self, name) for name, setting in self._declared() if setting.writes}
 
     def origin(self) -> dict[str, str]:
         """The files and the test set that are scored, by setting."""
-        declared = declarations.declared(type(self)).items()
-        read = {name: ", ".join(names(getattr(self, name))) for name, setting in declared if setting.reads}
-        return {name: files for name, files in read.items() if files}
+        read = {name: names(getattr(self, name)) for name, setting in self._declared() if setting.reads}
+        return {name: ", ".join(files) for name, files in read.items() if files}
 
     def write_nothing(self) -> None:
         """Clear the settings of output files, in a process that only shares the work; all share that of a report."""
@@ -54,3 +53,7 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
         yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
         if self.bootstrap < 2 and self.bootstrap != 0:
             yield f"bootstrap must be at least 2, not {self.bootstrap}. 0 leaves intervals out."
+
+    def _declared(self) -> Iterable[tuple[str, declarations.Setting]]:
+        schema: Any = type(self)
+        return declarations.declared(schema).items()
