@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, Evaluator
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
@@ -174,12 +174,10 @@ def _of_checkpoints(
     make_default(predictor.device)
     settings = asdict(predictor.settings)
     decoding = {name: value for name, value in settings.items() if name in {*own} - UNRECORDED and value is not None}
-    return decoding, evaluator.of_checkpoint(predictor, *_data(config, predictor, checkpoint))
+    return decoding, evaluator.of_checkpoint(predictor, _data(config, predictor, checkpoint))
 
 
-def _data(
-    config: DictConfig, predictor: Any, checkpoint: "Checkpoint"
-) -> tuple[DictConfig | None, "Checkpoint | None"]:
+def _data(config: DictConfig, predictor: Any, checkpoint: "Checkpoint") -> EvaluationData:
     """The chosen corpus, if any; otherwise the predictor's own data are overridden by the settings given, and the
     checkpoint, whose digests identify their cache, is returned too, unless the places of the files were given.
     """
@@ -187,7 +185,7 @@ def _data(
 
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:
-        return data, None
+        return EvaluationData(data)
     overrides = {} if data is None else plain(data)
     predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
-    return None, None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
+    return EvaluationData(checkpoint=None if overrides.keys() & set(moved_data.SOURCES) else checkpoint)

@@ -10,14 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, Evaluator, Segment, SystemsEvaluation, corpus_of, have_files
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures
 from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
 from seqtool.evaluation.settings import CAPTIONING
@@ -36,7 +35,6 @@ from seqtool.view.report import Section
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.likelihood import Likelihood
-    from seqtool.training.checkpoint import Checkpoint
 
 OTHER_LABELS = frozenset(  # in the record, besides those of the scores
     ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood")
@@ -205,15 +203,13 @@ class CaptionEvaluator(Evaluator):
             warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
         return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
 
-    def of_checkpoint(
-        self, predictor: "Captioner", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> CaptionEvaluation:
+    def of_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
         """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
         settings = self.settings
         if settings.bound is not None:
             predictor.check_likelihood()
-        corpus = corpus_of(ImageCorpus, predictor, data)
-        have_files(corpus, data)
+        corpus = data.corpus(ImageCorpus, predictor)
+        data.check_files(corpus)
         if settings.split not in corpus.splits():
             raise InputError(f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}.")
         images = {str(image.file): image for image in corpus.images(settings.split)}
@@ -239,7 +235,7 @@ class CaptionEvaluator(Evaluator):
                 file.write(_coco_results(output.hypotheses))
         references = references.only(output.hypotheses)
         check_references(references, name="the references")
-        counts = self.word_counts(predictor, checkpoint)
+        counts = None if settings.report is None else data.word_counts(predictor)
         likelihood = None
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from omegaconf import DictConfig
 
@@ -247,6 +247,38 @@ def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str
     return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
 
 
+class EvaluationData(NamedTuple):
+    """The data of a model's test set.
+
+    own: settings of the user's own data; None is the data that the predictor's `config` describes
+    checkpoint: identifies the cache of these data, where the test set may be if its files are gone
+    """
+
+    own: DictConfig | None = None
+    checkpoint: "Checkpoint | None" = None
+
+    def corpus(self, kind: type[C], predictor: "Predictor") -> C:
+        if self.own is None:
+            return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
+        return make_corpus(self.own, kind, trusted=True)
+
+    def check_files(self, corpus: Corpus) -> None:
+        """Check that the corpus's files exist; fetch only the user's own, never what a checkpoint names."""
+        from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+
+        if self.own is None:
+            corpus.check()
+        else:
+            first_here(corpus.fetch)
+
+    def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
+        """How often each word occurs in the data that the model was trained with, if their cache is still there."""
+        from seqtool.training import moved_data  # imports torch, which scoring files does without
+
+        cache = None if self.checkpoint is None else moved_data.trained_on(self.checkpoint, predictor.config["data"])
+        return None if cache is None else cache.word_counts()
+
+
 @dataclass
 class Evaluator(ABC):
     """Evaluates one task's models, or files.
@@ -267,15 +299,8 @@ class Evaluator(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def of_checkpoint(
-        self, predictor: Any, data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> Evaluation:
-        """The evaluation of a model on a test set.
-
-        predictor: the task's, with the model
-        data: settings of the user's own data; None is the data that the predictor's `config` describes
-        checkpoint: identifies the cache of these data, where the test set may be if its files are gone
-        """
+    def of_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
+        """The evaluation of a model on a test set. predictor: the task's, with the model"""
 
     def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
         """The tokeniser of the settings, or else the one that `choose` returns with a sentence to say, maybe empty."""
@@ -285,17 +310,6 @@ class Evaluator(ABC):
         if reason:
             log.info(reason)
         return tokenize
-
-    def word_counts(self, predictor: "Predictor", checkpoint: "Checkpoint | None") -> Mapping[str, int] | None:
-        """For a report, how often each word occurs in the data that the checkpoint was trained with; None if their
-        cache is gone.
-        """
-        from seqtool.training import moved_data  # imports torch, which scoring files does without
-
-        if self.settings.report is None or checkpoint is None:
-            return None
-        cache = moved_data.trained_on(checkpoint, predictor.config["data"])
-        return None if cache is None else cache.word_counts()
 
     def check(self, *, checkpoint: bool) -> None:
         """Raise InputError for impossible settings, all in one where that can be, before any work is done."""
@@ -314,20 +328,3 @@ class Evaluator(ABC):
         check_outputs(settings.outputs(), inputs)
         if settings.report is not None:
             html.check_name(settings.report)
-
-
-def corpus_of(kind: type[C], predictor: "Predictor", data: DictConfig | None) -> C:
-    """The corpus that the user's own `data` describe, or else that of the predictor's checkpoint."""
-    if data is None:
-        return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
-    return make_corpus(data, kind, trusted=True)
-
-
-def have_files(corpus: Corpus, data: DictConfig | None) -> None:
-    """Check that the corpus's files exist; fetch them only for the user's own `data`, never as a checkpoint says."""
-    from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
-
-    if data is None:
-        corpus.check()
-    else:
-        first_here(corpus.fetch)

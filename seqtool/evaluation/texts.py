@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig
 
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, Evaluator, corpus_of
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
 from seqtool.models.tokens import UNK
@@ -27,7 +26,6 @@ from seqtool.view.report import Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
-    from seqtool.training.checkpoint import Checkpoint
 
 LIKELIEST = 10  # symbols at each place, in a report
 BLOCK = 100  # tokens that are resampled together, at most
@@ -174,11 +172,9 @@ class TextEvaluator(Evaluator):
         if settings.likeliest and settings.format != "jsonl" and settings.report is None:
             yield "likeliest= goes with format=jsonl or report=FILE.html."
 
-    def of_checkpoint(
-        self, predictor: "Generator", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> TextEvaluation:
+    def of_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
         settings = self.settings
-        name, lines = self._read(predictor, data, checkpoint)
+        name, lines = self._read(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
         stream = [token for of_line in ids for token in of_line]
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST)
@@ -186,21 +182,21 @@ class TextEvaluator(Evaluator):
             nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
-    def _read(
-        self, predictor: "Generator", data: DictConfig | None, checkpoint: "Checkpoint | None"
-    ) -> tuple[str, list[str]]:
+    def _read(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """The text's name, and its lines with their line ends."""
         settings = self.settings
         if settings.text is not None:
             return settings.text, list(read_lines(Path(settings.text), with_ends=True))
-        corpus = corpus_of(PlainText, predictor, data)
+        corpus = data.corpus(PlainText, predictor)
         split = settings.split if settings.split in corpus.splits() or settings.split != "test" else "valid"
-        if split != settings.split and checkpoint is not None:
+        if split != settings.split and data.checkpoint is not None:
             from seqtool.training import moved_data  # imports torch
 
             own = predictor.config["data"]
             kept = {str(name): own[name] for name in own if name not in moved_data.SOURCES}
-            corpus = make_corpus(moved_data.data_settings(checkpoint, kept, split), PlainText, trusted=predictor.trust)
+            corpus = make_corpus(
+                moved_data.data_settings(data.checkpoint, kept, split), PlainText, trusted=predictor.trust
+            )
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
         if missing := [path for path in corpus.files()[split] if not path.exists()]:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluator, Output, Segment, SystemsEvaluation
+from seqtool.evaluation.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
 from seqtool.evaluation.settings import TRANSLATION
 from seqtool.evaluation.test_sets import Split, read_alignments, read_test_set, read_translations, test_set_of
@@ -36,7 +35,6 @@ from seqtool.view.report import Section
 
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translation, Translator
-    from seqtool.training.checkpoint import Checkpoint
 
 LIKELIEST = 5  # tokens at each place, in a report
 
@@ -219,20 +217,18 @@ class TranslationEvaluator(Evaluator):
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
-    def of_checkpoint(
-        self, predictor: "Translator", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> TranslationEvaluation:
+    def of_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         settings = self.settings
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
-        segments, predictor.split = test_set_of(settings, predictor, data, checkpoint)
+        segments, predictor.split = test_set_of(settings, predictor, data)
         others = self._read_others(segments)
         if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = _align_references(predictor, segments)
-        counts = self.word_counts(predictor, checkpoint)
+        counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
         return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
 
