@@ -25,9 +25,10 @@ from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
-from seqtool.metrics.scores import labels_of, score, scored_in
+from seqtool.metrics.scores import labels_of, score
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.tables import columns
 from seqtool.settings import names
 from seqtool.view import report
 from seqtool.view.report import Section
@@ -41,7 +42,6 @@ OTHER_LABELS = frozenset(  # in the record, besides those of the scores
 )
 LIKELIEST = 5  # tokens at each place, in a report
 MOST_DRAWS = 10_000  # for each reference
-WIDTH = max(len(score(name).label) for name in scored_in(CAPTIONING))
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +99,7 @@ class CaptionEvaluation(SystemsEvaluation):
         signature, others = self.signatures()
         rows = {score(name).label: e.text(score(name).digits) for name, e in self.system.estimates.items()}
         rows |= {name: f"{value:.4f}" for name, value in self.java[0].items()}
-        lines = [f"{'score':<{WIDTH}}  {len(self.segments):,} images"]
-        lines += [f"{label:<{WIDTH}}  {value}" for label, value in rows.items()]
+        lines = columns([("score", f"{len(self.segments):,} images"), *rows.items()])
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
         lines += ["", signature, *(f"{label}: {other}" for label, other in others.items())]
         if self.likelihood is not None:
