@@ -25,8 +25,7 @@ from seqtool.metrics.words import f1_by_count, unit_of
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
 from seqtool.view import html, report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section, rounded
+from seqtool.view.report import Details, Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.predictor import Predictor

@@ -17,8 +17,7 @@ from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Output, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
 from seqtool.models.tokens import END
-from seqtool.view.packing import Details, rounded_weights
-from seqtool.view.report import Section
+from seqtool.view.report import Details, Section, rounded_weights
 
 SHOWN = 200  # pictures in a report
 CONSIDERED = 5000  # pictures from which they are chosen, those of the first images

@@ -21,8 +21,7 @@ from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.view import report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section, rounded
+from seqtool.view.report import Details, Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator

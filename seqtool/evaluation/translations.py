@@ -30,8 +30,7 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.settings import names
 from seqtool.view import plots, report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section
+from seqtool.view.report import Details, Section
 
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translation, Translator

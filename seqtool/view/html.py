@@ -12,7 +12,7 @@ from typing import Any
 
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import replacing
-from seqtool.view.packing import packed
+from seqtool.view.report import packed
 
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')

@@ -22,7 +22,7 @@ from seqtool.demo.app import describe, make_app
 from seqtool.demo.engine import Engine
 from seqtool.training.checkpoint import find
 from seqtool.view import html, report
-from seqtool.view.packing import Details
+from seqtool.view.report import Details
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 SHOWN = "".join(f"\\u{ord(mark):04x}" for mark in MARKS)
