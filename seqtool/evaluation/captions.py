@@ -31,7 +31,6 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import columns
 from seqtool.settings import names
 from seqtool.view import report
-from seqtool.view.report import Section
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
@@ -117,7 +116,7 @@ class CaptionEvaluation(SystemsEvaluation):
             likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
             yield {**record, **likelihood}
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         rows: dict[str, float] = {}
         for title, scores in zip(self.systems, self.java, strict=True):
             owner = "" if scores is self.java[0] else f" of {title}"

@@ -25,7 +25,6 @@ from seqtool.metrics.words import f1_by_count, unit_of
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
 from seqtool.view import html, report
-from seqtool.view.report import Details, Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.predictor import Predictor
@@ -67,7 +66,7 @@ class Evaluation(ABC):
         """A record of each segment, for JSON lines."""
         yield self.record()
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         """The title, subtitle and sections of the report; only saved document frequencies have none."""
         raise NotImplementedError
 
@@ -93,7 +92,7 @@ class Output:
     name: str
     hypotheses: dict[Any, str] = field(default_factory=dict)
     flags: list[list[str]] = field(default_factory=list)
-    details: Details | None = None
+    details: report.Details | None = None
 
 
 @dataclass(kw_only=True)
@@ -158,7 +157,7 @@ class SystemsEvaluation(Evaluation):
         details = self.outputs[0].details
         return iter(()) if details is None else details.chunks()
 
-    def score_table(self) -> Section:
+    def score_table(self) -> report.Section:
         """Every score of every system with its interval, and how far the first is ahead of the others."""
         system, (_, *others) = self.system, self.systems.items()
         comparisons = [Comparison.of(other, system) for _, other in others]
@@ -179,7 +178,7 @@ class SystemsEvaluation(Evaluation):
             notes.append("p by paired bootstrap on equal resamples.")
         return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
 
-    def f1_of_words(self) -> Section | None:
+    def f1_of_words(self) -> report.Section | None:
         """F1 of words by their count in the training data; None if that is unknown."""
         if self.counts is None:
             return None
@@ -192,7 +191,7 @@ class SystemsEvaluation(Evaluation):
         title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
         return report.intervals(title, x_label, "F1, %", bins, series)
 
-    def segment_table(self, title: str) -> Section:
+    def segment_table(self, title: str) -> report.Section:
         """Every segment with the hypotheses of all systems, and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
@@ -230,7 +229,7 @@ class SystemsEvaluation(Evaluation):
         values = []
         for system in self.systems.values():
             of_segments = [segment["scores"] for segment in system.each()]
-            values.append([[rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
+            values.append([[report.rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
         return labels, values
 
 

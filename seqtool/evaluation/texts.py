@@ -21,7 +21,6 @@ from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.view import report
-from seqtool.view.report import Details, Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
@@ -128,8 +127,8 @@ class TextEvaluation(Evaluation):
             yield {**record, "predicted": predicted} if self.expected else record
 
     @cached_property
-    def _packed(self) -> Details:
-        details = Details()
+    def _packed(self) -> report.Details:
+        details = report.Details()
         for predicted in self.predicted():
             details.add(predicted=predicted)
         return details
@@ -137,14 +136,14 @@ class TextEvaluation(Evaluation):
     def details(self) -> Iterator[str]:
         return self._packed.chunks()
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         record, bits = self.record(), self.bits.text(4)
         rows = {name: f"{record[name]:,}" for name in ("tokens", "characters", "unknown")}
         rows |= {"nats a token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
         rows |= {"nats a character": f"{record['nats_per_character']:.4f}", "bits a character": bits}
         rows |= {"interval": self.note} if self.note else {}
         nats_per_token = (self.nats / np.maximum(self.tokens, 1)).tolist()
-        lines: Section = {
+        lines: report.Section = {
             "kind": "sentences",
             "title": "Lines",
             "systems": ["text"],
@@ -153,7 +152,7 @@ class TextEvaluation(Evaluation):
             "names": None,
             "references": [[] for _ in self.lines],
             "hypotheses": [[line.rstrip("\n") for line in self.lines]],
-            "values": [[[rounded(nats) for nats in nats_per_token]]],
+            "values": [[[report.rounded(nats) for nats in nats_per_token]]],
             "flags": [[] for _ in self.lines],
             "details": self._packed.described(),
         }

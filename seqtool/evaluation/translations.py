@@ -30,7 +30,6 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.settings import names
 from seqtool.view import plots, report
-from seqtool.view.report import Details, Section
 
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translation, Translator
@@ -139,7 +138,7 @@ class TranslationEvaluation(SystemsEvaluation):
             lines += ["", self.alignment.text()]
         return "\n".join(lines)
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         sections = [self.score_table(), None, self.f1_of_words()]
         if self.sources is not None:
             series = {title: [b.bleu for b in self.by_length_of(system)] for title, system in self.systems.items()}
@@ -245,7 +244,7 @@ class TranslationEvaluator(Evaluator):
         alignments of `samples` are drawn.
         """
         settings, place = self.settings, self.settings.output
-        written = Output(translator.name, details=None if settings.report is None else Details())
+        written = Output(translator.name, details=None if settings.report is None else report.Details())
         out = nullcontext() if place is None else keeping(Path(place), lambda: f"{len(written.hypotheses):,} lines")
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST
