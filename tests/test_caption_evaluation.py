@@ -169,7 +169,7 @@ class Describer:
         self.asked = 0
         self.name = "describer"
 
-    def described(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
+    def caption_each(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
         for name in names:
             self.asked += 1
             yield name, None, [SimpleNamespace(text="A dog runs.")]
