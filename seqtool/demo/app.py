@@ -83,7 +83,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
 
     async def model(_: Http) -> Response:
         state = {"state": engine.state, "problem": engine.problem}
-        return Json({"version": __version__, **state, "models": engine.about, "limits": LIMITS})
+        return Json({"version": __version__, **state, "models": describe(engine.models), "limits": LIMITS})
 
     async def offered_scenes(_: Http) -> Response:
         return Json(scenes.offered())

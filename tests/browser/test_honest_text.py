@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from PIL import Image
 from test_demo import serving
 
 import seqtool
-from seqtool.demo.app import describe, make_app
+from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
-from seqtool.training.checkpoint import find
 from seqtool.view import html, report
 from seqtool.view.report import Details
 
@@ -44,8 +42,7 @@ def no_marks(page: Any) -> None:
 
 @contextmanager
 def demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
-    describing = partial(describe, checkpoints=[find(run)])
-    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)], describing)
+    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)])
     chosen = {"host": "127.0.0.1", "token": None, **settings}
     query = "" if chosen["token"] is None else f"?token={chosen['token']}"
     with serving(lambda port: make_app(engine, port=port, **chosen)) as port:
