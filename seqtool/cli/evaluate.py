@@ -1,6 +1,5 @@
 """`seqtool eval`: a checkpoint on a test set, or files against each other."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, plain, typed
 from seqtool.view import html
@@ -53,11 +53,11 @@ def evaluate(config: DictConfig) -> None:
             html.write(Path(settings.report), report, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
         if settings.format == "jsonl":
-            lines = (_json(record) for record in evaluation.by_segment())
+            lines = (finite_json(record) for record in evaluation.by_segment())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
         elif settings.format == "json":
             origin = {"checkpoints": paths, "decoding": decoding} if paths else {}
-            print(_json({**origin, **evaluation.record()}, indent=1))
+            print(finite_json({**origin, **evaluation.record()}, indent=1))
         else:
             unused = SEARCHING if decoding.get("sample") else SAMPLING
             used = {name: value for name, value in decoding.items() if name not in unused}
@@ -68,12 +68,6 @@ def evaluate(config: DictConfig) -> None:
 def _as_arguments(decoding: Mapping[str, Any]) -> str:
     """Decoding settings as they are written on a command line."""
     return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
-
-
-def _json(record: Mapping[str, Any], indent: int | None = None) -> str:
-    """As JSON, which has no NaN or infinity, such as a score of the user's own may be: null stands for them."""
-    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 
 def _group(config: DictConfig) -> AbstractContextManager[None]:

@@ -1,12 +1,10 @@
 """The web application of a demo: its page, and the JSON interface that the page uses too."""
 
 import asyncio
-import json
 import logging
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -28,7 +26,7 @@ from seqtool.demo.engine import Engine
 from seqtool.demo.guards import JSON_BYTES, SECONDS, UPLOAD_BYTES, Bodies, Guard, own_names
 from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.runtime.files import one_line
+from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
 from seqtool.view.html import WEB
 
@@ -53,12 +51,7 @@ class Json(JSONResponse):
     """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
 
     def render(self, content: Any) -> bytes:
-        write = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        try:
-            text = write(content)
-        except ValueError:
-            text = write(json.loads(json.dumps(content), parse_constant=lambda _: None))
-        return text.encode("utf-8", "backslashreplace")
+        return finite_json(content, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Starlette:
