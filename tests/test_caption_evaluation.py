@@ -19,6 +19,7 @@ from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
 from seqtool.evaluation import captions
 from seqtool.evaluation.captions import CaptionEvaluator
+from seqtool.evaluation.evaluation import EvaluationData
 from seqtool.evaluation.scored_captions import read_hypotheses, read_references
 from seqtool.metrics.ngrams import DocumentFrequencies
 from seqtool.predict.captioner import Captioner
@@ -190,7 +191,7 @@ def coco(directory: Path) -> Any:
 def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = coco(tmp_path / "coco")
     captioner: Any = Describer()
-    evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, data)
+    evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, EvaluationData(data))
     written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
     assert sorted(written.getImgIds()) == [1, 2]
 
@@ -199,14 +200,15 @@ def test_a_checkpoints_settings_fetch_nothing(tmp_path: Path, monkeypatch: pytes
     captioner: Any = Describer()
     captioner.config = {"data": coco(tmp_path / "coco")}
     monkeypatch.setattr(Coco, "fetch", pytest.fail)
-    assert evaluator().of_checkpoint(captioner, None) and captioner.asked == 2
+    assert evaluator().of_checkpoint(captioner, EvaluationData()) and captioner.asked == 2
 
 
 def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
     DocumentFrequencies(100, {"a": 90}, "none", "").save(tmp_path / "df.json")
     captioner: Any = Describer()
+    own = EvaluationData(coco(tmp_path / "coco"))
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, coco(tmp_path / "coco"))
+        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, own)
     assert captioner.asked == 0
 
 

@@ -44,7 +44,7 @@ def asked_at_once(models: Sequence[Any], *items: WorkItem) -> list[Any]:
     found: list[Any] = []
 
     async def ask() -> None:
-        engine, held = Engine(lambda: models, lambda _: []), threading.Event()
+        engine, held = Engine(lambda: models), threading.Event()
         engine.start()
         first = asyncio.ensure_future(engine.ask(waiting_for(held)))
         await asyncio.sleep(0.1)
@@ -65,7 +65,7 @@ def test_a_model_that_cannot_be_loaded_is_said() -> None:
         raise RuntimeError("no memory is left")
 
     async def asked() -> None:
-        engine = Engine(load, lambda _: [])
+        engine = Engine(load)
         engine.start()
         with pytest.raises(InputError, match="no memory is left"):
             await engine.ask(Item(list))
@@ -82,7 +82,7 @@ def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
         return Item(lambda values: [done.append(value) for value in values], i)
 
     async def asked() -> None:
-        engine = Engine(lambda: [1], lambda _: [])
+        engine = Engine(lambda: [1])
         engine.start()
         first = asyncio.ensure_future(engine.ask(waiting_for(held)))
         await asyncio.sleep(0.2)
@@ -130,7 +130,7 @@ def test_who_leaves_while_requests_are_done_together() -> None:
         return values
 
     async def ask(numbers: Sequence[int], left: int, *, stop: bool) -> list[Any]:
-        engine = Engine(lambda: [1], lambda _: [])
+        engine = Engine(lambda: [1])
         waiting = [asyncio.ensure_future(engine.ask(Item(work, i, "kind", 1, 3))) for i in numbers]
         await asyncio.sleep(0)
         engine.start()

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from test_demo import form, png, serving
 
 import seqtool
 from seqtool.demo import requests
-from seqtool.demo.app import describe, make_app
+from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
-from seqtool.training.checkpoint import find
 
 RUNS = ("attend", "scenes", "text")
 TOKEN = "a-token-of-twenty-one"
@@ -44,8 +42,7 @@ def ports(models: dict[str, Any]) -> Iterator[dict[str, int]]:
     with ExitStack() as stack:
 
         def serve(run: str, **settings: Any) -> int:
-            checkpoints = [find(path) for path in models[run].checkpoints]
-            engine = Engine(lambda: [models[run]], partial(describe, checkpoints=checkpoints))
+            engine = Engine(lambda: [models[run]])
             return stack.enter_context(serving(lambda port: make_app(engine, port=port, **settings)))
 
         yield {

@@ -200,7 +200,7 @@ def test_what_cannot_be_written_is_found_before_decoding(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Translator, "hypotheses", pytest.fail)
-    monkeypatch.setattr(Captioner, "described", pytest.fail)
+    monkeypatch.setattr(Captioner, "caption_each", pytest.fail)
     arguments = ["eval", f"checkpoint=runs/{name}", "device=cpu", "threads=1"]
     assert run(*arguments, f"output={tmp_path}/no/x") == 2
     assert f"{tmp_path}/no/x cannot be written: there is no directory" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from seqtool.metrics.repetition import repeats
 from seqtool.metrics.words import f1_by_count, labels
 from seqtool.runtime.files import config_directory
 from seqtool.view import html
-from seqtool.view.packing import SIZE, Details, packed
+from seqtool.view.report import SIZE, Details, packed
 
 COMMON = [
     "data.processes=1",

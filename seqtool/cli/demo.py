@@ -32,7 +32,7 @@ def demo(config: DictConfig) -> None:
         raise InputError(f"seqtool demo needs {', '.join(missing)}: pip install 'seqtool[demo]'.")
     import uvicorn
 
-    from seqtool.demo.app import describe, make_app
+    from seqtool.demo.app import make_app
     from seqtool.demo.engine import Engine
     from seqtool.demo.guards import HEADERS, TimedProtocol, check_address
 
@@ -44,7 +44,7 @@ def demo(config: DictConfig) -> None:
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(partial(load, checkpoints, settings), describe)
+    engine = Engine(partial(load, checkpoints, settings))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application itself logs what goes wrong
     server = uvicorn.Server(
         uvicorn.Config(

@@ -1,6 +1,5 @@
 """`seqtool eval`: a checkpoint on a test set, or files against each other."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_records import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation
-from seqtool.evaluation.evaluator import Evaluator
-from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
+from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
+from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, plain, typed
 from seqtool.view import html
@@ -54,11 +53,11 @@ def evaluate(config: DictConfig) -> None:
             html.write(Path(settings.report), report, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
         if settings.format == "jsonl":
-            lines = (_json(record) for record in evaluation.by_segment())
+            lines = (finite_json(record) for record in evaluation.by_segment())
             print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
         elif settings.format == "json":
             origin = {"checkpoints": paths, "decoding": decoding} if paths else {}
-            print(_json({**origin, **evaluation.record()}, indent=1))
+            print(finite_json({**origin, **evaluation.record()}, indent=1))
         else:
             unused = SEARCHING if decoding.get("sample") else SAMPLING
             used = {name: value for name, value in decoding.items() if name not in unused}
@@ -69,12 +68,6 @@ def evaluate(config: DictConfig) -> None:
 def _as_arguments(decoding: Mapping[str, Any]) -> str:
     """Decoding settings as they are written on a command line."""
     return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
-
-
-def _json(record: Mapping[str, Any], indent: int | None = None) -> str:
-    """As JSON, which has no NaN or infinity, such as a score of the user's own may be: null stands for them."""
-    finite = json.loads(json.dumps(record), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=indent, ensure_ascii=False)
 
 
 def _group(config: DictConfig) -> AbstractContextManager[None]:
@@ -114,7 +107,7 @@ def _check_useful(config: DictConfig, task: str) -> None:
             useless.insert(0, "data")
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    own = {setting.name: setting.metadata["tasks"] for setting in fields(EvaluationSettings)}
+    own = {setting.name: tasks_with(setting.name) for setting in fields(EvaluationSettings)}
     for name, those in {**own, **_decoding()}.items():
         if those and task not in those and _changed(config, name):
             if task != TRANSLATION:
@@ -175,12 +168,10 @@ def _of_checkpoints(
     make_default(predictor.device)
     settings = asdict(predictor.settings)
     decoding = {name: value for name, value in settings.items() if name in {*own} - UNRECORDED and value is not None}
-    return decoding, evaluator.of_checkpoint(predictor, *_data(config, predictor, checkpoint))
+    return decoding, evaluator.of_checkpoint(predictor, _data(config, predictor, checkpoint))
 
 
-def _data(
-    config: DictConfig, predictor: Any, checkpoint: "Checkpoint"
-) -> tuple[DictConfig | None, "Checkpoint | None"]:
+def _data(config: DictConfig, predictor: Any, checkpoint: "Checkpoint") -> EvaluationData:
     """The chosen corpus, if any; otherwise the predictor's own data are overridden by the settings given, and the
     checkpoint, whose digests identify their cache, is returned too, unless the places of the files were given.
     """
@@ -188,7 +179,7 @@ def _data(
 
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:
-        return data, None
+        return EvaluationData(data)
     overrides = {} if data is None else plain(data)
     predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
-    return None, None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
+    return EvaluationData(checkpoint=None if overrides.keys() & set(moved_data.SOURCES) else checkpoint)

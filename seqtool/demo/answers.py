@@ -23,7 +23,7 @@ from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import LengthPenalty, length_penalty
 from seqtool.demo import scenes, search_tree
-from seqtool.demo.requests import Beginning, Request, check_beginnings, check_likeliest, check_work
+from seqtool.demo.requests import Beginning, Request, check_beginnings, check_work
 from seqtool.errors import InputError
 from seqtool.evaluation.pictures import address
 from seqtool.models.tokens import EOS
@@ -54,7 +54,6 @@ class Translate(Request):
     tree: bool = False
 
     def __post_init__(self) -> None:
-        check_likeliest(self.likeliest)
         check_beginnings(self.prefixes or [])
         if self.prefixes is not None and len(self.prefixes) != len(self.sentences):
             raise InputError(f"'prefixes' must be a list of {len(self.sentences):,} beginnings, one for each.")
@@ -110,7 +109,6 @@ class Score(Request):
     weights: bool = False
 
     def __post_init__(self) -> None:
-        check_likeliest(self.likeliest)
         if self.sources is not None and len(self.sources) != len(self.references):
             count = len(self.references)
             raise InputError(f"'sources' has {len(self.sources):,} texts, but {count:,} are needed, one for each.")
@@ -176,7 +174,6 @@ class Caption(Request):
     images: list[tuple[str, bytes | Image]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        check_likeliest(self.likeliest)
         check_beginnings([self.prefix])
         if self.scene is not None:
             self.images.append(("scene", scenes.drawn(self.scene)))
@@ -217,9 +214,6 @@ class Next(Request):
 
     text: str
     likeliest: int = 10
-
-    def __post_init__(self) -> None:
-        check_likeliest(self.likeliest)
 
     def answer(self, models: Sequence[Any]) -> Answer:
         generator = self.predictor(models, Generator)

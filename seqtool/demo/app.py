@@ -1,12 +1,10 @@
 """The web application of a demo: its page, and the JSON interface that the page uses too."""
 
 import asyncio
-import json
 import logging
 import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -28,7 +26,7 @@ from seqtool.demo.engine import Engine
 from seqtool.demo.guards import JSON_BYTES, SECONDS, UPLOAD_BYTES, Bodies, Guard, own_names
 from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.runtime.files import one_line
+from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
 from seqtool.view.html import WEB
 
@@ -53,12 +51,7 @@ class Json(JSONResponse):
     """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
 
     def render(self, content: Any) -> bytes:
-        write = partial(json.dumps, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        try:
-            text = write(content)
-        except ValueError:
-            text = write(json.loads(json.dumps(content), parse_constant=lambda _: None))
-        return text.encode("utf-8", "backslashreplace")
+        return finite_json(content, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Starlette:
@@ -83,7 +76,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
 
     async def model(_: Http) -> Response:
         state = {"state": engine.state, "problem": engine.problem}
-        return Json({"version": __version__, **state, "models": engine.about, "limits": LIMITS})
+        return Json({"version": __version__, **state, "models": describe(engine.models), "limits": LIMITS})
 
     async def offered_scenes(_: Http) -> Response:
         return Json(scenes.offered())
@@ -108,8 +101,8 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=own_names(host), www_redirect=False)],
         exception_handlers={
-            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError), refused),
-            **dict.fromkeys((RuntimeError, MemoryError), refused),
+            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError), refused),
+            RuntimeError: refused,
             Exception: broken,
         },
         lifespan=lifespan,

@@ -49,19 +49,15 @@ class BusyError(HTTPException):
 class Engine:
     """`state` is `loading`, `ready` or `failed`, and then `problem` says why.
 
-    load: gives the models, called in the engine's thread.
-    describe: what the page says about them, which is then in `about`.
+    load: gives the models, called in the engine's thread; they are then in `models`.
     """
 
-    def __init__(
-        self, load: Callable[[], Sequence[Any]], describe: Callable[[Sequence[Any]], list[dict[str, Any]]]
-    ) -> None:
-        self._load, self._describe = load, describe
+    def __init__(self, load: Callable[[], Sequence[Any]]) -> None:
+        self._load = load
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._stopped = False
-        self._models: Sequence[Any] = ()
-        self.about: list[dict[str, Any]] = []
+        self.models: Sequence[Any] = ()
         self.state, self.problem = "loading", ""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -95,8 +91,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            models = self._load()
-            self.about, self._models = self._describe(models), models
+            self.models = self._load()
             self.state = "ready"
         except Exception as error:  # such as too little memory
             self.state, self.problem = "failed", str(error) or type(error).__name__
@@ -124,7 +119,7 @@ class Engine:
         if len(batch) > 1 and self.state == "ready":
             items = [item for item, _ in batch]
             try:
-                results = items[0].answer_together(self._models, items)
+                results = items[0].answer_together(self.models, items)
             except Exception as error:
                 log.warning("Requests could not be answered together, and are answered one by one: %s", error)
             else:
@@ -139,6 +134,6 @@ class Engine:
                 try:
                     if self.state == "failed":
                         raise InputError(self.problem)
-                    answer.set_result(item.answer(self._models))
+                    answer.set_result(item.answer(self.models))
                 except BaseException as error:
                     answer.set_exception(error)

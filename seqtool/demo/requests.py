@@ -66,6 +66,8 @@ class Request(WorkItem):
         required = [field.name for field in fields(cls) if field.init and field.default is MISSING]
         check_types({**dict.fromkeys(required), **sent}, own, "field")
         check_lengths(sent)
+        if not 0 <= sent.get("likeliest", 0) <= LIKELIEST:
+            raise InputError(f"'likeliest' must be a whole number from 0 to {LIKELIEST:,}.")
         return cls(**sent)
 
     def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
@@ -166,11 +168,6 @@ def texts_in(value: Any) -> Iterator[str]:
 def check_beginnings(beginnings: Sequence[Beginning]) -> None:
     if any("" in beginning for beginning in beginnings if isinstance(beginning, list)):
         raise InputError("A beginning is a text or a list of tokens, none of which is empty.")
-
-
-def check_likeliest(count: int) -> None:
-    if not 0 <= count <= LIKELIEST:
-        raise InputError(f"'likeliest' must be a whole number from 0 to {LIKELIEST:,}.")
 
 
 def check_work(predictor: Any, texts: int, likeliest: int) -> None:

@@ -7,7 +7,7 @@ from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.pointers import Candidate, Lattice
 from seqtool.decoding.ranking import LengthPenalty
 from seqtool.models.tokens import EOS
-from seqtool.predict.predictor import END
+from seqtool.predict.predictor import displayed
 
 DIGITS = 6  # of a log-probability
 
@@ -48,13 +48,13 @@ def left(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary) -> dict[s
         if place is None or step[place].fate == "pruned":
             return {
                 "step": t,
-                "token": _piece(ids[t], vocabulary) if t < len(ids) else END,
+                "token": displayed(ids[t], vocabulary),
                 "considered": place is not None,
                 "beaten_by": [_described(candidate, vocabulary) for candidate in step if candidate.fate != "pruned"],
             }
         if t + 1 == len(ids):
             return None
-    token = _piece(ids[len(steps)], vocabulary)
+    token = displayed(ids[len(steps)], vocabulary)
     return {"step": len(steps), "token": token, "considered": False, "beaten_by": [], "over": True}
 
 
@@ -68,9 +68,5 @@ def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
 
 
 def _described(candidate: Candidate, vocabulary: Vocabulary) -> dict[str, Any]:
-    token = _piece(candidate.token, vocabulary)
+    token = displayed(candidate.token, vocabulary)
     return {"token": token, "log_probability": round(candidate.log_probability, DIGITS)}
-
-
-def _piece(token: int, vocabulary: Vocabulary) -> str:
-    return END if token == EOS else vocabulary.piece(token)

@@ -10,15 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, Segment, SystemsEvaluation
-from seqtool.evaluation.evaluator import Evaluator, corpus_of, have_files, word_counts
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures
 from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
 from seqtool.evaluation.settings import CAPTIONING
@@ -27,24 +25,22 @@ from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
-from seqtool.metrics.scores import labels_of, score, scored_in
+from seqtool.metrics.scores import labels_of, score
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.tables import columns
 from seqtool.settings import names
 from seqtool.view import report
-from seqtool.view.report import Section
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.likelihood import Likelihood
-    from seqtool.training.checkpoint import Checkpoint
 
 OTHER_LABELS = frozenset(  # in the record, besides those of the scores
     ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood")
 )
 LIKELIEST = 5  # tokens at each place, in a report
 MOST_DRAWS = 10_000  # for each reference
-WIDTH = max(len(score(name).label) for name in scored_in(CAPTIONING))
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +98,7 @@ class CaptionEvaluation(SystemsEvaluation):
         signature, others = self.signatures()
         rows = {score(name).label: e.text(score(name).digits) for name, e in self.system.estimates.items()}
         rows |= {name: f"{value:.4f}" for name, value in self.java[0].items()}
-        lines = [f"{'score':<{WIDTH}}  {len(self.segments):,} images"]
-        lines += [f"{label:<{WIDTH}}  {value}" for label, value in rows.items()]
+        lines = columns([("score", f"{len(self.segments):,} images"), *rows.items()])
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
         lines += ["", signature, *(f"{label}: {other}" for label, other in others.items())]
         if self.likelihood is not None:
@@ -121,7 +116,7 @@ class CaptionEvaluation(SystemsEvaluation):
             likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
             yield {**record, **likelihood}
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         rows: dict[str, float] = {}
         for title, scores in zip(self.systems, self.java, strict=True):
             owner = "" if scores is self.java[0] else f" of {title}"
@@ -206,15 +201,13 @@ class CaptionEvaluator(Evaluator):
             warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
         return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
 
-    def of_checkpoint(
-        self, predictor: "Captioner", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> CaptionEvaluation:
+    def of_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
         """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
         settings = self.settings
         if settings.bound is not None:
             predictor.check_likelihood()
-        corpus = corpus_of(ImageCorpus, predictor, data)
-        have_files(corpus, data)
+        corpus = data.corpus(ImageCorpus, predictor)
+        data.check_files(corpus)
         if settings.split not in corpus.splits():
             raise InputError(f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}.")
         images = {str(image.file): image for image in corpus.images(settings.split)}
@@ -240,7 +233,7 @@ class CaptionEvaluator(Evaluator):
                 file.write(_coco_results(output.hypotheses))
         references = references.only(output.hypotheses)
         check_references(references, name="the references")
-        counts = None if settings.report is None else word_counts(predictor, checkpoint)
+        counts = None if settings.report is None else data.word_counts(predictor)
         likelihood = None
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]

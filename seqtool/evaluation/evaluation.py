@@ -1,23 +1,38 @@
-"""The results of `eval` in the form that all tasks share, and those of systems that write hypotheses."""
+"""What the tasks share in `eval`: the form of the results, those of systems that write hypotheses, and the interface of
+the evaluators, which do the work.
+"""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from omegaconf import DictConfig
+
+from seqtool.data.configuration import make_corpus
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.errors import InputError
 from seqtool.evaluation.flags import EXPLAINED, flags_of
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import FEW, few
-from seqtool.metrics.scores import score, scored_in, scorers
+from seqtool.metrics.scores import metric, score, scored_in, scorers
 from seqtool.metrics.systems import Comparison, System
 from seqtool.metrics.words import f1_by_count, unit_of
-from seqtool.runtime.files import without_suffix
-from seqtool.view import report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section, rounded
+from seqtool.runtime.files import check_file, without_suffix
+from seqtool.runtime.outputs import check_outputs
+from seqtool.view import html, report
+
+if TYPE_CHECKING:
+    from seqtool.predict.predictor import Predictor
+    from seqtool.training.checkpoint import Checkpoint
+
+C = TypeVar("C", bound=Corpus)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,7 @@ class Evaluation(ABC):
         """A record of each segment, for JSON lines."""
         yield self.record()
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         """The title, subtitle and sections of the report; only saved document frequencies have none."""
         raise NotImplementedError
 
@@ -77,7 +92,7 @@ class Output:
     name: str
     hypotheses: dict[Any, str] = field(default_factory=dict)
     flags: list[list[str]] = field(default_factory=list)
-    details: Details | None = None
+    details: report.Details | None = None
 
 
 @dataclass(kw_only=True)
@@ -142,7 +157,7 @@ class SystemsEvaluation(Evaluation):
         details = self.outputs[0].details
         return iter(()) if details is None else details.chunks()
 
-    def score_table(self) -> Section:
+    def score_table(self) -> report.Section:
         """Every score of every system with its interval, and how far the first is ahead of the others."""
         system, (_, *others) = self.system, self.systems.items()
         comparisons = [Comparison.of(other, system) for _, other in others]
@@ -163,7 +178,7 @@ class SystemsEvaluation(Evaluation):
             notes.append("p by paired bootstrap on equal resamples.")
         return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
 
-    def f1_of_words(self) -> Section | None:
+    def f1_of_words(self) -> report.Section | None:
         """F1 of words by their count in the training data; None if that is unknown."""
         if self.counts is None:
             return None
@@ -176,7 +191,7 @@ class SystemsEvaluation(Evaluation):
         title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
         return report.intervals(title, x_label, "F1, %", bins, series)
 
-    def segment_table(self, title: str) -> Section:
+    def segment_table(self, title: str) -> report.Section:
         """Every segment with the hypotheses of all systems, and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
@@ -214,7 +229,7 @@ class SystemsEvaluation(Evaluation):
         values = []
         for system in self.systems.values():
             of_segments = [segment["scores"] for segment in system.each()]
-            values.append([[rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
+            values.append([[report.rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
         return labels, values
 
 
@@ -228,3 +243,86 @@ def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str
         if len({*titles}) == len(titles):
             return titles
     return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+
+
+class EvaluationData(NamedTuple):
+    """The data of a model's test set.
+
+    own: settings of the user's own data; None is the data that the predictor's `config` describes
+    checkpoint: identifies the cache of these data, where the test set may be if its files are gone
+    """
+
+    own: DictConfig | None = None
+    checkpoint: "Checkpoint | None" = None
+
+    def corpus(self, kind: type[C], predictor: "Predictor") -> C:
+        if self.own is None:
+            return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
+        return make_corpus(self.own, kind, trusted=True)
+
+    def check_files(self, corpus: Corpus) -> None:
+        """Check that the corpus's files exist; fetch only the user's own, never what a checkpoint names."""
+        from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+
+        if self.own is None:
+            corpus.check()
+        else:
+            first_here(corpus.fetch)
+
+    def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
+        """How often each word occurs in the data that the model was trained with, if their cache is still there."""
+        from seqtool.training import moved_data  # imports torch, which scoring files does without
+
+        cache = None if self.checkpoint is None else moved_data.trained_on(self.checkpoint, predictor.config["data"])
+        return None if cache is None else cache.word_counts()
+
+
+@dataclass
+class Evaluator(ABC):
+    """Evaluates one task's models, or files.
+
+    labels: the names in its records, which scores of the user's own cannot have
+    """
+
+    settings: EvaluationSettings
+
+    labels: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def problems(self, *, checkpoint: bool) -> Iterator[str]:
+        """What is wrong with the task's settings. checkpoint: whether one is evaluated, and not files."""
+
+    def of_files(self) -> Evaluation:
+        """The evaluation of files, if `problems` allows for it."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def of_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
+        """The evaluation of a model on a test set. predictor: the task's, with the model"""
+
+    def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
+        """The tokeniser of the settings, or else the one that `choose` returns with a sentence to say, maybe empty."""
+        if self.settings.tokenize is not None:
+            return self.settings.tokenize
+        tokenize, reason = choose()
+        if reason:
+            log.info(reason)
+        return tokenize
+
+    def check(self, *, checkpoint: bool) -> None:
+        """Raise InputError for impossible settings, all in one where that can be, before any work is done."""
+        settings, labels = self.settings, {*self.labels}
+        for name in dict.fromkeys(settings.scores):
+            metric(name)
+            label = score(name).label
+            if label in labels:
+                raise InputError(f"scores={name} would be '{label}' in the report, which has one: rename the class.")
+            labels.add(label)
+        if problems := [*settings.problems(), *self.problems(checkpoint=checkpoint)]:
+            raise InputError(" ".join(problems))
+        inputs = [(f"{setting}={file}", file) for setting, files in settings.inputs().items() for file in files]
+        for _, file in inputs:
+            check_file(Path(file))
+        check_outputs(settings.outputs(), inputs)
+        if settings.report is not None:
+            html.check_name(settings.report)

@@ -16,14 +16,13 @@ from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Output, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
-from seqtool.view.packing import Details, rounded_weights
-from seqtool.view.report import Section
+from seqtool.models.tokens import END
+from seqtool.view.report import Details, Section, rounded_weights
 
 SHOWN = 200  # pictures in a report
 CONSIDERED = 5000  # pictures from which they are chosen, those of the first images
 IN_ORDER = 12  # of the best, the worst, and those at random
 SIDE = 224  # pixels of a picture that is read from a file
-END = "<end>"
 SMALL = 128  # up to this side a picture is kept as it is; a larger one as JPEG
 QUALITY = 80
 

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sacrebleu
-from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Segment
-from seqtool.evaluation.evaluator import corpus_of, have_files
+from seqtool.evaluation.evaluation import EvaluationData, Segment
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.translation import check_lengths
@@ -23,7 +21,6 @@ from seqtool.runtime.network import LibraryDownload
 
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translator
-    from seqtool.training.checkpoint import Checkpoint
 
 Split = Callable[[str], list[str]]
 
@@ -54,36 +51,34 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
 
 
 def test_set_of(
-    settings: EvaluationSettings, translator: "Translator", data: DictConfig | None, checkpoint: "Checkpoint | None"
+    settings: EvaluationSettings, translator: "Translator", data: EvaluationData
 ) -> tuple[list[Segment], Split]:
-    """The test set for a model: `read_test_set`, or a split of `data` or else of the checkpoint's own data, whose cache
-    `checkpoint` identifies.
-    """
+    """The test set for a model: `read_test_set`, or a split of `data`."""
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
     if settings.testset is not None:
         return first_here(partial(read_test_set, settings))
     if settings.sources is not None:
         return read_test_set(settings)
-    corpus = corpus_of(TextCorpus, translator, data)
+    corpus = data.corpus(TextCorpus, translator)
     if settings.split not in corpus.splits():
         raise InputError(
             f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
             "For files of your own give sources=FILE references=FILE."
         )
     try:
-        have_files(corpus, data)
+        data.check_files(corpus)
         pairs = list(corpus.pairs(settings.split))
         alignments = corpus.alignments(settings.split)
     except InputError as missing:
         from seqtool.training import moved_data  # imports torch, which scoring files does without
 
-        if checkpoint is None or moved_data.is_there(corpus, settings.split):
+        if data.checkpoint is None or moved_data.is_there(corpus, settings.split):
             raise
         own = translator.config["data"]
-        cached = moved_data.texts(checkpoint, own, settings.split)
+        cached = moved_data.texts(data.checkpoint, own, settings.split)
         if cached is None:
-            raise InputError(f"{missing} {moved_data.how_to_find(checkpoint, own, [settings.split])}") from missing
+            raise InputError(f"{missing} {moved_data.how_to_find(data.checkpoint, own, [settings.split])}") from missing
         pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
         alignments = cached.alignments()
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
@@ -124,8 +119,8 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, 
     name: the file with the lines that are aligned, for messages
     """
     alignments = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
-    counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
     if len(alignments) != len(texts[0]):
+        counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
         raise InputError(f"{counts}: they must be of the same sentences.")
     _check_links(alignments, texts, split, name=path)
     return alignments

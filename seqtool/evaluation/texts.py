@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig
 
 from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation
-from seqtool.evaluation.evaluator import Evaluator, corpus_of
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
 from seqtool.models.tokens import UNK
@@ -23,12 +21,9 @@ from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.view import report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section, rounded
 
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
-    from seqtool.training.checkpoint import Checkpoint
 
 LIKELIEST = 10  # symbols at each place, in a report
 BLOCK = 100  # tokens that are resampled together, at most
@@ -132,8 +127,8 @@ class TextEvaluation(Evaluation):
             yield {**record, "predicted": predicted} if self.expected else record
 
     @cached_property
-    def _packed(self) -> Details:
-        details = Details()
+    def _packed(self) -> report.Details:
+        details = report.Details()
         for predicted in self.predicted():
             details.add(predicted=predicted)
         return details
@@ -141,14 +136,14 @@ class TextEvaluation(Evaluation):
     def details(self) -> Iterator[str]:
         return self._packed.chunks()
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         record, bits = self.record(), self.bits.text(4)
         rows = {name: f"{record[name]:,}" for name in ("tokens", "characters", "unknown")}
         rows |= {"nats a token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
         rows |= {"nats a character": f"{record['nats_per_character']:.4f}", "bits a character": bits}
         rows |= {"interval": self.note} if self.note else {}
         nats_per_token = (self.nats / np.maximum(self.tokens, 1)).tolist()
-        lines: Section = {
+        lines: report.Section = {
             "kind": "sentences",
             "title": "Lines",
             "systems": ["text"],
@@ -157,7 +152,7 @@ class TextEvaluation(Evaluation):
             "names": None,
             "references": [[] for _ in self.lines],
             "hypotheses": [[line.rstrip("\n") for line in self.lines]],
-            "values": [[[rounded(nats) for nats in nats_per_token]]],
+            "values": [[[report.rounded(nats) for nats in nats_per_token]]],
             "flags": [[] for _ in self.lines],
             "details": self._packed.described(),
         }
@@ -172,16 +167,12 @@ class TextEvaluator(Evaluator):
         settings = self.settings
         if not checkpoint:
             yield "task=language_modelling needs checkpoint=PATH: a text by itself has no score."
-        if settings.likeliest < 0:
-            yield f"likeliest must be at least 0, not {settings.likeliest}."
         if settings.likeliest and settings.format != "jsonl" and settings.report is None:
             yield "likeliest= goes with format=jsonl or report=FILE.html."
 
-    def of_checkpoint(
-        self, predictor: "Generator", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> TextEvaluation:
+    def of_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
         settings = self.settings
-        name, lines = self._read(predictor, data, checkpoint)
+        name, lines = self._read(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
         stream = [token for of_line in ids for token in of_line]
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST)
@@ -189,21 +180,21 @@ class TextEvaluator(Evaluator):
             nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
-    def _read(
-        self, predictor: "Generator", data: DictConfig | None, checkpoint: "Checkpoint | None"
-    ) -> tuple[str, list[str]]:
+    def _read(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """The text's name, and its lines with their line ends."""
         settings = self.settings
         if settings.text is not None:
             return settings.text, list(read_lines(Path(settings.text), with_ends=True))
-        corpus = corpus_of(PlainText, predictor, data)
+        corpus = data.corpus(PlainText, predictor)
         split = settings.split if settings.split in corpus.splits() or settings.split != "test" else "valid"
-        if split != settings.split and checkpoint is not None:
+        if split != settings.split and data.checkpoint is not None:
             from seqtool.training import moved_data  # imports torch
 
             own = predictor.config["data"]
             kept = {str(name): own[name] for name in own if name not in moved_data.SOURCES}
-            corpus = make_corpus(moved_data.data_settings(checkpoint, kept, split), PlainText, trusted=predictor.trust)
+            corpus = make_corpus(
+                moved_data.data_settings(data.checkpoint, kept, split), PlainText, trusted=predictor.trust
+            )
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
         if missing := [path for path in corpus.files()[split] if not path.exists()]:

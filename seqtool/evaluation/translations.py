@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import Link
-from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Output, Segment, SystemsEvaluation
-from seqtool.evaluation.evaluator import Evaluator, word_counts
+from seqtool.evaluation.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
 from seqtool.evaluation.settings import TRANSLATION
 from seqtool.evaluation.test_sets import Split, read_alignments, read_test_set, read_translations, test_set_of
@@ -33,12 +30,9 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.settings import names
 from seqtool.view import plots, report
-from seqtool.view.packing import Details
-from seqtool.view.report import Section
 
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translation, Translator
-    from seqtool.training.checkpoint import Checkpoint
 
 LIKELIEST = 5  # tokens at each place, in a report
 
@@ -144,7 +138,7 @@ class TranslationEvaluation(SystemsEvaluation):
             lines += ["", self.alignment.text()]
         return "\n".join(lines)
 
-    def page(self) -> tuple[str, str, Sequence[Section | None]]:
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         sections = [self.score_table(), None, self.f1_of_words()]
         if self.sources is not None:
             series = {title: [b.bleu for b in self.by_length_of(system)] for title, system in self.systems.items()}
@@ -173,14 +167,15 @@ class TranslationEvaluator(Evaluator):
     labels = labels_of(TRANSLATION)
 
     def check(self, *, checkpoint: bool) -> None:
-        if checkpoint == (self.settings.hypotheses is not None):
-            raise InputError("eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…].")
         super().check(checkpoint=checkpoint)
         if self.settings.tokenize is not None:
             translation.make_bleu(self.settings.tokenize, lowercase=self.settings.lowercase)
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings
+        if checkpoint == (settings.hypotheses is not None):
+            yield "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE[,FILE…]."
+            return
         edges = [0, *settings.length_bins]
         if len(edges) == 1 or edges != sorted(set(edges)):
             yield f"length_bins must be one or more lengths that rise from 1, not {settings.length_bins}."
@@ -196,10 +191,6 @@ class TranslationEvaluator(Evaluator):
             yield "alignments=FILE and gold=FILE go together."
         if settings.plot is not None and not (checkpoint or settings.sources or settings.testset):
             yield "plot=DIR needs sources=FILE."
-        if settings.words not in (None, *SPLITS):
-            yield f"Unknown words '{settings.words}'; choose from {', '.join(SPLITS)}."
-        if settings.samples < 0:
-            yield f"samples must be at least 0, not {settings.samples}."
         if settings.samples and not (checkpoint and settings.plot):
             yield "samples= goes with checkpoint=PATH and plot=DIR."
         if settings.beside and settings.plot is None and settings.report is None:
@@ -224,20 +215,18 @@ class TranslationEvaluator(Evaluator):
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
-    def of_checkpoint(
-        self, predictor: "Translator", data: DictConfig | None, checkpoint: "Checkpoint | None" = None
-    ) -> TranslationEvaluation:
+    def of_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
         """Translations of a test set; if it has gold alignments, its references are aligned as well."""
         settings = self.settings
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
-        segments, predictor.split = test_set_of(settings, predictor, data, checkpoint)
+        segments, predictor.split = test_set_of(settings, predictor, data)
         others = self._read_others(segments)
         if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = _align_references(predictor, segments)
-        counts = None if settings.report is None else word_counts(predictor, checkpoint)
+        counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
         return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
 
@@ -255,7 +244,7 @@ class TranslationEvaluator(Evaluator):
         alignments of `samples` are drawn.
         """
         settings, place = self.settings, self.settings.output
-        written = Output(translator.name, details=None if settings.report is None else Details())
+        written = Output(translator.name, details=None if settings.report is None else report.Details())
         out = nullcontext() if place is None else keeping(Path(place), lambda: f"{len(written.hypotheses):,} lines")
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST

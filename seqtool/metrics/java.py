@@ -1,15 +1,15 @@
 """METEOR and SPICE, which are Java programs called through pycocoevalcap, if it and Java are installed."""
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 
 from seqtool.metrics.captions import tokenized
+from seqtool.runtime.outputs import printing_to_stderr
 
 LAST_JDK_OF_SPICE = 14  # its libraries use classes that JDK 15 and later removed or closed
 
@@ -38,7 +38,7 @@ def java_scores(
             continue
         scorer = None
         try:
-            with _output_to_stderr():
+            with printing_to_stderr(), redirect_stdout(sys.stderr):
                 scorer = make()
                 scores[name] = float(scorer.compute_score(alternatives, texts)[0])
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -52,17 +52,3 @@ def java_scores(
 def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
     """Tokenised captions without METEOR's separators: line ends, and ||| between texts."""
     return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
-
-
-@contextmanager
-def _output_to_stderr() -> Iterator[None]:
-    """Redirects the Java programs' output to standard error: standard output is for results."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

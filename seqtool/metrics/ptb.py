@@ -8,6 +8,9 @@ Latin, Greek, Cyrillic and CJK text, and for symbols that captions do not contai
 
 import re
 from functools import lru_cache
+from pathlib import Path
+
+import yaml
 
 VERSION = "3.4.1"  # of the CoreNLP that coco-caption ships
 # coco-caption's list, after lower-casing: brackets are lower-cased before it is applied and so stay
@@ -44,23 +47,9 @@ _PARTS = {
     "JOINED": r"(?:{ELIDED}|{W}+)(?:[-‐‑_](?:{ELIDED}|{W}+))+",
 }
 
-# A single letter's period ends the sentence before one of these words; before any other it marks an initial.
-_STARTERS = """A About According Additionally After An As At But Earlier He Her Here However If In It Last Many More
-Mr. Ms. Now Once One Other Our She Since So Some Such That The Their Then There These They This We What When While
-Yet You"""
-# Abbreviations keep their period wherever they stand: in any case, mixed too, ...
-_ABBREVIATIONS = """adj adm adv al ala alex apr ariz ark assn assoc asst atty attys aug ave az bhd bldg blvd brig bros
-calif capt cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec del dept det dr drs elec ens esq est etc ext feb
-fla fri ft ga gen gov govs hon ill inc ind insp intl invt jan jos jr jul jun kan kans ky la lieut lt ltd maj mar mass md
-messrs mfg mich minn miss mlle mme mo mon mont mr mrs ms msgr mt mtg natl neb nev nov oct okla ore pa penn pfc ph plc
-ppte ppty pres prof pte ptes pty ptys pvt rd rep reps rev rt sen sens sep sept seq sfc sgt spc sq sr st ste supt sys tel
-tenn tex thu thurs treas tue tues univ va vs vt wash wed wis wisc wm wyo"""
-_CAPITAL = "ark az del ill la mass miss ore pa tex wash"  # ... but these only with a first capital,
-_NOT_CAPITAL = r"[mM][FT][gG]|[pP]+[tT][EY]"  # and these not with that capital: MFG, PTY
-_BEFORE_NUMBERS = "art ca fig figs no nos op pp prop"  # and these keep it only before a number
-# Endings of file names, which may follow a digit; after a letter any ending may.
-_FILES = """bat bmp c cgi class cpp dll doc docx exe gif gz h htm html jar java jpeg jpg mov mp3 pdf php pl png ppt ps
-py sql tar txt wav x xml zip"""
+_WORDS: dict[str, str] = yaml.load(Path(__file__).with_name("ptb_words.yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+for _name, _text in _WORDS.items():  # the longest first
+    _PARTS[_name] = f"(?:{'|'.join(re.escape(word) for word in sorted(_text.split(), key=len, reverse=True))})"
 
 
 def _expand(pattern: str) -> str:
@@ -68,18 +57,6 @@ def _expand(pattern: str) -> str:
     while (expanded := re.sub(r"\{([A-Z]+)\}", lambda part: _PARTS[part[1]], pattern)) != pattern:
         pattern = expanded
     return pattern
-
-
-def _any(words: str) -> str:
-    """A pattern of any of some words, with spaces between them."""
-    return "(?:" + "|".join(re.escape(word) for word in sorted(words.split(), key=len, reverse=True)) + ")"
-
-
-def _abbreviations() -> str:
-    """Any of them, with its period; only where a word is short enough are they tried one by one."""
-    longest = max(map(len, _ABBREVIATIONS.split()))
-    but = rf"(?!(?=[a-z])(?i:{_any(_CAPITAL)})\.|{_NOT_CAPITAL})"
-    return rf"(?=\w{{2,{longest}}}\.){but}(?i:{_any(_ABBREVIATIONS)})\."
 
 
 # Group 1, if there is one, is the token; the rest is only looked at.
@@ -108,7 +85,7 @@ _PATTERNS = (
     r"(?i:https?)://{PATH}",
     r"(?:(?i:www)\.(?:[^\s\"<>|.!?(){},]+\.)+[A-Za-z]{2,4}|(?:{LABEL}\.)+(?i:com|net|org|edu))(?:/{PATH})?",
     r"<?[A-Za-z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+>?",
-    rf"{{W}}+(?:\.{{W}}+)*\.(?i:{_any(_FILES)})(?=[\s.,;:?!\"<]|$)",
+    r"{W}+(?:\.{W}+)*\.(?i:{FILES})(?=[\s.,;:?!\"<]|$)",
     r"@[A-Za-z_][A-Za-z0-9_]*|#{L}+",
     r"&(?i:amp|lt|gt|quot|apos|nbsp|[mn]dash|md|ht|[tq]l|[ulq]r|qc|[oc]dq);|&#{D}+;",
     r"(?i:-[lr][rcs]b-)",
@@ -127,12 +104,13 @@ _PATTERNS = (
     r"{SLASHED}(?:\\?/{SLASHED}){1,2}",
     r"[A-Z]+(?:(?:(?i:&amp;)|[&+])[A-Z]+)+",
     # periods that stay
-    _abbreviations(),
+    # of abbreviations, which are tried one by one only where a word has at most six letters
+    r"(?=\w{2,6}\.)(?!(?=[a-z])(?i:{CAPITAL})\.|[mM][FT][gG]|[pP]+[tT][EY])(?i:{ABBREVIATIONS})\.",
     r"(?i:(pt[ey]\.){S}*(?:ltd|limited))",
-    rf"((?i:{_any(_BEFORE_NUMBERS)})\.){{S}}*{{D}}",
+    r"((?i:{NUMBERED})\.){S}*{D}",
     r"((?:{HYPHENED}|{JOINED}|{WORD}|{W}+|{NUMBER})\.)[,;:]",
     r"{ACRONYM}\.|(?i:ph\.d\.)",
-    rf"[A-Za-z]\.(?!\s+(?:(?=[A-Z])(?i:{_any(_STARTERS)})|{{TAG}})(?:\s|$)|\s*$)",
+    r"[A-Za-z]\.(?!\s+(?:(?=[A-Z])(?i:{STARTERS})|{TAG})(?:\s|$)|\s*$)",
     # symbols and punctuation
     r"[cC]\+\+|[cCfF]#",
     r"\.{3,}|-{2,}|''|``|’’|[?!]{2,}|@+|#+|\\?\*+|_+|<<|>>",
@@ -143,7 +121,7 @@ _CONTRACTION = re.compile(_expand(r"[nN]{Q}[tT]|{Q}(?i:[smd]|re|ve|ll)"))
 _SILENT = re.compile(r"\.{3,}|-{2,4}|''|``|’’")
 _SPACES = re.compile(r"\s")
 # A part between spaces cannot be tokenised alone if it has a number, a tag or a period that depends on what follows.
-_DEPENDENT = re.compile(_expand(rf"[0-9<]|’.*\.\s*$|(?<!{{W}})(?:{{L}}|(?i:{_any(_BEFORE_NUMBERS)}|pt[ey]))\.\s*$"))
+_DEPENDENT = re.compile(_expand(r"[0-9<]|’.*\.\s*$|(?<!{W})(?:{L}|(?i:{NUMBERED}|pt[ey]))\.\s*$"))
 
 
 def tokenize(caption: str) -> list[str]:

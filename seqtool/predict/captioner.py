@@ -206,14 +206,10 @@ class Captioner(Predictor):
             likeliest=likeliest,
             keep_attention=self.attends,
         )
-        return [[self._caption(best, number) for best in n_best] for n_best, number in zip(bests, numbers, strict=True)]
+        return [list(map(self._caption, n_best)) for n_best in bests]
 
-    def _caption(self, hypothesis: Hypothesis, number: int) -> Caption:
-        chosen = None
-        if self.hard is not None and hypothesis.attention is not None:
-            alpha = hypothesis.attention[: len(hypothesis.tokens)].float().cpu()
-            uniforms = self.settings.uniforms_of_attention(number)[: len(alpha)]  # those of the search
-            chosen = self.hard.choice(alpha, uniforms).argmax(-1).tolist()
+    def _caption(self, hypothesis: Hypothesis) -> Caption:
+        chosen = None if hypothesis.locations is None else hypothesis.locations[: len(hypothesis.tokens)]
         return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)
 
     def _load(self, images: Sequence[Picture], numbers: Sequence[int]) -> dict[int, NDArray[np.uint8] | InputError]:

@@ -25,7 +25,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
-from seqtool.models.tokens import EOS
+from seqtool.models.tokens import END, EOS
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.runtime import devices
 from seqtool.runtime.classes import modules
@@ -35,8 +35,6 @@ from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
 from seqtool.training.checkpoint import Checkpoint, find, run_name
-
-END = "<end>"  # how the end of a text or sentence is shown
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,11 @@ class Prediction:
         return {"unknown": [] if self.target is None else self.target.unknown}
 
 
+def displayed(token: int, vocabulary: Vocabulary) -> str:
+    """A token for people."""
+    return END if token == EOS else vocabulary.piece(token)
+
+
 def expectations(
     tokens: Sequence[int], log_p: Sequence[float], expected: Expected, vocabulary: Vocabulary
 ) -> list[dict[str, Any]]:
@@ -144,18 +147,16 @@ def expectations(
     the likeliest tokens with their probabilities, best first.
     """
 
-    def piece(index: int) -> str:
-        return END if index == EOS else vocabulary.piece(index)
-
     def rounded(probability: float) -> float:
         return float(f"{probability:.6g}")
 
     records = []
     best = expected.tokens.tolist(), expected.log_p.exp().tolist()
     for token, logarithm, entropy, ids, p in zip(tokens, log_p, expected.entropy.tolist(), *best, strict=True):
-        likeliest = [[piece(index), rounded(probability)] for index, probability in zip(ids, p, strict=True)]
-        record = {"token": piece(token), "probability": rounded(math.exp(logarithm)), "entropy": round(entropy, 4)}
-        records.append({**record, "likeliest": likeliest})
+        tokens_there = zip(ids, p, strict=True)
+        likeliest = [[displayed(index, vocabulary), rounded(probability)] for index, probability in tokens_there]
+        record = {"token": displayed(token, vocabulary), "probability": rounded(math.exp(logarithm))}
+        records.append({**record, "entropy": round(entropy, 4), "likeliest": likeliest})
     return records
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from seqtool.errors import InputError
 from seqtool.runtime.files import LONGEST, read_lines, warn_of_return
+from seqtool.runtime.outputs import printing_to_stderr
 
 PROMPT = "> "
 
@@ -91,7 +92,9 @@ def _typed() -> Iterator[list[str]]:
     print("Type a sentence to translate; Ctrl-D ends.", file=sys.stderr)
     for number in count(1):
         try:
-            yield _ask().split("\n")  # pasted text may have several lines
+            with printing_to_stderr():  # the prompt and the echo: standard output is only for translations
+                typed = input(PROMPT)
+            yield typed.split("\n")  # pasted text may have several lines
         except UnicodeDecodeError as error:
             raise _not_utf_8(number) from error
         except (EOFError, KeyboardInterrupt) as end:
@@ -99,18 +102,6 @@ def _typed() -> Iterator[list[str]]:
             if isinstance(end, EOFError):
                 return
             raise
-
-
-def _ask() -> str:
-    """A typed line. Its prompt and echo go to standard error: standard output is only for translations."""
-    sys.stdout.flush()
-    output = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        return input(PROMPT)
-    finally:
-        os.dup2(output, 1)
-        os.close(output)
 
 
 def _decoded() -> Iterator[str]:

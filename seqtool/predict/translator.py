@@ -22,10 +22,10 @@ from seqtool.decoding.batching import encoded_sentences, force_all
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.errors import InputError
-from seqtool.models.tokens import UNK
+from seqtool.models.tokens import END, UNK
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.predict.lists import check_texts
-from seqtool.predict.predictor import END, Prediction, Predictor
+from seqtool.predict.predictor import Prediction, Predictor
 
 
 @dataclass(frozen=True)

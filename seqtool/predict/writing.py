@@ -19,7 +19,8 @@ from seqtool.data.corpora.coco import image_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, writing
 from seqtool.errors import InputError
-from seqtool.predict.predictor import END, Prediction, Predictor
+from seqtool.models.tokens import END
+from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
 from seqtool.runtime.files import replacing, without_suffix

@@ -184,6 +184,15 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
         raise ValueError("too many brackets within brackets") from error
 
 
+def finite_json(value: Any, **options: Any) -> str:
+    """As JSON, with text as it stands; JSON has no NaN or infinity: null stands for them. options: of `json.dumps`"""
+    options |= {"ensure_ascii": False, "allow_nan": False}
+    try:
+        return json.dumps(value, **options)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), **options)
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """The object in a JSON file that seqtool wrote. Raises ValueError for what it never writes: another kind of value,
     deep nesting, text that UTF-8 cannot encode, a pipe or device.

@@ -53,6 +53,19 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
             raise
 
 
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Within it, what C code and other programs print goes to standard error: standard output is for results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def _keep(stream: TextIO, path: Path, finished: str) -> None:
     stream.flush()
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):

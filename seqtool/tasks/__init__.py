@@ -12,7 +12,7 @@ from seqtool.runtime.task_table import TASKS
 from seqtool.tasks.task import Task, task_name
 
 if TYPE_CHECKING:
-    from seqtool.evaluation.evaluator import Evaluator
+    from seqtool.evaluation.evaluation import Evaluator
     from seqtool.training.checkpoint import Checkpoint
 
 

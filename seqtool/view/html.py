@@ -12,24 +12,10 @@ from typing import Any
 
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import replacing
-from seqtool.view.packing import packed
+from seqtool.view.report import packed
 
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
-NAME = re.compile(r"^(?:const|let|(?:async )?function) (?P<name>\w+)", re.MULTILINE)
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<noscript>This report is drawn by the script inside it, which needs no network: allow scripts to see it.</noscript>
-"""
 
 
 def check_name(path: str | Path) -> None:
@@ -44,7 +30,8 @@ def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) ->
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     with replacing(path) as out:
         title = html.escape(printable(str(report["title"])))
-        out.write(PAGE.format(policy=policy, title=title, style=style))
+        page = (WEB / "report.html").read_text(encoding="utf-8")
+        out.write(page.format(policy=policy, title=title, style=style))
         for name, data in (("report", packed(report)), *((f"details-{i}", chunk) for i, chunk in enumerate(details))):
             out.write(f'<script type="application/gzip" id="{name}">{data}</script>\n')
         out.write(f"<script>{script}</script>\n</body>\n</html>\n")

@@ -1,15 +1,23 @@
-"""A report, one HTML page, as the sections that `web/report.js` draws; numbers are rounded, so that a report made again
-is the same file.
+"""A report, one HTML page, as the sections that `web/report.js` draws, and packed details of sentences, which it reads
+when one is opened; numbers are rounded, so that a report made again is the same file.
 """
 
+import base64
+import gzip
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from seqtool.metrics.bootstrap import Estimate
 
 Section = dict[str, Any]
 DIGITS = 5  # significant ones, of what is drawn
+SHOWN = 3  # of weights after the point, and of other numbers of details in all: as many as the page shows
+SIZE = 100  # sentences in a chunk of details
 
 
 def page(title: str, subtitle: str, sections: Iterable[Section | None]) -> dict[str, Any]:
@@ -60,8 +68,66 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
 
 
+class Details:
+    """What a report shows of each sentence only when it is opened."""
+
+    def __init__(self) -> None:
+        self._packed: list[str] = []
+        self._sentences: list[dict[str, Any]] = []  # those after the last packed chunk
+
+    def add(
+        self,
+        *,
+        source: Sequence[str] = (),
+        target: Sequence[str] = (),
+        weights: NDArray[np.floating] | None = None,
+        predicted: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """One more sentence.
+
+        source, target: its words.
+        weights: their attention, target × source, or None.
+        predicted: what was expected at each token, in the form of `predictor.expectation`, or None.
+        """
+        sentence: dict[str, Any] = {}
+        if weights is not None and weights.size:
+            sentence |= {"source": list(source), "target": list(target), "weights": rounded_weights(weights)}
+        if predicted:
+            sentence["predicted"] = json.loads(json.dumps(predicted), parse_float=_as_shown)
+        self._sentences.append(sentence)
+        if len(self._sentences) == SIZE:
+            self._packed.append(packed(self._sentences))
+            self._sentences = []
+
+    def described(self) -> dict[str, Any]:
+        """What the page must know to find a sentence."""
+        return {"size": SIZE}
+
+    def chunks(self) -> Iterator[str]:
+        """The packed details of `SIZE` sentences each."""
+        yield from self._packed
+        if self._sentences:
+            yield packed(self._sentences)
+
+
+def packed(value: Any) -> str:
+    """A value of JSON as text that HTML can hold; the same value always gives the same text."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    content = text.encode("utf-8", "backslashreplace")  # a lone surrogate is written as its escape
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def rounded_weights(weights: NDArray[np.floating]) -> list[list[float]]:
+    rows: list[list[float]] = np.asarray(weights, float).round(SHOWN).tolist()
+    return rows
+
+
 def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
     if estimate is None:
         return None
     interval = {} if estimate.low is None else {"low": rounded(estimate.low), "high": rounded(estimate.high)}
     return {"value": rounded(estimate.value), **interval}
+
+
+def _as_shown(number: str) -> float:
+    return float(f"{float(number):.{SHOWN}g}")

@@ -4,7 +4,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from PIL import Image
 from test_demo import Server, place, serving, strange_sentences  # noqa: F401 a fixture
 
 import seqtool
-from seqtool.demo.app import describe, make_app
+from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
-from seqtool.training.checkpoint import find
 
 SENTENCE = "I have a big cat but a small house."
 
@@ -292,7 +290,7 @@ def test_it_says_that_the_model_is_loading(visit: Visit, place: Path) -> None:  
         held.wait(20)
         return [seqtool.load(place / "runs/attend", device="cpu", threads=1)]
 
-    engine = Engine(load, partial(describe, checkpoints=[find(place / "runs/attend")]))
+    engine = Engine(load)
     with serving(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
         visit.page.goto(f"http://127.0.0.1:{port}/?token={token}")
         visit.page.get_by_text("Loading the model…").wait_for()

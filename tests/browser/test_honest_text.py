@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ from PIL import Image
 from test_demo import serving
 
 import seqtool
-from seqtool.demo.app import describe, make_app
+from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
-from seqtool.training.checkpoint import find
 from seqtool.view import html, report
-from seqtool.view.packing import Details
+from seqtool.view.report import Details
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 SHOWN = "".join(f"\\u{ord(mark):04x}" for mark in MARKS)
@@ -44,8 +42,7 @@ def no_marks(page: Any) -> None:
 
 @contextmanager
 def demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
-    describing = partial(describe, checkpoints=[find(run)])
-    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)], describing)
+    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)])
     chosen = {"host": "127.0.0.1", "token": None, **settings}
     query = "" if chosen["token"] is None else f"?token={chosen['token']}"
     with serving(lambda port: make_app(engine, port=port, **chosen)) as port:

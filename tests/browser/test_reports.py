@@ -13,7 +13,7 @@ from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
 from seqtool.runtime.files import config_directory
 from seqtool.view import html, report
-from seqtool.view.packing import Details, rounded_weights
+from seqtool.view.report import Details, rounded_weights
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",

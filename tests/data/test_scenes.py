@@ -28,6 +28,7 @@ from seqtool.data.directories import make_once
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import CaptionEvaluator
+from seqtool.evaluation.evaluation import EvaluationData
 from seqtool.runtime.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
@@ -514,10 +515,11 @@ def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     stranger: Any = SimpleNamespace(config={"data": config}, trust=[])
     settings = evaluation_settings(split="valid")
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
-        CaptionEvaluator(settings).of_checkpoint(stranger, None)
+        CaptionEvaluator(settings).of_checkpoint(stranger, EvaluationData())
     assert list(tmp_path.iterdir()) == []
+    own = EvaluationData(OmegaConf.create(config))
     with pytest.raises(InputError, match="Unknown split 'dev'"):
-        CaptionEvaluator(replace(settings, split="dev")).of_checkpoint(stranger, OmegaConf.create(config))
+        CaptionEvaluator(replace(settings, split="dev")).of_checkpoint(stranger, own)
     assert (place / "captions.jsonl").exists()
 
 

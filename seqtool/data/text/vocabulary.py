@@ -33,7 +33,6 @@ from seqtool.settings import declarations
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
-END = "<end>"  # how the end of a text is shown among its pieces
 BLOCK = "▅"  # U+2585
 STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
 """What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with

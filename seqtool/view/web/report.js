@@ -8,7 +8,7 @@ import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
 
-/** What a block of the file holds: JSON, packed by seqtool/view/packing.py. */
+/** What a block of the file holds: JSON, packed by seqtool/view/report.py. */
 function read(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
