@@ -16,8 +16,8 @@ from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.cli import train as training
 from seqtool.data.batches import UNITS
-from seqtool.data.text.alignment import SPLITS
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
+from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
 from seqtool.runtime.classes import located
 from seqtool.runtime.files import config_directory
