@@ -10,11 +10,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 import seqtool
-from seqtool.cli.translate import AlignedSettings
 from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, windows
-from seqtool.predict.writing import ScoreWriter
+from seqtool.predict.writing import OutputSettings, ScoreWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
 from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
@@ -25,7 +24,7 @@ AT_ONCE = 1000  # lines
 
 
 @dataclass
-class ScoreSettings(declarations.Score, AlignedSettings):
+class ScoreSettings(declarations.Score, OutputSettings):
     """The settings of configs/score.yaml for input and output."""
 
     def inputs(self) -> dict[str, str]:
