@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
+from seqtool.cli.config_files import COMMANDS
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.spinning import limit_spinning
@@ -22,7 +23,6 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-COMMANDS = help_texts.COMMANDS
 FUNCTIONS = {
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),

@@ -469,7 +469,6 @@ COMMANDS: Mapping[str, Places] = {
 }
 
 
-@cache
 def declared(schema: Any) -> Mapping[str, Setting]:
     """What is declared of the fields of a dataclass, or of the arguments of any class or function."""
     parameters = inspect.signature(schema, eval_str=True).parameters
@@ -490,7 +489,7 @@ def of_command(command: str) -> Mapping[str, Setting]:
 @cache
 def other_names() -> Mapping[str, Sequence[str]]:
     """What other toolkits and tutorials call the settings, by their full names."""
-    names: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_bytes())
+    names: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_bytes())  # type: ignore[no-untyped-call]
     return names
 
 
