@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 ONLY_WITH_CHECKPOINT = ("split", "trust")  # besides the data and the decoding settings
-READING = (*declarations.declared(declarations.Read), *declarations.declared(declarations.Machine))
+READING = declarations.declared(declarations.ReadingMachine)
 UNRECORDED = {"n_best", "batch_size"}  # decoding settings that change no score
 
 

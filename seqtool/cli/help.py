@@ -18,21 +18,7 @@ from seqtool.runtime.files import expanded
 HIDDEN = re.compile(  # of a file with settings: its heading, and what is for Hydra alone
     r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
 )
-SCRIPTS = {
-    "bash": """_seqtool() {
-    local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\\n' word
-    word="${line##* }"
-    COMPREPLY=($(seqtool --complete "$line" 2> /dev/null))
-    COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}")
-}
-complete -o nospace -F _seqtool seqtool""",
-    "zsh": """_seqtool() {
-    local -a found=("${(@f)$(seqtool --complete "${(j: :)words[1,CURRENT]}" 2> /dev/null)}")
-    compadd -S '' -- $found
-}
-compdef _seqtool seqtool""",
-    "fish": "complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'",
-}
+SHELLS = ("bash", "zsh", "fish")
 
 
 def overview(configs: Path) -> str:
@@ -98,9 +84,9 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
 
 def completion(shell: str) -> str:
     """The script that makes `shell` complete seqtool's commands, settings and choices."""
-    if shell not in SCRIPTS:
-        raise InputError(f"seqtool --completion needs one of {', '.join(SCRIPTS)}.")
-    return SCRIPTS[shell]
+    if shell not in SHELLS:
+        raise InputError(f"seqtool --completion needs one of {', '.join(SHELLS)}.")
+    return Path(__file__).with_name(f"completion.{shell}").read_text("utf-8").rstrip("\n")
 
 
 def complete(line: str, configs: Path) -> list[str]:

@@ -118,7 +118,6 @@ Threads = Annotated[int | None, between(1, 1024)]
 Probability = Annotated[float, Setting(above=0, at_most=1)]
 Length = Annotated[int, between(1, 10_000)]
 Words = choice("spaces", "marks", "characters")
-Input = Annotated[str | None, READS]
 
 
 @dataclass
@@ -272,6 +271,13 @@ class Machine:
 
 
 @dataclass
+class ReadingMachine(Machine):
+    """What matters of a trained model's settings where it reads texts and writes none."""
+
+    precision: str
+
+
+@dataclass
 class Decode:
     """The settings of configs/decoding.yaml besides the machine. The upper limits are far beyond any useful value."""
 
@@ -298,13 +304,6 @@ class DecodeCaptions(Decode):
 
 
 @dataclass
-class Read:
-    """What matters of the settings above for a text that is read, not written."""
-
-    precision: str
-
-
-@dataclass
 class Generate:
     """The settings of configs/generate.yaml for drawing texts."""
 
@@ -324,7 +323,7 @@ class GenerateFiles:
 
     prompt: Text | None
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
-    input: Input
+    input: File | None
     output: NewFile | None
     format: Annotated[str, choice("text", "jsonl")]
 
@@ -351,14 +350,14 @@ class AlignedOutput(Output):
 
 @dataclass
 class Translate(AlignedOutput):
-    input: Input
+    input: File | None
     prefix: File | None
     replace_unknown: Annotated[bool, ATTENTION]
 
 
 @dataclass
 class Score(AlignedOutput):
-    sources: Annotated[str | None, READS]
+    sources: File | None
     references: Annotated[str, READS, SEVERAL]
 
 
@@ -381,7 +380,7 @@ class Eval:
 
 @dataclass
 class EvalHypotheses(Eval):
-    hypotheses: Annotated[str | None, READS]
+    hypotheses: File | None
     references: Annotated[list[str], READS, SEVERAL]
     baseline: File | None
     tokenize: str | None
@@ -393,7 +392,7 @@ class EvalHypotheses(Eval):
 class EvalTranslations(EvalHypotheses):
     testset: Annotated[str | None, READS, TEXT]
     langpair: Annotated[str | None, READS, TEXT]
-    sources: Annotated[str | None, READS]
+    sources: File | None
     alignments: File | None
     gold: File | None
     words: Annotated[str | None, Words]
@@ -425,15 +424,12 @@ class EvalTask:
 
 
 @dataclass
-class Demo:
+class Demo(ReadingMachine):
     """The settings of configs/demo.yaml for the server."""
 
     host: Text
     port: int
     token: Text | None
-    device: str
-    threads: Threads
-    precision: str
 
 
 @dataclass
@@ -461,7 +457,7 @@ COMMANDS: Mapping[str, Places] = {
     "translate": {"": (Checkpoints, Translate, Decode, Machine)},
     "caption": {"": (Checkpoints, Caption, DecodeCaptions, Machine)},
     "generate": {"": (Checkpoints, GenerateFiles, Generate, Machine)},
-    "score": {"": (Checkpoints, Score, Read, Machine)},
+    "score": {"": (Checkpoints, Score, ReadingMachine)},
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},
