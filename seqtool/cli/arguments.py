@@ -122,20 +122,14 @@ def quoted(setting: str, command: str, configs: Folders) -> str:
     if not declared.is_literal or (value == "null" and not exists):
         return setting
     if declared.writes:
-        return start + quote(value, _referable(command, configs))
+        names = config_files.outside_groups(command, configs)
+        return start + quote(value, [name for name in names if not declaration(name, command, configs).writes])
     several = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
     if not declared.several or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else _parts(value)
     return f"{start}[{','.join(map(quote, elements))}]"
-
-
-def _referable(command: str, configs: Folders) -> set[str]:
-    """The top-level settings and groups that a name may refer to, as in ${seed} and ${model.cell}."""
-    files, groups = config_files.parts(command, configs)
-    names = {*groups, *(key for file in files for key in config_files.load(file))} - {"defaults"}
-    return {name for name in names if not declaration(name, command, configs).writes}
 
 
 def read_names(config: DictConfig, command: str, configs: Folders) -> None:

@@ -165,17 +165,16 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
         return []
     choices = config_files.choices(configs, group)
     allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
-    names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
-    missing = [
-        name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
-    ]
-    misnamed = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in missing}
-    return [
-        f"the name of {misnamed[name]} must end in .yaml"
-        if misnamed[name].exists()
-        else unknown(name, choices, kind=group)
-        for name in missing
-    ]
+    clauses = []
+    for name in map(str.strip, re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")):
+        if name in allowed or config_files.find(f"{group}/{name}", configs).exists():
+            continue
+        misnamed = config_files.find(f"{group}/{name}", configs, suffix=".yml")
+        if misnamed.exists():
+            clauses.append(f"the name of {misnamed} must end in .yaml")
+        else:
+            clauses.append(unknown(name, choices, kind=group))
+    return clauses
 
 
 def _unknown(key: str, existing: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
