@@ -512,8 +512,7 @@ def check_values(settings: Any, prefix: str = "") -> None:
 def _merged(hint: Any) -> Setting:
     """All that a type hint such as `File | None` declares."""
     merged: dict[str, Any] = {}
-    for part in (*typing.get_args(hint), hint):
-        for setting in getattr(part, "__metadata__", ()):
-            if isinstance(setting, Setting):
-                merged |= {name: value for name, value in vars(setting).items() if value != getattr(NONE, name)}
+    for part in typing.get_args(hint):
+        setting = part if isinstance(part, Setting) else _merged(part)
+        merged |= {name: value for name, value in vars(setting).items() if value != getattr(NONE, name)}
     return Setting(**merged)
