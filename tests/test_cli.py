@@ -628,7 +628,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ("train --epochs 3", "Unknown option '--epochs': settings are written key=value, without dashes."),
         ("train epochs", "'epochs' is not a setting: write key=value."),
         ("train run=\ud800", "'run=\\ud800' holds a character that no text has."),
-        ("train --cfg all -m", "Only one of --run, --multirun, --cfg and --info can be given."),
+        ("train --cfg all -m", "Only one of --multirun and --cfg can be given."),
         ("train -p", "Argument --package/-p: expected one argument."),
         ("train --resolve", "--resolve goes with --cfg."),
         (

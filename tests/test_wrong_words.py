@@ -49,12 +49,13 @@ def test_what_a_setting_is_called_here(
 
 
 def test_every_other_name_leads_somewhere() -> None:
-    """Names are declared of settings that there are, and no setting's own name is in its place."""
-    for command in declarations.COMMANDS:
-        settings = config_files.of_command(command, [config_directory()])
-        for name, setting in declarations.of_command(command).items():
-            assert not setting.also or name in settings
-            assert name not in setting.also.split()
+    """Names are those of settings that there are, and no setting's own name is in its place."""
+    settings = {
+        name for command in declarations.COMMANDS for name in config_files.of_command(command, [config_directory()])
+    }
+    for name, others in declarations.other_names().items():
+        assert name in settings
+        assert name not in others
 
 
 class Failing(Launcher):

@@ -33,43 +33,34 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(message[0].upper() + message[1:] + ".")
 
 
-def split(arguments: Sequence[str], command: str) -> tuple[list[str], list[str], list[str]]:
-    """Hydra's options, the settings, and the paths of a command that takes them without `key=`; each in order, from
+def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """The options, the settings, and the paths of a command that takes them without `key=`; each in order, from
     anywhere on the command line.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
-    parser.add_argument("--info", "-i", nargs="?", const="all")
-    for names in ("--package -p", "--config-dir -cd", "--config-name -cn", "--config-path -cp"):
-        parser.add_argument(*names.split())
-    for names in ("--run -r", "--multirun -m", "--resolve", "--hydra-help"):
-        parser.add_argument(*names.split(), action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
     parser.add_argument("settings", nargs="*")
     for argument in arguments:
         try:
             os.fsencode(argument)
         except UnicodeEncodeError as error:
             raise InputError(f"{argument!a} holds a character that no text has.") from error
-    parsed, unparsed = parser.parse_known_intermixed_args(arguments)
+    options, unparsed = parser.parse_known_intermixed_args(arguments)
     if unparsed:
         raise InputError(f"Unknown option '{unparsed[0]}': settings are written key=value, without dashes.")
-    values = vars(parsed)
-    settings: list[str] = values.pop("settings")
-    paths = [] if positional(command) is None else [one for one in settings if "=" not in one or os.path.lexists(one)]
-    settings = [setting for setting in settings if setting not in paths]
+    paths = [text for text in options.settings if positional(command) and ("=" not in text or os.path.lexists(text))]
+    settings = [setting for setting in options.settings if setting not in paths]
     for setting in settings:
         if "=" not in setting and not setting.startswith("~"):
             raise InputError(f"'{setting}' is not a setting: write key=value.")
-    if sum(bool(values[mode]) for mode in ("run", "multirun", "cfg", "info")) > 1:
-        raise InputError("Only one of --run, --multirun, --cfg and --info can be given.")
-    if parsed.resolve and not parsed.cfg:
+    if options.multirun and options.cfg:
+        raise InputError("Only one of --multirun and --cfg can be given.")
+    if options.resolve and not options.cfg:
         raise InputError("--resolve goes with --cfg.")
-    options = []
-    for name, value in values.items():
-        if value:
-            option = "--" + name.replace("_", "-")
-            value = expanded(value) if name == "config_dir" else value
-            options.append(option if value is True else f"{option}={value}")
     return options, settings, paths
 
 
@@ -131,20 +122,14 @@ def quoted(setting: str, command: str, configs: Folders) -> str:
     if not declared.is_literal or (value == "null" and not exists):
         return setting
     if declared.writes:
-        return start + quote(value, _referable(command, configs))
+        names = config_files.outside_groups(command, configs)
+        return start + quote(value, [name for name in names if not declaration(name, command, configs).writes])
     several = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
     if not declared.several or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
     elements = list(_elements(value[1:-1])) if bracketed else _parts(value)
     return f"{start}[{','.join(map(quote, elements))}]"
-
-
-def _referable(command: str, configs: Folders) -> set[str]:
-    """The top-level settings and groups that a name may refer to, as in ${seed} and ${model.cell}."""
-    files, groups = config_files.parts(command, configs)
-    names = {*groups, *(key for file in files for key in config_files.load(file))} - {"defaults"}
-    return {name for name in names if not declaration(name, command, configs).writes}
 
 
 def read_names(config: DictConfig, command: str, configs: Folders) -> None:

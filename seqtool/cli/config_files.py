@@ -9,6 +9,8 @@ from typing import Any, cast
 
 from seqtool.errors import InputError
 
+COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
+
 Group = dict[str, Any]
 Folders = Sequence[Path]  # the package's configurations, then the user's own: the first with a file wins
 

@@ -94,18 +94,11 @@ def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> li
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket that listens there."""
-    listening = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        if listening is not None:
-            listening.close()
-        reason = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).partition(" (")[0].lower()  # `create_server` adds the address
         raise InputError(
             f"Cannot listen on host={host} port={port} ({reason}): choose another port, or port=0 for any that is free."
         ) from error
-    listening.listen(128)
-    return listening

@@ -20,17 +20,14 @@ from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import names, plain, typed
+from seqtool.settings import declarations, names, plain, typed
 from seqtool.view import html
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-LISTS = ("references", "scores", "beside")
 ONLY_WITH_CHECKPOINT = ("split", "trust")  # besides the data and the decoding settings
-READING = ("precision", "device", "threads")  # the decoding settings that matter for reading a text
-SEARCHING = ("beam", "length_penalty", "length_alpha", "coverage_penalty")  # not used by sampling
-SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+READING = declarations.declared(declarations.ReadingMachine)
 UNRECORDED = {"n_best", "batch_size"}  # decoding settings that change no score
 
 
@@ -59,8 +56,9 @@ def evaluate(config: DictConfig) -> None:
             origin = {"checkpoints": paths, "decoding": decoding} if paths else {}
             print(finite_json({**origin, **evaluation.record()}, indent=1))
         else:
-            unused = SEARCHING if decoding.get("sample") else SAMPLING
-            used = {name: value for name, value in decoding.items() if name not in unused}
+            unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
+            declared = declarations.of_command("eval")
+            used = {name: value for name, value in decoding.items() if declared[name].method != unused.method}
             origin_lines = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
             print(origin_lines + evaluation.text())
 
@@ -133,8 +131,10 @@ def _changed(config: DictConfig, name: str) -> bool:
 
 def _evaluator(config: DictConfig, task: str) -> Evaluator:
     """The task's evaluator with the settings, checked."""
+    several = {name for name, setting in declarations.of_command("eval").items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
-    settings = typed(EvaluationSettings, {**values, **{name: names(config[name]) for name in LISTS}})
+    values |= {name: names(values[name]) for name in several & values.keys()}
+    settings = typed(EvaluationSettings, values)
     evaluator: Evaluator = tasks.evaluator(task)(settings)
     evaluator.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:

@@ -5,31 +5,20 @@ settings are the lines of the files, with values in their places, which PyYAML's
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seqtool.cli import config_files
+from seqtool.cli.config_files import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
-COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
-
-SCRIPTS = {
-    "bash": """_seqtool() {
-    local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\\n' word
-    word="${line##* }"
-    COMPREPLY=($(seqtool --complete "$line" 2> /dev/null))
-    COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}")
-}
-complete -o nospace -F _seqtool seqtool""",
-    "zsh": """_seqtool() {
-    local -a found=("${(@f)$(seqtool --complete "${(j: :)words[1,CURRENT]}" 2> /dev/null)}")
-    compadd -S '' -- $found
-}
-compdef _seqtool seqtool""",
-    "fish": "complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'",
-}
+HIDDEN = re.compile(  # of a file with settings: its heading, and what is for Hydra alone
+    r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
+)
+SHELLS = ("bash", "zsh", "fish")
 
 
 def overview(configs: Path) -> str:
@@ -70,8 +59,9 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     files, groups = config_files.parts(name, places)
     own_files.check(written, places, name)
     config = compose(name, prepared(written, [], name, places), places, sweep=True)
-    values: Any = OmegaConf.to_container(config)
-    chosen = values.pop("hydra")["runtime"]["choices"]
+    composed: Any = OmegaConf.to_container(config)
+    chosen = composed.pop("hydra")["runtime"]["choices"]
+    values = dict(leaves(composed))
     shown: set[str] = set()
     title, *examples = _heading(files[0]) or [f"seqtool {name}"]
     sections = [title, f"Usage: seqtool {name} {'[PATH …] ' if positional(name) else ''}[key=value …]"]
@@ -87,16 +77,16 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
             body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
             lines += filter(None, [place and f"    {place[:-1]}:", body])
         sections.append("\n".join(lines))
-    others = [f"  {key}: {_written(value)}" for key, value in leaves(values) if key not in shown and value != {}]
+    others = [f"  {key}: {_written(value)}" for key, value in values.items() if key not in shown and value != {}]
     sections += ["\n".join(others), f"`seqtool {name} --cfg job [key=value …]` prints what they come to."]
     return "\n\n".join(filter(None, sections))
 
 
 def completion(shell: str) -> str:
     """The script that makes `shell` complete seqtool's commands, settings and choices."""
-    if shell not in SCRIPTS:
-        raise InputError(f"seqtool --completion needs one of {', '.join(SCRIPTS)}.")
-    return SCRIPTS[shell]
+    if shell not in SHELLS:
+        raise InputError(f"seqtool --completion needs one of {', '.join(SHELLS)}.")
+    return Path(__file__).with_name(f"completion.{shell}").read_text("utf-8").rstrip("\n")
 
 
 def complete(line: str, configs: Path) -> list[str]:
@@ -149,75 +139,42 @@ def _body(
 ) -> str:
     """The settings of a YAML file with their comments, indented, with their resulting values.
 
-    Lines only for Hydra are left out, and the heading. `start` begins the full names of the file's settings, which are
-    added to `shown`, and with `once` left out if they are there; `values` are those of the whole configuration.
+    `start` begins the full names of the file's settings, which are added to `shown`, and with `once` left out if they
+    are there; `values` are those of the whole configuration.
     """
     import yaml
 
-    text, defaults = file.read_text("utf-8-sig"), config_files.load(file)
-    lines: list[str | None] = [None if line.startswith("# @package") else line for line in text.splitlines()]
-    heading = len(_heading(file))
-    lines[:heading] = [None] * heading
+    from seqtool.settings import leaves
+
+    text = HIDDEN.sub("", file.read_text("utf-8-sig") + "\n")
+    lines: list[str | None] = [*text.splitlines()]
+    own = dict(leaves(config_files.load(file)))
     root: Any = yaml.compose(text)  # type: ignore[no-untyped-call]
-    for name, key, value in reversed(list(_settings(root))):  # a change moves what follows in its line
-        begin, end = value.start_mark, value.end_mark
-        if name == "defaults" or (once and start + name in shown):
-            after = _last_line(value) + 1
-            while name == "defaults" and lines[after : after + 1] == [""]:
-                after += 1
-            lines[key.start_mark.line : after] = [None] * (after - key.start_mark.line)
-        elif not _is_group(value) and begin.line == end.line and begin.column < end.column:
-            own = _find(defaults, name)
-            current = _like(own, _find(values, start + name))
-            shown |= {f"{start}{leaf}" for leaf in _leaves(name, own)}
-            if current != own or type(current) is not type(own):
-                line = lines[begin.line] or ""
-                lines[begin.line] = f"{line[: begin.column]}{_written(current)}{line[end.column :]}"
+    for name, node in reversed(list(_nodes(root))):  # a change moves what follows in its line
+        begin, end = node.start_mark, node.end_mark
+        line = lines[begin.line]
+        if line is None or begin.line != end.line or begin.column == end.column:
+            continue
+        full_name = start + name
+        if once and full_name in shown:
+            lines[begin.line] = None
+            continue
+        shown.add(full_name)
+        value = values.get(full_name)
+        if value != own[name] or type(value) is not type(own[name]):
+            lines[begin.line] = f"{line[: begin.column]}{_written(value)}{line[end.column :]}"
     kept = "\n".join(line for line in lines if line is not None).strip("\n")
     return "\n".join(f"{indent}{line}".rstrip() for line in kept.splitlines())
 
 
-def _settings(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The settings and groups of a mapping in YAML, each with its full name and the nodes of its key and value."""
-    for key, value in node.value if node is not None else ():
+def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The nodes of the values in a mapping in YAML, each with its setting's full name."""
+    for key, value in mapping.value if mapping is not None else ():
         name = f"{prefix}{key.value}"
-        yield name, key, value
-        if _is_group(value):
-            yield from _settings(value, f"{name}.")
-
-
-def _is_group(node: Any) -> bool:
-    """Whether it is a mapping with each setting in a line of its own."""
-    return node.id == "mapping" and not node.flow_style
-
-
-def _last_line(node: Any) -> int:
-    """The number of the last line of a node, without comments that follow it."""
-    if node.id == "scalar" or node.flow_style or not node.value:
-        return int(node.end_mark.line)
-    last = node.value[-1]
-    return _last_line(last[1] if isinstance(last, tuple) else last)
-
-
-def _find(values: Any, name: str) -> Any:
-    """The value of a setting; None if there is none."""
-    for key in name.split("."):
-        values = values.get(key) if isinstance(values, Mapping) else None
-    return values
-
-
-def _like(own: Any, value: Any) -> Any:
-    """The value; of a group, only the settings that `own` has."""
-    if not isinstance(own, Mapping) or not isinstance(value, Mapping):
-        return value
-    return {key: _like(inner, value[key]) for key, inner in own.items() if key in value}
-
-
-def _leaves(name: str, value: Any) -> list[str]:
-    """The full names of the settings in a value."""
-    if not isinstance(value, Mapping):
-        return [name]
-    return [leaf for key, inner in value.items() for leaf in _leaves(f"{name}.{key}", inner)]
+        if value.id == "mapping":
+            yield from _nodes(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def _written(value: Any) -> str:

@@ -9,12 +9,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
+from seqtool.cli.config_files import COMMANDS
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.spinning import limit_spinning
@@ -23,7 +23,6 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-COMMANDS = help_texts.COMMANDS
 FUNCTIONS = {
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),
@@ -148,79 +147,63 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
 
     from seqtool.cli import arguments as ours
     from seqtool.cli import own_files
-    from seqtool.cli.setting_errors import compose
+    from seqtool.cli.setting_errors import compose, explained, hydra_of
 
     options, written, paths = ours.split(arguments, command)
     places = ours.folders(arguments, configs)
     own_files.check(written, places, command)
     settings = ours.prepared(written, paths, command, places)
     _log_to_stderr()
-    is_plain = all(option == "--run" or option.startswith("--config-dir=") for option in options)
-    if not is_plain or any(setting.lstrip("+~").startswith("hydra") for setting in settings):
-        return _call_by_hydra(command, options, settings, places)
-    config = compose(command, settings, places, sweep=False)  # `hydra.main` would compose twice
-    before = HydraConfig.instance().cfg
+    if options.multirun:
+        return _sweep(command, settings, places)
+    if options.cfg:
+        with explained(settings, places, command, sweep=False), hydra_of(places) as (hydra, search):
+            hydra.show_cfg(command, [*HYDRA, *search, *settings], options.cfg, options.package, options.resolve)
+        return 0
+    config = compose(command, settings, places, sweep=False)
     HydraConfig.instance().set_config(config)  # keeps a copy of what is deleted here
     with read_write(config), open_dict(config):
         del config["hydra"]
-    try:
-        if not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
-            return INTERRUPTED  # so that a script does not continue; torchrun would start it again
-    finally:
-        HydraConfig.instance().cfg = before
+    if not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return INTERRUPTED  # so that a script does not continue; torchrun would start it again
     return 0
 
 
-def _call_by_hydra(command: str, options: Sequence[str], settings: Sequence[str], places: Sequence[Path]) -> int:
-    """Have Hydra itself run several jobs, start them with a launcher, or show the configuration."""
-    import hydra
-
+def _sweep(command: str, settings: Sequence[str], places: Sequence[Path]) -> int:
+    """Have Hydra run several jobs, or start them with a launcher; gives the exit status."""
     from seqtool.cli.arguments import quote
-    from seqtool.cli.setting_errors import explained
+    from seqtool.cli.setting_errors import explained, hydra_of
     from seqtool.cli.sweeps import Sweep, added
 
-    sweep = Sweep(_say, command) if "--multirun" in options else None
+    sweep = Sweep(_say, command)
 
     def job(config: "DictConfig") -> None:
         limit_spinning()  # again, as Hydra's launchers may start other processes
         _log_to_stderr()
         try:
-            if sweep is not None:
-                sweep.run(config, lambda: _call(command, config, places, settings))
-            elif not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
-                raise KeyboardInterrupt
+            sweep.run(config, lambda: _call(command, config, places, settings))
         except Exception as error:
             raise _Carried(error) from error
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised instead of printed
-    arguments_before = sys.argv
-    with ExitStack() as stack:
-        overrides = [*HYDRA, *settings]
-        if sweep is not None:
-            overrides = [*HYDRA, "hydra.sweep.subdir=."]
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="seqtool-") as scratch,
+            explained(settings, places, command, sweep=True),
+            hydra_of(places) as (hydra, search),
+        ):
+            overrides = [*HYDRA, *search, "hydra.sweep.subdir=.", *added(settings, command, places)]
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
-                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="seqtool-"))  # for multirun.yaml
-                overrides.append(f"hydra.sweep.dir={quote(scratch)}")
-            overrides += added(settings, command, places)
-        sys.argv = [f"seqtool {command}", *options, *overrides]
-        try:
+                overrides.append(f"hydra.sweep.dir={quote(scratch)}")  # for multirun.yaml
             with naming("multirun.yaml"):  # of Hydra's own files; errors of a job are carried past this
-                hydra.main(version_base="1.3", config_path=str(places[0]), config_name=command)(job)()
-        except _Carried as carried:
-            raise carried.error from None
-        except Exception as error:
-            reason = explained(error, settings, places, command, sweep=sweep is not None)
-            if reason is None:
-                raise
-            raise InputError(reason) from error
-        finally:
-            sys.argv = arguments_before
-    if sweep is not None and len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
+                hydra.multirun(command, job, overrides)
+    except _Carried as carried:
+        raise carried.error from None
+    if len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
         from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 
         compare(sweep.own_settings())
-    return 0 if sweep is None else sweep.status()
+    return sweep.status()
 
 
 def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:

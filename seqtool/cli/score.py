@@ -10,14 +10,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 import seqtool
-from seqtool.cli.translate import AlignedSettings
 from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, windows
-from seqtool.predict.writing import ScoreWriter
+from seqtool.predict.writing import OutputSettings, ScoreWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
-from seqtool.runtime.devices import MachineSettings, keep_memory, make_default
+from seqtool.runtime.devices import keep_memory, make_default
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import declarations, names, typed
 
@@ -25,7 +24,7 @@ AT_ONCE = 1000  # lines
 
 
 @dataclass
-class ScoreSettings(declarations.Score, AlignedSettings):
+class ScoreSettings(declarations.Score, OutputSettings):
     """The settings of configs/score.yaml for input and output."""
 
     def inputs(self) -> dict[str, str]:
@@ -48,9 +47,7 @@ class ScoreSettings(declarations.Score, AlignedSettings):
 
 def score(config: DictConfig) -> None:
     """Score lines; only their scores go to standard output."""
-    of_the_model = {"precision": config.precision} | {
-        setting.name: config[setting.name] for setting in fields(MachineSettings)
-    }
+    of_the_model = {name: config[name] for name in declarations.declared(declarations.ReadingMachine)}
     settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
     check_outputs(
         {"output": settings.output, "alignments": settings.alignments},

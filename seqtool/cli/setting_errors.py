@@ -1,7 +1,8 @@
 """Readable messages about settings that Hydra cannot compose, or that have no meaning although it can."""
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import hydra
@@ -16,8 +17,7 @@ from yaml import YAMLError
 
 from seqtool.cli import arguments, config_files
 from seqtool.cli.arguments import OVERRIDE
-from seqtool.cli.config_files import Folders, Group
-from seqtool.cli.help import COMMANDS
+from seqtool.cli.config_files import COMMANDS, Folders, Group
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 from seqtool.settings.declarations import other_name
@@ -27,23 +27,37 @@ def compose(command: str, settings: Sequence[str], configs: Folders, *, sweep: b
     """A command's configuration, with Hydra's own in `hydra`, of settings as Hydra takes them; of a sweep, that of its
     first job. InputError for settings that Hydra cannot compose.
     """
-    try:
+    with explained(settings, configs, command, sweep=sweep):
         return _compose(command, [_first(setting) for setting in settings] if sweep else settings, configs)
+
+
+def _compose(command: str, settings: Sequence[str], configs: Folders) -> DictConfig:
+    with hydra_of(configs) as (_, search):
+        return hydra.compose(command, [*search, *settings], return_hydra_config=True)
+
+
+@contextmanager
+def hydra_of(configs: Folders) -> Iterator[tuple[Any, list[str]]]:
+    """Hydra with the package's configurations, and the setting with which it finds the user's own."""
+    package, *own = configs
+    search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(package), job_name="seqtool", version_base="1.3"):
+        yield GlobalHydra.instance().hydra, search
+
+
+@contextmanager
+def explained(settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> Iterator[None]:
+    """Raise InputError in place of errors about settings that Hydra cannot compose, or about a launcher."""
+    try:
+        yield
     except Exception as error:
-        if (reason := explained(error, settings, configs, command, sweep=sweep)) is None:
+        if (reason := _reason(error, settings, configs, command, sweep=sweep)) is None:
             raise
         raise InputError(reason) from error
 
 
-def _compose(command: str, settings: Sequence[str], configs: Folders) -> DictConfig:
-    package, *own = configs
-    search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(package), version_base="1.3"):
-        return hydra.compose(command, [*search, *settings], return_hydra_config=True)
-
-
-def explained(error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> str | None:
+def _reason(error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> str | None:
     """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
 
     None if the error is about neither settings nor a launcher.
@@ -61,7 +75,7 @@ def explained(error: Exception, settings: Sequence[str], configs: Folders, comma
     try:
         clauses = _clauses(settings, configs, command)
     except of_settings as other:  # in a file of the user's own
-        return explained(other, (), configs, command, sweep=sweep)
+        return _reason(other, (), configs, command, sweep=sweep)
     if clauses := clauses + ([] if sweep else _sweeps(settings, config_files.groups(configs))):
         return sentence(clauses)
     if isinstance(error, OverrideParseException):
@@ -151,17 +165,16 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
         return []
     choices = config_files.choices(configs, group)
     allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
-    names = [name.strip() for name in re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")]
-    missing = [
-        name for name in names if name not in allowed and not config_files.find(f"{group}/{name}", configs).exists()
-    ]
-    misnamed = {name: config_files.find(f"{group}/{name}", configs, suffix=".yml") for name in missing}
-    return [
-        f"the name of {misnamed[name]} must end in .yaml"
-        if misnamed[name].exists()
-        else unknown(name, choices, kind=group)
-        for name in missing
-    ]
+    clauses = []
+    for name in map(str.strip, re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")):
+        if name in allowed or config_files.find(f"{group}/{name}", configs).exists():
+            continue
+        misnamed = config_files.find(f"{group}/{name}", configs, suffix=".yml")
+        if misnamed.exists():
+            clauses.append(f"the name of {misnamed} must end in .yaml")
+        else:
+            clauses.append(unknown(name, choices, kind=group))
+    return clauses
 
 
 def _unknown(key: str, existing: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
 
 from omegaconf import DictConfig
 
@@ -23,17 +22,8 @@ from seqtool.settings import declarations
 
 
 @dataclass
-class AlignedSettings(declarations.AlignedOutput, OutputSettings):
-    """Those of commands that write alignments."""
-
-    need_attention: ClassVar[tuple[str, ...]] = ("alignments", "plot", "weights")
-
-
-@dataclass
-class TranslateSettings(declarations.Translate, AlignedSettings):
+class TranslateSettings(declarations.Translate, OutputSettings):
     """The settings of configs/translate.yaml for input and output."""
-
-    need_attention = ("alignments", "plot", "weights", "replace_unknown")
 
     def read(self) -> Iterator[tuple[str, str | int]]:
         """The name, for messages, of the file that lines come from, and its path or descriptor."""

@@ -39,8 +39,6 @@ P = TypeVar("P", bound=Prediction)
 class OutputSettings(declarations.Output):
     """A command's settings for its output."""
 
-    need_attention: ClassVar[tuple[str, ...]] = ("plot", "weights")
-
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
         """A command's settings apart from those of decoding."""
@@ -67,7 +65,8 @@ class Writer(ABC, Generic[P]):
     unit: ClassVar[str]  # what a source is called
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
-        asked = [name for name in settings.need_attention if getattr(settings, name) not in (None, False)]
+        declared = declarations.declared(type(settings))
+        asked = [name for name in declared if declared[name].attention and getattr(settings, name) not in (None, False)]
         if asked and not predictor.attends:
             has = "reads nothing but the text" if predictor.task == "language_modelling" else "has a fixed context"
             raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")

@@ -58,24 +58,6 @@ def checked(
     return {key: getattr(settings, key) for key in arguments}
 
 
-def check_types(schema: Any, values: Mapping[str, Any]) -> None:
-    """Raise InputError for a value from JSON that is not itself of the type that its setting has in the dataclass
-    `schema`: `typed` would take a number written as text.
-    """
-    hints = typing.get_type_hints(schema)
-    for name, value in values.items():
-        if not _is_of(value, hints[name]):
-            raise InputError(f"Setting '{name}' must be {_kind(hints[name])}.")
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    alternatives = _alternatives(hint)
-    if isinstance(value, list):
-        elements = [typing.get_args(hint)[0] for hint in alternatives if typing.get_origin(hint) is list]
-        return any(all(_is_of(inner, element) for inner in value) for element in elements)
-    return type(value) in alternatives or (type(value) is int and float in alternatives)
-
-
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as plain dicts, lists and scalars, interpolations resolved."""
     if not isinstance(config, DictConfig):

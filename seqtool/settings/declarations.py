@@ -3,11 +3,11 @@
 A dataclass below declares the settings of one place, such as `train`, `model.encoder` or a command's own; COMMANDS
 lists the places of each command. `Annotated[type, …]` says what else there is to know (`Setting`), and all that treats
 settings differently asks for it here: types and ranges, quoting and ~ on the command line, completion, files that are
-read and never overwritten, files of a sweep's jobs, what a resumed run may change, which task a setting belongs to,
-and hints for names from other toolkits. The dataclasses with which the code works derive from these and add the checks
-that need code. The settings of models, corpora, optimisers and schedules are the arguments of their classes; those in
-a class of your own are annotated in the same way, such as `pages: Files`. Neither torch nor Hydra is imported here, and
-tests/test_declarations.py compares all this with the YAML files.
+read and never overwritten, files of a sweep's jobs, what a resumed run may change, which task a setting belongs to.
+The dataclasses with which the code works derive from these and add the checks that need code. The settings of models,
+corpora, optimisers and schedules are the arguments of their classes; those in a class of your own are annotated in the
+same way, such as `pages: Files`. Neither torch nor Hydra is imported here, and tests/test_declarations.py compares all
+this with the YAML files. What other toolkits call the settings is in other_names.yaml.
 """
 
 import inspect
@@ -15,7 +15,10 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
+
+import yaml
 
 from seqtool.errors import InputError
 
@@ -34,7 +37,7 @@ class Setting:
     fixed: a resumed run cannot change it; None is as for the group that it is in.
     tasks: the only tasks that have it; none stands for all.
     method: only searching, or only sampling, uses it.
-    also: what other toolkits (fairseq, OpenNMT, JoeyNMT, Hugging Face) and tutorials call it.
+    attention: it needs a model with attention over a source.
     """
 
     reads: bool = False
@@ -52,7 +55,7 @@ class Setting:
     fixed: bool | None = None
     tasks: tuple[str, ...] = ()
     method: str = ""
-    also: str = ""
+    attention: bool = False
 
     @property
     def is_literal(self) -> bool:
@@ -69,16 +72,14 @@ class Setting:
             return None
         if self.choices:
             return None if value in self.choices else f"Unknown {name} '{value}'; choose from {', '.join(self.choices)}"
-        too_small = (self.at_least is not None and not value >= self.at_least) or (
-            self.above is not None and not value > self.above
-        )
-        too_large = self.at_most is not None and value > self.at_most
-        shown = str(value)
-        if too_large and self.above is None:
-            rule, shown = f"at most {self.at_most:,}", f"{value:,}"
-        elif too_small or too_large:
-            rule = f"at least {self.at_least}" if self.above is None else f"above {self.above}"
-            rule += f" and at most {self.at_most}" if self.above is not None and self.at_most is not None else ""
+        shown, at_most = str(value), self.at_most
+        is_too_large = at_most is not None and value > at_most
+        if self.above is not None and (is_too_large or not value > self.above):
+            rule = f"above {self.above}" + ("" if at_most is None else f" and at most {at_most}")
+        elif is_too_large:
+            rule, shown = f"at most {at_most:,}", f"{value:,}"
+        elif self.at_least is not None and not value >= self.at_least:
+            rule = f"at least {self.at_least}"
         elif self.below is not None and value >= self.below:
             rule = f"below {self.below}"
         else:
@@ -100,15 +101,12 @@ def choice(*choices: str) -> Setting:
     return Setting(choices=choices)
 
 
-def also(names: str) -> Setting:
-    return Setting(also=names)
-
-
 READS, WRITES, SEVERAL, TEXT = Setting(reads=True), Setting(writes=True), Setting(several=True), Setting(text=True)
 POSITIONAL, ABOVE_0 = Setting(positional=True), Setting(above=0)
 FIXED, CHANGEABLE = Setting(fixed=True), Setting(fixed=False)
 SENTENCES, STREAMS = Setting(tasks=("translation", "captioning")), Setting(tasks=("language_modelling",))
 SEARCH, SAMPLING = Setting(method="search"), Setting(method="sampling")
+ATTENTION = Setting(attention=True)
 
 File = Annotated[str, READS]
 Files = Annotated[Any, READS, SEVERAL]  # a name, several or null: `settings.names`
@@ -116,38 +114,31 @@ NewFile = Annotated[str, WRITES]
 Text = Annotated[str, TEXT]
 Classes = Annotated[Any, Setting(classes=True, several=True)]
 
-Device = Annotated[str, also("gpu gpus cuda")]
 Threads = Annotated[int | None, between(1, 1024)]
-Precision = Annotated[str, also("fp16 bf16 amp mixed_precision")]
 Probability = Annotated[float, Setting(above=0, at_most=1)]
-Length = Annotated[
-    int, between(1, 10_000), also("max_len max_len_b max_new_tokens max_output_length max_decode_length")
-]
+Length = Annotated[int, between(1, 10_000)]
 Words = choice("spaces", "marks", "characters")
-Input = Annotated[str | None, READS, also("src source sources")]
-References = also("ref refs reference tgt target")
-Trained = also("ckpt model model_path path")
 
 
 @dataclass
 class Groups:
     model: Annotated[Any, FIXED]
     data: Annotated[Any, FIXED]
-    optim: Annotated[Any, also("optimizer optimiser")]
-    schedule: Annotated[Any, also("scheduler scheduling lr_scheduler lr_scheduler_type")]
+    optim: Any
+    schedule: Any
 
 
 @dataclass
 class Run:
     """The settings at the top of configs/train.yaml."""
 
-    run: Annotated[str | None, WRITES, TEXT, also("name run_name output output_dir save_dir save_model model_dir")]
-    init_from: Annotated[str | None, READS, FIXED, also("train_from load_model finetune_from_model pretrained")]
+    run: Annotated[str | None, WRITES, TEXT]
+    init_from: Annotated[str | None, READS, FIXED]
     initialisation: Annotated[str, FIXED]
     seed: Annotated[int, between(0), FIXED]
-    device: Device
+    device: str
     threads: Threads
-    precision: Annotated[Precision, FIXED]
+    precision: Annotated[str, FIXED]
     trust: Classes
     initialisation_gain: Annotated[float, FIXED]
     forget_bias: Annotated[float | None, FIXED]
@@ -161,32 +152,24 @@ class Embeddings:
 
 @dataclass
 class Train:
-    batch_size: Annotated[int, ABOVE_0, FIXED, also("batch_size train_batch_size per_device_train_batch_size")]
+    batch_size: Annotated[int, ABOVE_0, FIXED]
     batch_by: Annotated[str, choice("sentences", "tokens"), FIXED, SENTENCES]
     pool: Annotated[int, ABOVE_0, FIXED, SENTENCES]
-    bptt: Annotated[int, ABOVE_0, FIXED, STREAMS, also("bptt seq_len seq_length sequence_length block_size")]
-    accumulate: Annotated[
-        int, ABOVE_0, FIXED, also("accum_count batch_multiplier gradient_accumulation_steps update_freq")
-    ]
+    bptt: Annotated[int, ABOVE_0, FIXED, STREAMS]
+    accumulate: Annotated[int, ABOVE_0, FIXED]
     normalise: Annotated[str, choice("tokens", "sentences"), FIXED]
-    clip_norm: Annotated[
-        float | None, ABOVE_0, also("clip clip_norm clip_grad clip_grad_norm grad_clip gradient_clip_val max_grad_norm")
-    ]
-    label_smoothing: Annotated[
-        float, Setting(at_least=0, below=1), also("label_smoothing label_smoothing_factor smoothing")
-    ]
-    epochs: Annotated[int | None, between(0), also("epochs epoch max_epoch max_epochs num_epochs num_train_epochs")]
-    steps: Annotated[
-        int | None, between(0), also("steps max_steps max_update max_updates num_steps train_steps updates")
-    ]
+    clip_norm: Annotated[float | None, ABOVE_0]
+    label_smoothing: Annotated[float, Setting(at_least=0, below=1)]
+    epochs: Annotated[int | None, between(0)]
+    steps: Annotated[int | None, between(0)]
     minutes: Annotated[float | None, between(0)]
-    validate_every: Annotated[int | None, ABOVE_0, also("eval_every eval_steps valid_steps validation_freq")]
+    validate_every: Annotated[int | None, ABOVE_0]
     save_minutes: Annotated[float | None, ABOVE_0]
-    patience: Annotated[int | None, ABOVE_0, also("patience early_stopping early_stopping_patience")]
+    patience: Annotated[int | None, ABOVE_0]
     best_by: str | None
     keep_last: Annotated[int, ABOVE_0]
     average_last: Annotated[int, between(0)]
-    log_every: Annotated[int, ABOVE_0, also("log_interval logging_freq logging_steps report_every")]
+    log_every: Annotated[int, ABOVE_0]
     resume: Annotated[bool | str, choice("true", "false", "auto")]
     gradient_flow: bool
     tensorboard: bool
@@ -196,9 +179,9 @@ class Train:
 
 @dataclass
 class Validation:
-    beam: Annotated[int, between(1, 1000), SENTENCES, also("beam beam_size beam_width num_beams")]
+    beam: Annotated[int, between(1, 1000), SENTENCES]
     sentences: Annotated[int | None, between(1), SENTENCES]
-    max_length: Annotated[int, between(1, 10_000), SENTENCES, also("max_length max_len max_output_length")]
+    max_length: Annotated[int, between(1, 10_000), SENTENCES]
     scores: Annotated[Classes, SENTENCES]
     tokenize: Annotated[str | None, FIXED, SENTENCES]
     max_source_length: Annotated[int | None, between(2, 10_000), SENTENCES]
@@ -217,8 +200,8 @@ class Vocabulary:
     """The last three are of two sides, and so of pairs alone."""
 
     kind: Annotated[str, choice("unigram", "bpe", "char", "word")]
-    size: Annotated[int, between(5, 10_000_000), also("vocab_size vocabulary_size")]
-    minimum_count: Annotated[int, between(1), also("min_freq min_count word_min_freq")]
+    size: Annotated[int, between(5, 10_000_000)]
+    minimum_count: Annotated[int, between(1)]
     sample: Annotated[int | None, between(1)]
     normalization: Annotated[str, choice("none", "nfc", "nfkc")]
     lowercase: bool
@@ -241,27 +224,12 @@ class Limits:
 class Sources:
     """The arguments of corpora that name files, which may have moved since a run began."""
 
-    directory: Annotated[File, CHANGEABLE, also("data_dir image_dir images_dir image_root")]
-    train: Annotated[Files, CHANGEABLE, also("train_data train_file train_path trainpref")]
-    valid: Annotated[Files, CHANGEABLE, also("dev val valid_data val_data validpref validation_file")]
+    directory: Annotated[File, CHANGEABLE]
+    train: Annotated[Files, CHANGEABLE]
+    valid: Annotated[Files, CHANGEABLE]
     test: Annotated[Files, CHANGEABLE]
     annotations: Annotated[File, CHANGEABLE]
     split_file: Annotated[File, CHANGEABLE]
-
-
-@dataclass
-class Sizes:
-    """Arguments that several models have, which check them (`models.sizes`)."""
-
-    hidden: Annotated[int, also("hidden_size hidden_dim hid_dim rnn_size d_model")]
-    decoder_hidden: Annotated[int, also("hidden hidden_size hidden_dim hid_dim rnn_size")]
-    width: Annotated[int, also("d_model hidden_size n_embd")]
-    layers: Annotated[int, also("num_layers n_layers n_layer")]
-    encoder_layers: Annotated[int, also("enc_layers num_encoder_layers num_layers")]
-    heads: Annotated[int, also("n_head n_heads nhead num_heads num_attention_heads")]
-    feed_forward: Annotated[int, also("d_ff dim_feedforward ff_size ffn_dim transformer_ff")]
-    embedding: Annotated[int, also("emb_dim emb_size embed_size embedding_dim embedding_size word_vec_size")]
-    dropout: Annotated[float, also("dropout p_dropout dropout_rate")]
 
 
 @dataclass
@@ -281,46 +249,53 @@ class Encoder:
 @dataclass
 class Optimiser:
     name: Annotated[str, FIXED]
-    lr: Annotated[float, also("lr learning_rate")]
+    lr: float
 
 
 @dataclass
 class Schedule:
     name: Annotated[str, FIXED]
-    warmup: Annotated[int, between(0), also("warmup warmup_steps warmup_updates learning_rate_warmup")]
+    warmup: Annotated[int, between(0)]
 
 
 @dataclass
 class Checkpoints:
-    checkpoint: Annotated[Files, Trained]
+    checkpoint: Files
     trust: Classes
 
 
 @dataclass
 class Machine:
-    device: Device
+    device: str
     threads: Threads
+
+
+@dataclass
+class ReadingMachine(Machine):
+    """What matters of a trained model's settings where it reads texts and writes none."""
+
+    precision: str
 
 
 @dataclass
 class Decode:
     """The settings of configs/decoding.yaml besides the machine. The upper limits are far beyond any useful value."""
 
-    beam: Annotated[int, between(1, 1000), SEARCH, also("beam_size beam_width num_beams")]
-    n_best: Annotated[int, between(1, 1000), also("nbest num_return_sequences")]
+    beam: Annotated[int, between(1, 1000), SEARCH]
+    n_best: Annotated[int, between(1, 1000)]
     length_penalty: Annotated[str, SEARCH]
-    length_alpha: Annotated[float, between(0, 100), SEARCH, also("alpha beam_alpha lenpen len_pen")]
+    length_alpha: Annotated[float, between(0, 100), SEARCH]
     coverage_penalty: Annotated[float, between(0, 1e6), SEARCH]
-    sample: Annotated[bool, SAMPLING, also("do_sample sampling")]
+    sample: Annotated[bool, SAMPLING]
     temperature: Annotated[float, between(0, 1e4), SAMPLING]
     top_k: Annotated[int, between(0, 10**9), SAMPLING]
     top_p: Annotated[Probability, SAMPLING]
     seed: Annotated[int, between(0), SAMPLING]
     max_length: Length
     max_source_length: Annotated[int | None, between(2, 10_000)]
-    min_length: Annotated[int, between(1), also("min_len min_len_b min_new_tokens min_output_length")]
+    min_length: Annotated[int, between(1)]
     batch_size: Annotated[int | None, between(1, 1_000_000)]
-    precision: Precision
+    precision: str
 
 
 @dataclass
@@ -329,24 +304,17 @@ class DecodeCaptions(Decode):
 
 
 @dataclass
-class Read:
-    """What matters of the settings above for a text that is read, not written."""
-
-    precision: Precision
-
-
-@dataclass
 class Generate:
     """The settings of configs/generate.yaml for drawing texts."""
 
-    n: Annotated[int, between(1, 1000), also("nbest n_best num_return_sequences num_samples")]
+    n: Annotated[int, between(1, 1000)]
     max_length: Length
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
     temperature: Annotated[float, between(0, 1e4)]
     top_k: Annotated[int, between(0, 10**9)]
     top_p: Probability
     seed: Annotated[int, between(0)]
-    precision: Precision
+    precision: str
 
 
 @dataclass
@@ -355,7 +323,7 @@ class GenerateFiles:
 
     prompt: Text | None
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
-    input: Input
+    input: File | None
     output: NewFile | None
     format: Annotated[str, choice("text", "jsonl")]
 
@@ -366,8 +334,8 @@ class Output:
 
     format: Annotated[str, choice("text", "jsonl")]
     output: NewFile | None
-    plot: NewFile | None
-    weights: bool
+    plot: Annotated[NewFile | None, ATTENTION]
+    weights: Annotated[bool, ATTENTION]
     likeliest: Annotated[int, between(0)]
     end: bool
 
@@ -376,21 +344,21 @@ class Output:
 class AlignedOutput(Output):
     """Those of commands that write alignments."""
 
-    alignments: NewFile | None
+    alignments: Annotated[NewFile | None, ATTENTION]
     words: Annotated[str, Words]
 
 
 @dataclass
 class Translate(AlignedOutput):
-    input: Input
+    input: File | None
     prefix: File | None
-    replace_unknown: bool
+    replace_unknown: Annotated[bool, ATTENTION]
 
 
 @dataclass
 class Score(AlignedOutput):
-    sources: Annotated[str | None, READS, also("src source")]
-    references: Annotated[str, READS, SEVERAL, References]
+    sources: File | None
+    references: Annotated[str, READS, SEVERAL]
 
 
 @dataclass
@@ -412,8 +380,8 @@ class Eval:
 
 @dataclass
 class EvalHypotheses(Eval):
-    hypotheses: Annotated[str | None, READS, also("hyp sys system hypothesis predictions")]
-    references: Annotated[list[str], READS, SEVERAL, References]
+    hypotheses: File | None
+    references: Annotated[list[str], READS, SEVERAL]
     baseline: File | None
     tokenize: str | None
     output: NewFile | None
@@ -424,7 +392,7 @@ class EvalHypotheses(Eval):
 class EvalTranslations(EvalHypotheses):
     testset: Annotated[str | None, READS, TEXT]
     langpair: Annotated[str | None, READS, TEXT]
-    sources: Annotated[str | None, READS, also("src source")]
+    sources: File | None
     alignments: File | None
     gold: File | None
     words: Annotated[str | None, Words]
@@ -456,20 +424,17 @@ class EvalTask:
 
 
 @dataclass
-class Demo:
+class Demo(ReadingMachine):
     """The settings of configs/demo.yaml for the server."""
 
     host: Text
     port: int
     token: Text | None
-    device: Device
-    threads: Threads
-    precision: Precision
 
 
 @dataclass
 class Inspect:
-    checkpoint: Annotated[Files, POSITIONAL, Trained]
+    checkpoint: Annotated[Files, POSITIONAL]
     plot: NewFile | None
 
 
@@ -483,7 +448,7 @@ Places = Mapping[str, Sequence[type]]
 DATA: Places = {"data": (Sources, Cache), "data.vocabulary": (Vocabulary,), "data.limits": (Limits,)}
 TRAIN: Places = {
     **{"": (Groups, Run), "embeddings": (Embeddings,), "optim": (Optimiser,), "schedule": (Schedule,)},
-    **{"train": (Train,), "validation": (Validation,), "model": (Sizes,), "model.encoder": (Encoder,), **DATA},
+    **{"train": (Train,), "validation": (Validation,), "model": (), "model.encoder": (Encoder,), **DATA},
 }
 EVAL = (EvalTask, Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
 COMMANDS: Mapping[str, Places] = {
@@ -492,7 +457,7 @@ COMMANDS: Mapping[str, Places] = {
     "translate": {"": (Checkpoints, Translate, Decode, Machine)},
     "caption": {"": (Checkpoints, Caption, DecodeCaptions, Machine)},
     "generate": {"": (Checkpoints, GenerateFiles, Generate, Machine)},
-    "score": {"": (Checkpoints, Score, Read, Machine)},
+    "score": {"": (Checkpoints, Score, ReadingMachine)},
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},
@@ -500,7 +465,6 @@ COMMANDS: Mapping[str, Places] = {
 }
 
 
-@cache
 def declared(schema: Any) -> Mapping[str, Setting]:
     """What is declared of the fields of a dataclass, or of the arguments of any class or function."""
     parameters = inspect.signature(schema, eval_str=True).parameters
@@ -518,11 +482,17 @@ def of_command(command: str) -> Mapping[str, Setting]:
     }
 
 
+@cache
+def other_names() -> Mapping[str, Sequence[str]]:
+    """What other toolkits and tutorials call the settings, by their full names."""
+    names: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_bytes())  # type: ignore[no-untyped-call]
+    return names
+
+
 def other_name(name: str, settings: Collection[str]) -> str | None:
     """Which of these settings has this name in other toolkits, in whatever group."""
     last = name.rpartition(".")[2]
-    declarations = (pair for command in COMMANDS for pair in of_command(command).items())
-    return next((full for full, one in declarations if full in settings and last in one.also.split()), None)
+    return next((full for full, others in other_names().items() if full in settings and last in others), None)
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -542,8 +512,7 @@ def check_values(settings: Any, prefix: str = "") -> None:
 def _merged(hint: Any) -> Setting:
     """All that a type hint such as `File | None` declares."""
     merged: dict[str, Any] = {}
-    for part in (*typing.get_args(hint), hint):
-        for setting in getattr(part, "__metadata__", ()):
-            if isinstance(setting, Setting):
-                merged |= {name: value for name, value in vars(setting).items() if value != getattr(NONE, name)}
+    for part in typing.get_args(hint):
+        setting = part if isinstance(part, Setting) else _merged(part)
+        merged |= {name: value for name, value in vars(setting).items() if value != getattr(NONE, name)}
     return Setting(**merged)

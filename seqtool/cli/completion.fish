@@ -1,0 +1,1 @@
+complete -c seqtool -f -a '(seqtool --complete (commandline -cp) 2> /dev/null)'
