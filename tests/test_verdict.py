@@ -1,5 +1,7 @@
 """The verdict on a run, at the end of `train` and in its report, and a warm-up that is longer than the run."""
 
+import base64
+import gzip
 import json
 import re
 from pathlib import Path
@@ -98,7 +100,7 @@ def findings(name: str) -> list[str]:
     assert run("report", f"runs/{name}") == 0
     block = re.search(r'id="report">(.*?)</script>', Path(f"runs/{name}/report.html").read_text())
     assert block is not None
-    sections = json.loads(block[1])["sections"]
+    sections = json.loads(gzip.decompress(base64.b64decode(block[1])))["sections"]
     return [row[0] for section in sections if section["title"] == f"Verdict on {name}" for row in section["rows"]]
 
 
