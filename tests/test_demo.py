@@ -597,7 +597,11 @@ def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: server.call("POST", "/api/translate", body), range(16)))
     stop.set()
-    assert {answer.status for answer in answers} == {200} and len({answer.body for answer in answers}) == 1
+    assert {answer.status for answer in answers} == {200}
+    best = [one["translations"][0] for answer in answers for one in answer.json["translations"]]
+    assert len(best) == 16 * 50 and len({one["text"] for one in best}) == 1
+    scores = [one["log_probability"] for one in best]  # batch mates may change the last digit: torch's sigmoid does
+    assert scores == pytest.approx([scores[0]] * len(scores), rel=1e-6)
 
 
 @pytest.mark.parametrize(

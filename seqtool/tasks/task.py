@@ -99,13 +99,16 @@ class Task(ABC):
         check_settings(config.model, parts=PARTS)
 
     def _check_given(self, config: DictConfig) -> None:
-        """Raise InputError for settings of other tasks that are not at their defaults."""
+        """Raise InputError for settings that are not at their defaults, and are for streams if this task has none, or
+        the other way round.
+        """
         declared, usual = declarations.of_command("train"), defaults("train")
+        kind = declarations.STREAMS if self.streams else declarations.SENTENCES
         others = [
             f"{group}.{name}"
             for group in ("train", "validation")
             for name, default in usual[group].items()
-            if config[group][name] != default and self.name not in (declared[f"{group}.{name}"].tasks or [self.name])
+            if config[group][name] != default and declared[f"{group}.{name}"].tasks not in ((), kind.tasks)
         ]
         if not others:
             return

@@ -4,6 +4,7 @@ import pytest
 import torch
 from small_models import SUTSKEVER, make_model, of_fast_parts, random_sentences
 from torch import nn
+from torch.nn import functional as F
 
 from seqtool.data.batches import make_source
 from seqtool.decoding.tree import leaves
@@ -14,7 +15,6 @@ from seqtool.models.fast.decoding import DecodingLanguageModel, optimise_for_dec
 from seqtool.models.fast.packed import JoinedLSTM, Packed
 from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
-from seqtool.models.parts import attend
 from seqtool.models.sutskever import Sutskever
 from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
@@ -169,7 +169,7 @@ def test_single_queries_are_the_plain_ones(mask: bool) -> None:
     found = []
     with onednn():
         before = torch.backends.mkldnn.matmul.fp32_precision
-        for attention in (attend_on_cpu, attend):
+        for attention in (attend_on_cpu, F.scaled_dot_product_attention):
             y = attention(*qkv, allowed)
             found.append([y, *torch.autograd.grad(y.square().sum(), qkv)])
         assert torch.backends.mkldnn.matmul.fp32_precision == before
