@@ -106,10 +106,12 @@ def _check_useful(config: DictConfig, task: str) -> None:
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
     own = {setting.name: tasks_with(setting.name) for setting in fields(EvaluationSettings)}
+    if task not in TITLES:  # a task from outside, which is evaluated as one of ours
+        task = next((ours for ours in TITLES if issubclass(tasks.evaluator(task), tasks.evaluator(ours))), TRANSLATION)
     for name, those in {**own, **_decoding()}.items():
         if those and task not in those and _changed(config, name):
             if task != TRANSLATION:
-                raise InputError(f"{name}= means nothing for {TITLES.get(task, task)}.")
+                raise InputError(f"{name}= means nothing for {TITLES[task]}.")
             advice = f": say task={those[0]}." if config.checkpoint is None else "."
             raise InputError(f"{name}= is for {TITLES[those[0]]}{advice}")
     instead = [name for name in ("testset", "sources", "text") if _changed(config, name)]
