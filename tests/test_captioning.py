@@ -200,7 +200,7 @@ def test_what_is_finished_is_kept(place: Path, tmp_path: Path, form: str, number
         while not (tmp_path / "p/caption-0001-000.png").exists() and time.monotonic() < until:
             time.sleep(0.01)
         process.send_signal(number)
-        assert process.wait(20) == 128 + number
+        assert process.wait(60) == 128 + number
         said = process.stderr.read()
     assert (tmp_path / "out").read_text() == "before"
     kept = tmp_path / "out.partial"

@@ -272,7 +272,7 @@ class Typist:
         os.write(self.terminal, keys.encode())
 
     def status(self) -> int:
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def __enter__(self) -> "Typist":
         return self
@@ -321,7 +321,7 @@ def test_ctrl_c_while_a_pipe_is_read(place: Path) -> None:
         process.stdin.flush()
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         assert process.stdout.read() == process.stderr.read() == b""
 
 
@@ -382,13 +382,13 @@ def test_what_is_finished_is_kept(place: Path, tmp_path: Path, number: int) -> N
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write("I have a cat.\nShe sees the house.\n")
         process.stdin.flush()
-        limit = Timer(20, process.kill)
+        limit = Timer(60, process.kill)
         limit.start()
         with links.open() as stream:
             assert stream.readline() and stream.readline()
             limit.cancel()
             process.send_signal(number)
-            assert process.wait(20) == 128 + number
+            assert process.wait(60) == 128 + number
         partial = tmp_path / "out.txt.partial"
         message = f"Stopped: {partial} has what is finished, 2 lines; {output} is as it was.\n"
         assert process.stderr.read() == message
