@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from demo_models import run
 from PIL import Image
+from test_report import blocks
 
 SOURCES = ["I have a big cat.", "", "the old 🐈 sees 猫 " * 9, "She sees the house."]
 PREFIXES = ["La casa", "", "", "La 🐈"]
@@ -137,9 +138,7 @@ def test_files_keep_what_is_no_suffix(system: str, baseline: str, names: list[st
 
 
 def report() -> Any:
-    found = re.search('id="report">(.*?)</script>', Path("r.html").read_text())
-    assert found is not None
-    return json.loads(found[1])
+    return blocks(Path("r.html"))["report"]
 
 
 def title() -> str:

@@ -1,15 +1,13 @@
 """The verdict on a run, at the end of `train` and in its report, and a warm-up that is longer than the run."""
 
-import base64
-import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from test_report import blocks
 
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
@@ -99,9 +97,7 @@ def test_a_warm_up_that_time_or_patience_cut_short_is_said_at_the_end(
 def findings(name: str) -> list[str]:
     """Those in the run's report, which is written."""
     assert run("report", f"runs/{name}") == 0
-    block = re.search(r'id="report">(.*?)</script>', Path(f"runs/{name}/report.html").read_text())
-    assert block is not None
-    sections = json.loads(gzip.decompress(base64.b64decode(block[1])))["sections"]
+    sections = blocks(Path(f"runs/{name}/report.html"))["report"]["sections"]
     return [row[0] for section in sections if section["title"] == f"Verdict on {name}" for row in section["rows"]]
 
 
