@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -25,6 +26,7 @@ import pytest
 import uvicorn
 from demo_models import alone, run
 from PIL import Image
+from safetensors.torch import load_file
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
@@ -32,7 +34,7 @@ import seqtool
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
 from seqtool.demo import guards, scenes, search_tree
-from seqtool.demo.app import Json
+from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
@@ -454,6 +456,16 @@ ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
     "a form without an end": ("POST", "/api/caption", b"--xx\r\n", FORM, 400),
     "a form without a boundary": ("POST", "/api/caption", b"x", {"content-type": "multipart/form-data"}, 400),
 }  # fmt: skip
+
+
+def test_models_whose_files_have_gone_are_described(place: Path, tmp_path: Path) -> None:
+    """A run that trains on removes the checkpoint that the demo was started with."""
+    shutil.copytree(place / "runs/attend", tmp_path / "attend")
+    model = seqtool.load(tmp_path / "attend", device="cpu")
+    weights = load_file(model.checkpoints[0].path / "model.safetensors")
+    shutil.rmtree(tmp_path / "attend")
+    (described,) = describe([model])
+    assert described["name"] == "attend" and described["parameters"] == sum(w.numel() for w in weights.values())
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

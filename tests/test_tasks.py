@@ -1,5 +1,6 @@
 """The data, the model and the checkpoint say their task; a further task is one class and one line in a table."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -178,7 +179,14 @@ def test_a_task_from_outside(
     assert run("train", *settings, "run=second", "train.steps=1", "init_from=runs/first", "trust=copying") == 0
     assert checkpoint.find("runs/first").task == "copying"
     assert len(seqtool.load("runs/first", trust="copying", device="cpu").translate(["a b"])) == 1
-    assert run("eval", "checkpoint=runs/first", "trust=copying", "beam=2", "bootstrap=2", "device=cpu") == 0
+    capsys.readouterr()
+    evaluation = ["eval", "checkpoint=runs/first", "trust=copying", "bootstrap=0", "device=cpu"]
+    assert run(*evaluation, "beam=2", "format=json") == 0
+    assert json.loads(capsys.readouterr().out)["decoding"]["beam"] == 2
+    assert run(*evaluation, "bound=2") == 2
+    assert capsys.readouterr().err.endswith("bound= means nothing for translations.\n")
+    assert run("train", "run=first", "train.resume=true", "train.bptt=7", "trust=copying") == 2
+    assert "train.bptt" in capsys.readouterr().err
     assert run("inspect", "runs/first") == 0
     capsys.readouterr()
     assert run("translate", "checkpoint=runs/first", "trust=copying", "input=copying.py") == 2

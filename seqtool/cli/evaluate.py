@@ -15,7 +15,8 @@ from seqtool import tasks
 from seqtool.data.corpora.caption_records import holds_captions
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
-from seqtool.evaluation.settings import CAPTIONING, HYPOTHESES, TITLES, TRANSLATION, EvaluationSettings, tasks_with
+from seqtool.evaluation.settings import EvaluationSettings
+from seqtool.metrics.scores import TRANSLATION
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import finite_json
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 ONLY_WITH_CHECKPOINT = ("split", "trust")  # besides the data and the decoding settings
-READING = declarations.declared(declarations.ReadingMachine)
 UNRECORDED = {"n_best", "batch_size"}  # decoding settings that change no score
 
 
@@ -105,25 +105,29 @@ def _check_useful(config: DictConfig, task: str) -> None:
             useless.insert(0, "data")
         if useless:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    own = {setting.name: tasks_with(setting.name) for setting in fields(EvaluationSettings)}
-    if task not in TITLES:  # a task from outside, which is evaluated as one of ours
-        task = next((ours for ours in TITLES if issubclass(tasks.evaluator(task), tasks.evaluator(ours))), TRANSLATION)
-    for name, those in {**own, **_decoding()}.items():
-        if those and task not in those and _changed(config, name):
+    useful = _useful(tasks.evaluator(task))
+    for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding()):
+        if name not in useful and _changed(config, name):
             if task != TRANSLATION:
-                raise InputError(f"{name}= means nothing for {TITLES[task]}.")
-            advice = f": say task={those[0]}." if config.checkpoint is None else "."
-            raise InputError(f"{name}= is for {TITLES[those[0]]}{advice}")
+                raise InputError(f"{name}= means nothing for {tasks.named(task).outputs}.")
+            other = next(other for other in TASKS if name in _useful(tasks.evaluator(other)))
+            advice = f": say task={other}." if config.checkpoint is None else "."
+            raise InputError(f"{name}= is for {tasks.named(other).outputs}{advice}")
     instead = [name for name in ("testset", "sources", "text") if _changed(config, name)]
     useless = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
     if instead and useless:
         raise InputError(f"{instead[0]}= is scored instead of a split: leave {' and '.join(useless)} out.")
 
 
-def _decoding() -> dict[str, Sequence[str]]:
-    """The decoding settings, each with the tasks that it is for; none stands for all."""
-    common = {name: () if name in READING else HYPOTHESES for name in defaults("decoding")}
-    return {**common, "hard_attention": (CAPTIONING,)}
+def _useful(evaluator: type[Evaluator]) -> set[str]:
+    """The settings that an evaluator uses."""
+    places = evaluator.own, evaluator.decoding, declarations.Machine
+    return {name for place in places for name in declarations.declared(place)}
+
+
+def _decoding() -> list[str]:
+    """The decoding settings of all tasks."""
+    return [*defaults("decoding"), "hard_attention"]
 
 
 def _changed(config: DictConfig, name: str) -> bool:
@@ -162,7 +166,8 @@ def _of_checkpoints(
         evaluator.settings.write_nothing()
     checkpoint = checkpoints[0]
     task = tasks.of_checkpoint(checkpoint)
-    own = [name for name, those in _decoding().items() if not those or task.name in those]
+    useful = _useful(type(evaluator))
+    own = [name for name in _decoding() if name in useful]
     # only settings that were given: a captioner has its own defaults for the others
     written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     chosen = {name: config[name] for name in own if name in written or _changed(config, name)}

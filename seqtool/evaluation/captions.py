@@ -19,17 +19,16 @@ from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures
 from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
-from seqtool.evaluation.settings import CAPTIONING
 from seqtool.metrics import tokenisers
 from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.ngrams import DocumentFrequencies
-from seqtool.metrics.scores import labels_of, score
+from seqtool.metrics.scores import CAPTIONING, labels_of, score
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import columns
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.view import report
 
 if TYPE_CHECKING:
@@ -153,6 +152,7 @@ class SavedFrequencies(Evaluation):
 class CaptionEvaluator(Evaluator):
     """Evaluates a file of captions, or describes a split's images and evaluates that."""
 
+    own, decoding = declarations.EvalCaptions, declarations.DecodeCaptions
     labels = labels_of(CAPTIONING) | OTHER_LABELS
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:

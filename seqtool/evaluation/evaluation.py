@@ -281,11 +281,14 @@ class EvaluationData(NamedTuple):
 class Evaluator(ABC):
     """Evaluates one task's models, or files.
 
+    own, decoding: where its settings are declared, and those of decoding that it uses
     labels: the names in its records, which scores of the user's own cannot have
     """
 
     settings: EvaluationSettings
 
+    own: ClassVar[type]
+    decoding: ClassVar[type]
     labels: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod

@@ -1,5 +1,5 @@
-"""The settings of `eval` besides those of decoding. `settings.declarations` says for which tasks each is, and which of
-them name files.
+"""The settings of `eval` besides those of decoding. `settings.declarations` says which name files; an `Evaluator` says
+which it uses.
 """
 
 from collections.abc import Iterable, Iterator
@@ -7,21 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from seqtool.settings import declarations, names
-
-TRANSLATION, CAPTIONING, LANGUAGE_MODELLING = "translation", "captioning", "language_modelling"
-TITLES = {TRANSLATION: "translations", CAPTIONING: "captions", LANGUAGE_MODELLING: "language models"}
-HYPOTHESES = TRANSLATION, CAPTIONING  # the tasks in which hypotheses are scored against references
-SCHEMAS = {
-    TRANSLATION: declarations.EvalTranslations,
-    CAPTIONING: declarations.EvalCaptions,
-    LANGUAGE_MODELLING: declarations.EvalTexts,
-}
-
-
-def tasks_with(setting: str) -> tuple[str, ...]:
-    """The tasks that a setting is for; none stands for all."""
-    tasks = tuple(task for task, schema in SCHEMAS.items() if setting in declarations.declared(schema))
-    return () if len(tasks) == len(SCHEMAS) else tasks
 
 
 @dataclass

@@ -20,6 +20,7 @@ from seqtool.models.tokens import UNK
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
+from seqtool.settings import declarations
 from seqtool.view import report
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class TextEvaluation(Evaluation):
 
 class TextEvaluator(Evaluator):
     """Evaluates a language model on a file, or on a split of the data that it was trained with."""
+
+    own, decoding = declarations.EvalTexts, declarations.ReadingMachine
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings

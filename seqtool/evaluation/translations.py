@@ -16,19 +16,18 @@ from seqtool.data.text.alignment import Link
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation
 from seqtool.evaluation.flags import flags_of
-from seqtool.evaluation.settings import TRANSLATION
 from seqtool.evaluation.test_sets import Split, read_alignments, read_test_set, read_translations, test_set_of
 from seqtool.metrics import tokenisers, translation
 from seqtool.metrics.alignment import AlignmentScores
 from seqtool.metrics.bootstrap import FEW, few, record_of
-from seqtool.metrics.scores import labels_of, score
+from seqtool.metrics.scores import TRANSLATION, labels_of, score
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins, warn_of_tokenised
 from seqtool.models.tokens import UNK
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
-from seqtool.settings import names
+from seqtool.settings import declarations, names
 from seqtool.view import plots, report
 
 if TYPE_CHECKING:
@@ -164,6 +163,7 @@ class TranslationEvaluation(SystemsEvaluation):
 class TranslationEvaluator(Evaluator):
     """Evaluates files of translations, or translates a test set and evaluates that."""
 
+    own, decoding = declarations.EvalTranslations, declarations.Decode
     labels = labels_of(TRANSLATION)
 
     def check(self, *, checkpoint: bool) -> None:

@@ -3,7 +3,7 @@
 A dataclass below declares the settings of one place, such as `train`, `model.encoder` or a command's own; COMMANDS
 lists the places of each command. `Annotated[type, …]` says what else there is to know (`Setting`), and all that treats
 settings differently asks for it here: types and ranges, quoting and ~ on the command line, completion, files that are
-read and never overwritten, files of a sweep's jobs, what a resumed run may change, which task a setting belongs to.
+read and never overwritten, files of a sweep's jobs, what a resumed run may change, which tasks a setting is for.
 The dataclasses with which the code works derive from these and add the checks that need code. The settings of models,
 corpora, optimisers and schedules are the arguments of their classes; those in a class of your own are annotated in the
 same way, such as `pages: Files`. Neither torch nor Hydra is imported here, and tests/test_declarations.py compares all
@@ -35,7 +35,7 @@ class Setting:
     at_least, at_most, above, below: the limits of a number; `unit` follows them in messages.
     choices: the values that it may have.
     fixed: a resumed run cannot change it; None is as for the group that it is in.
-    tasks: the only tasks that have it; none stands for all.
+    streams: only models that read streams have it, or with False only the others.
     method: only searching, or only sampling, uses it.
     attention: it needs a model with attention over a source.
     """
@@ -53,7 +53,7 @@ class Setting:
     unit: str = ""
     choices: tuple[str, ...] = ()
     fixed: bool | None = None
-    tasks: tuple[str, ...] = ()
+    streams: bool | None = None
     method: str = ""
     attention: bool = False
 
@@ -104,7 +104,7 @@ def choice(*choices: str) -> Setting:
 READS, WRITES, SEVERAL, TEXT = Setting(reads=True), Setting(writes=True), Setting(several=True), Setting(text=True)
 POSITIONAL, ABOVE_0 = Setting(positional=True), Setting(above=0)
 FIXED, CHANGEABLE = Setting(fixed=True), Setting(fixed=False)
-SENTENCES, STREAMS = Setting(tasks=("translation", "captioning")), Setting(tasks=("language_modelling",))
+SENTENCES, STREAMS = Setting(streams=False), Setting(streams=True)
 SEARCH, SAMPLING = Setting(method="search"), Setting(method="sampling")
 ATTENTION = Setting(attention=True)
 

@@ -99,20 +99,19 @@ class Task(ABC):
         check_settings(config.model, parts=PARTS)
 
     def _check_given(self, config: DictConfig) -> None:
-        """Raise InputError for settings that are not at their defaults, and are for streams if this task has none, or
-        the other way round.
+        """Raise InputError for settings that are not at their defaults and that only streams use, or that streams do
+        not use.
         """
         declared, usual = declarations.of_command("train"), defaults("train")
-        kind = declarations.STREAMS if self.streams else declarations.SENTENCES
         others = [
             f"{group}.{name}"
             for group in ("train", "validation")
             for name, default in usual[group].items()
-            if config[group][name] != default and declared[f"{group}.{name}"].tasks not in ((), kind.tasks)
+            if config[group][name] != default and declared[f"{group}.{name}"].streams is (not self.streams)
         ]
         if not others:
             return
-        if declared[others[0]].tasks == declarations.STREAMS.tasks:
+        if not self.streams:
             raise InputError(f"{others[0]} is for language models, not for {self.name}: leave it out.")
         raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
 

@@ -40,6 +40,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -115,15 +116,16 @@ class Checkpoint:
         tensors.replace(model, self._weights_of(model))
         return model
 
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights' shapes by name; no weight is read."""
+        """The weights' shapes by name; no weight is read, and a run that goes on may remove the files afterwards."""
         with opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
     @property
     def parameters(self) -> int:
         """How many numbers can be learnt: without the means and deviations of images and of batch normalisation."""
-        return sum(math.prod(shape) for name, shape in self.shapes().items() if name.rpartition(".")[2] not in BUFFERS)
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if name.rpartition(".")[2] not in BUFFERS)
 
     def training_tensors(self) -> dict[str, Tensor]:
         """The tensors of training.safetensors, by name. Open the checkpoint for `training` before."""
@@ -131,7 +133,7 @@ class Checkpoint:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
-        parameters, shapes = tensors.weights(model), self.shapes()
+        parameters, shapes = tensors.weights(model), self.shapes
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
             raise self._unfit(f"{where} '{name}'")
