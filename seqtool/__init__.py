@@ -45,7 +45,7 @@ def load(
     from seqtool import tasks
     from seqtool.errors import InputError
     from seqtool.predict.lists import check_paths
-    from seqtool.runtime.classes import modules
+    from seqtool.settings.classes import modules
     from seqtool.training.checkpoint import find
 
     single = isinstance(checkpoint, str | os.PathLike)

@@ -24,6 +24,7 @@ import seqtool
 from seqtool.cli import arguments
 from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
+from seqtool.cli.config_files import ConfigFiles
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain
@@ -600,7 +601,7 @@ def test_null_is_null_unless_a_file_is_called_so(calls: list[Any], configs: Path
 
 def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
     for setting in ("train.epochs=1,2", "model=small", "~data", "note=${run}", "data.train", "checkpoint="):
-        assert arguments.quoted(setting, "train", [configs]) == setting
+        assert arguments.quoted(setting, ConfigFiles("train", [configs])) == setting
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from seqtool import settings as config
 from seqtool.errors import InputError
-from seqtool.runtime import classes
+from seqtool.settings import classes
 
 
 @dataclass
@@ -171,7 +171,7 @@ def test_build_names_every_mistake(change: dict[str, Any], text: str, package: N
         "os.system",
         "seqtool.parts.Path",
         "seqtool.parts.make_part",
-        "seqtool.runtime.classes.build",
+        "seqtool.settings.classes.build",
         "seqtoolx.Part",
         "torch.Tensor",
     ],

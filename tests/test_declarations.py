@@ -11,16 +11,17 @@ from typing import Annotated, Any
 import pytest
 import yaml
 
-from seqtool.cli import config_files, translate
 from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.cli import train as training
+from seqtool.cli import translate
+from seqtool.cli.config_files import ConfigFiles, load
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
 from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
-from seqtool.runtime.classes import located
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
+from seqtool.settings.classes import located
 from seqtool.settings.declarations import COMMANDS, NewFile, declared, of_command
 from seqtool.training.optimisation import SCHEDULES
 
@@ -34,7 +35,7 @@ def run(*arguments: str, configs: Path = CONFIGS) -> int:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_yaml_files_and_the_declarations_name_the_same_settings(command: str) -> None:
-    written = {name for name in config_files.of_command(command, [CONFIGS]) if not name.endswith("_target_")}
+    written = {name for name in ConfigFiles(command, [CONFIGS]).settings() if not name.endswith("_target_")}
     groups = {name.rpartition(".")[0] for name in written} | {"experiment"}
     assert of_command(command).keys() <= written
     others = written - of_command(command).keys() - groups
@@ -45,18 +46,17 @@ def test_the_yaml_files_and_the_declarations_name_the_same_settings(command: str
 
 def test_no_default_stands_in_two_places() -> None:
     """A dataclass has one only where some data leave the setting out, a class none beside its YAML file."""
+    files = ConfigFiles("train", [CONFIGS])
     for place, schemas in [pair for places in COMMANDS.values() for pair in places.items()]:
         own = {field.name for schema in schemas for field in dataclasses.fields(schema) if _has_default(field)}
         for name in own:
             assert place in ("data.vocabulary", "data.limits"), name
             without = [
-                choice
-                for choice in config_files.choices([CONFIGS], "data")
-                if f"{place}.{name}" not in config_files.of_choice("data", choice, [CONFIGS])
+                choice for choice in files.choices("data") if f"{place}.{name}" not in files.of_choice("data", choice)
             ]
             assert without, name
     for file in [*CONFIGS.glob("model/*.yaml"), *CONFIGS.glob("data/*.yaml"), *CONFIGS.glob("schedule/*.yaml")]:
-        settings = config_files.load(file)
+        settings = load(file)
         target = SCHEDULES[settings["name"]] if "name" in settings else located(settings, trusted=True)
         for name, parameter in inspect.signature(target).parameters.items():
             assert name not in settings or parameter.default is parameter.empty, f"{file}: {name}"

@@ -12,7 +12,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool.cli import arguments
-from seqtool.cli.main import COMMANDS
+from seqtool.cli.config_files import COMMANDS, ConfigFiles
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.runtime.files import config_directory
 
@@ -50,7 +50,7 @@ def configuration(words: list[str]) -> DictConfig:
     """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
     _, settings, paths = arguments.split(words[1:], words[0])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose(words[0], arguments.prepared(settings, paths, words[0], [config_directory()]))
+        return compose(words[0], arguments.prepared(settings, paths, ConfigFiles(words[0], [config_directory()])))
 
 
 def test_commands_are_found() -> None:

@@ -11,8 +11,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
-from seqtool.cli import config_files
 from seqtool.cli import main as cli
+from seqtool.cli.config_files import ConfigFiles
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations
 
@@ -51,7 +51,7 @@ def test_what_a_setting_is_called_here(
 def test_every_other_name_leads_somewhere() -> None:
     """Names are those of settings that there are, and no setting's own name is in its place."""
     settings = {
-        name for command in declarations.COMMANDS for name in config_files.of_command(command, [config_directory()])
+        name for command in declarations.COMMANDS for name in ConfigFiles(command, [config_directory()]).settings()
     }
     for name, others in declarations.other_names().items():
         assert name in settings

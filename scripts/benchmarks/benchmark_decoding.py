@@ -45,10 +45,10 @@ from seqtool.decoding.settings import HYPOTHESES
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator
-from seqtool.runtime.classes import build
 from seqtool.runtime.devices import keep_memory
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
+from seqtool.settings.classes import build
 
 LENGTH = 25  # words of every translation
 WORD = re.compile(r"[^\W_]+")  # without punctuation, which seqtool would make entries of their own

@@ -39,7 +39,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source, make_target
-from seqtool.runtime.classes import build
+from seqtool.settings.classes import build
 
 VOCABULARY = 8000  # with four special symbols
 RNNSEARCH = (

@@ -14,12 +14,11 @@ from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli import config_files
-from seqtool.cli.config_files import Folders
+from seqtool.cli.config_files import ConfigFiles, load
 from seqtool.errors import InputError
-from seqtool.runtime.classes import PACKAGE, located
 from seqtool.runtime.files import expanded
 from seqtool.settings import declarations, escape, escaped, leaves, plain
+from seqtool.settings.classes import PACKAGE, located
 from seqtool.settings.declarations import Setting
 from seqtool.training.runs import RUNS
 
@@ -69,27 +68,27 @@ def positional(command: str) -> str | None:
     return next((name for name, setting in declarations.of_command(command).items() if setting.positional), None)
 
 
-def folders(arguments: Sequence[str], configs: Path) -> Folders:
-    """The package's configurations, then the directory that --config-dir names: Hydra's order."""
+def config_files(arguments: Sequence[str], command: str, configs: Path) -> ConfigFiles:
+    """A command's YAML files: the package's, and those of the directory that --config-dir names."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
     named: str | None = parser.parse_known_args(arguments)[0].config_dir
     if named is None:
-        return [configs]
+        return ConfigFiles(command, [configs])
     own = Path(expanded(named))
     if not own.is_dir():
         raise InputError(f"There is no directory '{named}': --config-dir names one of YAML files.")
-    return [configs, own.absolute()]
+    return ConfigFiles(command, [configs, own.absolute()])
 
 
-def declaration(name: str, command: str, configs: Folders) -> Setting:
+def declaration(name: str, files: ConfigFiles) -> Setting:
     """What is declared of a command's setting; of one in the user's own files, by the class that `_target_` names."""
-    settings = declarations.of_command(command)
+    settings = declarations.of_command(files.command)
     group, _, last = name.partition(".")
-    if name not in settings and group in config_files.parts(command, configs)[1]:
-        for choice in config_files.choices(configs[1:], group):
+    if name not in settings and group in files.groups:
+        for file in (file for folder in files.folders[1:] for file in sorted((folder / group).glob("*.yaml"))):
             with suppress(InputError, ImportError):  # what cannot be read or imported matters only where it is chosen
-                target = config_files.load(config_files.find(f"{group}/{choice}", configs)).get("_target_")
+                target = load(file).get("_target_")
                 if isinstance(target, str) and target.partition(".")[0] != PACKAGE:
                     argument = declarations.declared(located({"_target_": target}, trusted=True)).get(last)
                     if argument is not None and argument.is_literal:
@@ -97,16 +96,16 @@ def declaration(name: str, command: str, configs: Folders) -> Setting:
     return settings.get(name, declarations.NONE)
 
 
-def prepared(settings: Sequence[str], paths: Sequence[str], command: str, configs: Folders) -> list[str]:
+def prepared(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
     """The settings and paths as Hydra takes them."""
-    ready = [quoted(setting, command, configs) for setting in settings]
+    ready = [quoted(setting, files) for setting in settings]
     if paths:
-        ready.append(f"{positional(command)}=[{','.join(map(quote, paths))}]")
-    stored = tuple(f"{group}." for group in stored_groups(command, ready))
+        ready.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
+    stored = tuple(f"{group}." for group in stored_groups(files.command, ready))
     return [f"++{setting}" if setting.startswith(stored) else setting for setting in ready]
 
 
-def quoted(setting: str, command: str, configs: Folders) -> str:
+def quoted(setting: str, files: ConfigFiles) -> str:
     """`key=value` in Hydra's grammar: a name or a text is taken literally, whatever its characters.
 
     A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
@@ -116,14 +115,14 @@ def quoted(setting: str, command: str, configs: Folders) -> str:
     match = OVERRIDE.fullmatch(setting)
     if match is None or not match["value"]:
         return setting
-    declared = declaration(match["key"], command, configs)
+    declared = declaration(match["key"], files)
     start, value = f"{match['sign']}{match['key']}=", match["value"]
     exists = _exists(value)
     if not declared.is_literal or (value == "null" and not exists):
         return setting
     if declared.writes:
-        names = config_files.outside_groups(command, configs)
-        return start + quote(value, [name for name in names if not declaration(name, command, configs).writes])
+        names = files.outside_groups()
+        return start + quote(value, [name for name in names if not declaration(name, files).writes])
     several = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
     if not declared.several or exists or not re.search(several, value, re.DOTALL):
         return start + quote(value)
@@ -132,14 +131,14 @@ def quoted(setting: str, command: str, configs: Folders) -> str:
     return f"{start}[{','.join(map(quote, elements))}]"
 
 
-def read_names(config: DictConfig, command: str, configs: Folders) -> None:
+def read_names(config: DictConfig, files: ConfigFiles) -> None:
     """Read the names in a configuration, from YAML files too, as on the command line: ~ and ~user begin a path in that
     home directory, and a,b is a list where a setting may hold several.
     """
     for key, value in leaves(plain(config)):
         if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
             continue
-        declared = declaration(key, command, configs)
+        declared = declaration(key, files)
         if declared.text:
             continue
         names: Any = value

@@ -12,84 +12,86 @@ from seqtool.errors import InputError
 COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
 
 Group = dict[str, Any]
-Folders = Sequence[Path]  # the package's configurations, then the user's own: the first with a file wins
 
 
-def find(name: str, configs: Folders, suffix: str = ".yaml") -> Path:
-    """The path of the YAML file of that name, such as `model/luong`; it may not exist."""
-    files = [folder / f"{name}{suffix}" for folder in configs]
-    return next((file for file in files if file.is_file()), files[0])
+class ConfigFiles:
+    """The YAML files of a command's settings.
 
-
-def parts(command: str, configs: Folders) -> tuple[list[Path], dict[str, str | None]]:
-    """The YAML files that a command's settings are written in, and its groups with the choice of each."""
-    file = find(command, configs)
-    files: list[Path] = []
-    groups: dict[str, str | None] = {}
-    for entry in load(file).get("defaults", []):
-        if isinstance(entry, Mapping):
-            groups |= entry
-        elif entry != "_self_":
-            inherited, more = parts(entry, configs)
-            files += inherited
-            groups |= more
-    return [file, *files], groups
-
-
-def included(group: str, choice: str | None, configs: Folders) -> list[tuple[Path, str]]:
-    """A choice's file, if there is one, and those that it includes by NAME or `/NAME@PLACE`, each with its place.
-
-    The place is the prefix of the file's settings in the group: `encoder.`, or nothing.
+    command: its name.
+    folders: the package's configurations, then the user's own: the first with a file wins.
+    files: those with the settings of no group.
+    groups: the command's groups, with the choice of each.
     """
-    file = find(f"{group}/{choice}", configs)
-    if not file.is_file():
-        return []
-    files = [(file, "")]
-    for entry in load(file).get("defaults", []):
-        if isinstance(entry, str) and "@" in entry:
-            name, _, place = entry.lstrip("/").partition("@")
-            files.append((find(name, configs), "" if place == "_here_" else f"{place}."))
-        elif isinstance(entry, str) and entry not in ("_self_", choice):
-            files += included(group, entry, configs)
-    return files
 
+    def __init__(self, command: str, folders: Sequence[Path]) -> None:
+        self.command, self.folders = command, folders
+        self.files: list[Path] = []
+        self.groups: dict[str, str | None] = {}
+        self._add(command)
 
-def groups(configs: Folders) -> set[str]:
-    return {folder.name for directory in configs for folder in directory.iterdir() if folder.is_dir()} - {"hydra"}
+    def _add(self, name: str) -> None:
+        self.files.append(file := self.find(name))
+        for entry in load(file).get("defaults", []):
+            if isinstance(entry, Mapping):
+                self.groups |= entry
+            elif entry != "_self_":
+                self._add(entry)
 
+    def find(self, name: str, suffix: str = ".yaml") -> Path:
+        """The path of the YAML file of that name, such as `model/luong`; it may not exist."""
+        files = [folder / f"{name}{suffix}" for folder in self.folders]
+        return next((file for file in files if file.is_file()), files[0])
 
-def choices(configs: Folders, group: str) -> list[str]:
-    return sorted({file.stem for folder in configs for file in (folder / group).glob("*.yaml") if file.is_file()})
+    def included(self, group: str, choice: str | None) -> list[tuple[Path, str]]:
+        """A choice's file, if there is one, and those that it includes by NAME or `/NAME@PLACE`, each with its place.
+
+        The place is the prefix of the file's settings in the group: `encoder.`, or nothing.
+        """
+        file = self.find(f"{group}/{choice}")
+        if not file.is_file():
+            return []
+        files = [(file, "")]
+        for entry in load(file).get("defaults", []):
+            if isinstance(entry, str) and "@" in entry:
+                name, _, place = entry.lstrip("/").partition("@")
+                files.append((self.find(name), "" if place == "_here_" else f"{place}."))
+            elif isinstance(entry, str) and entry not in ("_self_", choice):
+                files += self.included(group, entry)
+        return files
+
+    def all_groups(self) -> set[str]:
+        """The groups of all commands."""
+        folders = [folder for directory in self.folders for folder in directory.iterdir() if folder.is_dir()]
+        return {folder.name for folder in folders} - {"hydra"}
+
+    def choices(self, group: str) -> list[str]:
+        files = [file for folder in self.folders for file in (folder / group).glob("*.yaml") if file.is_file()]
+        return sorted({file.stem for file in files})
+
+    def of_choice(self, group: str, choice: str | None) -> set[str]:
+        """The full names of the settings that a choice adds; a preset adds none of its own."""
+        files = self.included(group, choice)
+        if not files or is_preset(files[0][0]):
+            return set()
+        return {key for file, place in files for key in keys(load(file), f"{group}.{place}")}
+
+    def outside_groups(self) -> set[str]:
+        """The full names of the settings that the command takes with every choice, and of its groups."""
+        return {key for file in self.files for key in keys(load(file))} | self.groups.keys()
+
+    def settings(self) -> set[str]:
+        """The full names of the settings that the command takes with any choices, and of its groups."""
+        settings = self.outside_groups()
+        for group in self.groups:
+            for choice in self.choices(group):
+                with suppress(InputError):  # a file that cannot be read matters only where it is chosen
+                    settings |= self.of_choice(group, choice)
+        return settings
 
 
 def is_preset(file: Path) -> bool:
     """Whether a choice's file sets settings of other groups, as an experiment does."""
     return "@package _global_" in file.read_text("utf-8-sig")
-
-
-def of_choice(group: str, choice: str | None, configs: Folders) -> set[str]:
-    """The full names of the settings that a choice adds; a preset adds none of its own."""
-    files = included(group, choice, configs)
-    if not files or is_preset(files[0][0]):
-        return set()
-    return {key for file, place in files for key in keys(load(file), f"{group}.{place}")}
-
-
-def outside_groups(command: str, configs: Folders) -> set[str]:
-    """The full names of the settings that a command takes with every choice, and of its groups."""
-    files, groups = parts(command, configs)
-    return {key for file in files for key in keys(load(file))} | groups.keys()
-
-
-def of_command(command: str, configs: Folders) -> set[str]:
-    """The full names of the settings that a command takes with any choices, and of its groups."""
-    groups = parts(command, configs)[1]
-    settings = outside_groups(command, configs)
-    for group in groups:
-        for choice in choices(configs, group):
-            with suppress(InputError):  # a file that cannot be read matters only where it is chosen
-                settings |= of_choice(group, choice, configs)
-    return settings
 
 
 def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

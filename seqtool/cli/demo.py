@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
-from seqtool.runtime.classes import modules
 from seqtool.settings import declarations, names, typed
+from seqtool.settings.classes import modules
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint

@@ -17,11 +17,11 @@ from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.scores import TRANSLATION
-from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, plain, typed
+from seqtool.settings.classes import modules
 from seqtool.view import html
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqtool.cli import config_files
-from seqtool.cli.config_files import COMMANDS
+from seqtool.cli.config_files import COMMANDS, is_preset, load
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
@@ -49,30 +48,28 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
     from omegaconf import OmegaConf  # this and Hydra are not needed for `seqtool --help`
 
-    from seqtool.cli import own_files
-    from seqtool.cli.arguments import folders, positional, prepared
-    from seqtool.cli.setting_errors import compose
+    from seqtool.cli.arguments import config_files, positional, prepared
+    from seqtool.cli.setting_errors import check_files, compose
     from seqtool.settings import leaves
 
     written = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
-    places = folders(arguments, configs)
-    files, groups = config_files.parts(name, places)
-    own_files.check(written, places, name)
-    config = compose(name, prepared(written, [], name, places), places, sweep=True)
+    files = config_files(arguments, name, configs)
+    check_files(written, files)
+    config = compose(prepared(written, [], files), files, sweep=True)
     composed: Any = OmegaConf.to_container(config)
     chosen = composed.pop("hydra")["runtime"]["choices"]
     values = dict(leaves(composed))
     shown: set[str] = set()
-    title, *examples = _heading(files[0]) or [f"seqtool {name}"]
+    title, *examples = _heading(files.files[0]) or [f"seqtool {name}"]
     sections = [title, f"Usage: seqtool {name} {'[PATH …] ' if positional(name) else ''}[key=value …]"]
     sections += ["\n".join(["Examples", *examples])] if examples else []
     sections += ["Settings and their defaults"]
-    sections += [_body(file, "", values, shown, once=True) for file in files]
-    for group in groups:
+    sections += [_body(file, "", values, shown, once=True) for file in files.files]
+    for group in files.groups:
         choice = chosen.get(group)
-        lines = [f"  {group}={choice or '…'}  # choose from {', '.join(config_files.choices(places, group))}"]
-        included = config_files.included(group, choice, places)
-        start = "" if included and config_files.is_preset(included[0][0]) else f"{group}."
+        lines = [f"  {group}={choice or '…'}  # choose from {', '.join(files.choices(group))}"]
+        included = files.included(group, choice)
+        start = "" if included and is_preset(included[0][0]) else f"{group}."
         for file, place in included:
             body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
             lines += filter(None, [place and f"    {place[:-1]}:", body])
@@ -98,22 +95,21 @@ def complete(line: str, configs: Path) -> list[str]:
         return []
     if before[-1] in ("--config-dir", "-cd"):
         return _files(word)
-    from seqtool.cli.arguments import folders, positional
+    from seqtool.cli.arguments import config_files, positional
     from seqtool.settings.declarations import NONE, of_command
 
     key, equals, value = word.partition("=")
-    places = folders(before, configs)
-    groups = config_files.parts(before[0], places)[1]
+    files = config_files(before, before[0], configs)
     if equals:
-        choices = config_files.choices(places, key) if key in groups else of_command(before[0]).get(key, NONE).choices
+        choices = files.choices(key) if key in files.groups else of_command(before[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
     chosen = dict(argument.split("=", 1) for argument in before if "=" in argument)
-    settings = config_files.outside_groups(before[0], places)
-    for group, choice in groups.items():
-        settings |= config_files.of_choice(group, chosen.get(group, choice), places)
+    settings = files.outside_groups()
+    for group, choice in files.groups.items():
+        settings |= files.of_choice(group, chosen.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
-    names = {name for name in settings - branches if not name.endswith("_target_")} | groups.keys()
+    names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
     paths = _files(word) if positional(before[0]) else []
     return [*sorted(f"{name}=" for name in names if name.startswith(word)), *paths]
 
@@ -148,7 +144,7 @@ def _body(
 
     text = HIDDEN.sub("", file.read_text("utf-8-sig") + "\n")
     lines: list[str | None] = [*text.splitlines()]
-    own = dict(leaves(config_files.load(file)))
+    own = dict(leaves(load(file)))
     root: Any = yaml.compose(text)  # type: ignore[no-untyped-call]
     for name, node in reversed(list(_nodes(root))):  # a change moves what follows in its line
         begin, end = node.start_mark, node.end_mark

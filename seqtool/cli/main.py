@@ -23,6 +23,8 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from seqtool.cli.config_files import ConfigFiles
+
 FUNCTIONS = {
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),
@@ -146,57 +148,56 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     from omegaconf import open_dict, read_write
 
     from seqtool.cli import arguments as ours
-    from seqtool.cli import own_files
-    from seqtool.cli.setting_errors import compose, explained, hydra_of
+    from seqtool.cli.setting_errors import check_files, compose, explained, hydra_of
 
     options, written, paths = ours.split(arguments, command)
-    places = ours.folders(arguments, configs)
-    own_files.check(written, places, command)
-    settings = ours.prepared(written, paths, command, places)
+    files = ours.config_files(arguments, command, configs)
+    check_files(written, files)
+    settings = ours.prepared(written, paths, files)
     _log_to_stderr()
     if options.multirun:
-        return _sweep(command, settings, places)
+        return _sweep(settings, files)
     if options.cfg:
-        with explained(settings, places, command, sweep=False), hydra_of(places) as (hydra, search):
+        with explained(settings, files, sweep=False), hydra_of(files) as (hydra, search):
             hydra.show_cfg(command, [*HYDRA, *search, *settings], options.cfg, options.package, options.resolve)
         return 0
-    config = compose(command, settings, places, sweep=False)
+    config = compose(settings, files, sweep=False)
     HydraConfig.instance().set_config(config)  # keeps a copy of what is deleted here
     with read_write(config), open_dict(config):
         del config["hydra"]
-    if not _call(command, config, places, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not _call(config, files, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
         return INTERRUPTED  # so that a script does not continue; torchrun would start it again
     return 0
 
 
-def _sweep(command: str, settings: Sequence[str], places: Sequence[Path]) -> int:
+def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
     """Have Hydra run several jobs, or start them with a launcher; gives the exit status."""
     from seqtool.cli.arguments import quote
     from seqtool.cli.setting_errors import explained, hydra_of
     from seqtool.cli.sweeps import Sweep, added
 
-    sweep = Sweep(_say, command)
+    sweep = Sweep(_say, files.command)
 
     def job(config: "DictConfig") -> None:
         limit_spinning()  # again, as Hydra's launchers may start other processes
         _log_to_stderr()
         try:
-            sweep.run(config, lambda: _call(command, config, places, settings))
+            sweep.run(config, lambda: _call(config, files, settings))
         except Exception as error:
             raise _Carried(error) from error
 
     try:
         with (
             tempfile.TemporaryDirectory(prefix="seqtool-") as scratch,
-            explained(settings, places, command, sweep=True),
-            hydra_of(places) as (hydra, search),
+            explained(settings, files, sweep=True),
+            hydra_of(files) as (hydra, search),
         ):
-            overrides = [*HYDRA, *search, "hydra.sweep.subdir=.", *added(settings, command, places)]
+            overrides = [*HYDRA, *search, "hydra.sweep.subdir=.", *added(settings, files)]
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Other launchers pass jobs to other machines in Hydra's own directory, multirun/DATE/TIME.
                 overrides.append(f"hydra.sweep.dir={quote(scratch)}")  # for multirun.yaml
             with naming("multirun.yaml"):  # of Hydra's own files; errors of a job are carried past this
-                hydra.multirun(command, job, overrides)
+                hydra.multirun(files.command, job, overrides)
     except _Carried as carried:
         raise carried.error from None
     if len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
@@ -206,7 +207,7 @@ def _sweep(command: str, settings: Sequence[str], places: Sequence[Path]) -> int
     return sweep.status()
 
 
-def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings: Sequence[str]) -> bool:
+def _call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> bool:
     """Call the command's function; False if it was stopped early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -216,7 +217,8 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
     from seqtool.cli.setting_errors import check, check_name
     from seqtool.settings import plain
 
-    read_names(config, command, configs)
+    command = files.command
+    read_names(config, files)
     values = plain(config)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
@@ -224,7 +226,7 @@ def _call(command: str, config: "DictConfig", configs: Sequence[Path], settings:
         raise InputError(f"{command} needs {needed} (see seqtool {command} --help).")
     check_name(config)
     stored = "data" in stored_groups(command, settings, values.get("run"))
-    check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), configs, command)
+    check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), files)
     name, function = FUNCTIONS.get(command, (command, command))
     module = importlib.import_module(f"seqtool.cli.{name}")
     if not gc.isenabled():

@@ -13,12 +13,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
-from seqtool.cli import config_files
 from seqtool.cli.arguments import quote
-from seqtool.cli.config_files import Folders, Group
+from seqtool.cli.config_files import ConfigFiles, Group, load
 from seqtool.errors import InputError
-from seqtool.runtime.classes import modules
 from seqtool.settings import declarations, leaves, plain
+from seqtool.settings.classes import modules
 from seqtool.training import resuming
 from seqtool.training.checkpoint import WEIGHTS, Checkpoint
 
@@ -59,9 +58,9 @@ def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
 def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
     """The command line's arguments; none if no file has a choice for one of the groups."""
     sources = HydraConfig.get().runtime.config_sources  # Hydra's own are in packages
-    places = [Path(source.path) for source in sources if source.schema == "file"]
-    run, own = checkpoint.path.parents[1], places[1:]  # that of --config-dir
-    config, base = plain(changed.config), OmegaConf.create(config_files.load(config_files.find("train", places)))
+    files = ConfigFiles("train", [Path(source.path) for source in sources if source.schema == "file"])
+    run, own = checkpoint.path.parents[1], files.folders[1:]  # that of --config-dir
+    config, base = plain(changed.config), OmegaConf.create(load(files.find("train")))
     if any(name.split(".")[0] == "data" for name in changed.names):
         config["data"]["vocabulary"]["reuse"] = str(run)
     encoders = [model.get("encoder") or {} for model in (checkpoint.config["model"], config["model"])]
@@ -69,12 +68,12 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
         encoders[1]["weights"] = str(checkpoint.path / WEIGHTS)  # a frozen encoder is the one whose vectors are stored
     others = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
     choices, settings = [], []
-    for group, default in config_files.parts("train", places)[1].items():
+    for group, default in files.groups.items():
         if group not in resuming.CLASSES:
             continue
         differences = {}
-        for choice in config_files.choices(places, group):
-            base[group] = _defaults(group, choice, places)
+        for choice in files.choices(group):
+            base[group] = _defaults(group, choice, files)
             if all(base[group].get(kind) == config[group].get(kind) for kind in ("_target_", "name")):
                 differences[choice] = _differences(base, {group: config[group]})
         if not differences:
@@ -87,11 +86,11 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
     return [*options, f"init_from={run}", *choices, *settings, *others, *trust]
 
 
-def _defaults(group: str, choice: str, places: Folders) -> DictConfig:
+def _defaults(group: str, choice: str, files: ConfigFiles) -> DictConfig:
     """The settings of a choice, from its file and those that it includes."""
     settings = OmegaConf.create()
-    for file, prefix in reversed(config_files.included(group, choice, places)):
-        own = {key: value for key, value in config_files.load(file).items() if key != "defaults"}
+    for file, prefix in reversed(files.included(group, choice)):
+        own = {key: value for key, value in load(file).items() if key != "defaults"}
         settings.merge_with({prefix.rstrip("."): own} if prefix else own)
     return settings
 

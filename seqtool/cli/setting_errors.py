@@ -3,6 +3,7 @@
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import hydra
@@ -11,53 +12,108 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
+from hydra.plugins.config_source import ConfigSource
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seqtool.cli import arguments, config_files
-from seqtool.cli.arguments import OVERRIDE
-from seqtool.cli.config_files import COMMANDS, Folders, Group
+from seqtool.cli.arguments import OVERRIDE, quote
+from seqtool.cli.config_files import COMMANDS, ConfigFiles, Group, keys, load
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 from seqtool.settings.declarations import other_name
 
+HEADER = "# @package _global_"
 
-def compose(command: str, settings: Sequence[str], configs: Folders, *, sweep: bool) -> DictConfig:
+_header = ConfigSource._get_header_dict  # Hydra does not find it behind a byte order mark
+ConfigSource._get_header_dict = staticmethod(lambda text: _header(text.removeprefix("\ufeff")))  # type: ignore[method-assign, assignment]
+
+
+def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> DictConfig:
     """A command's configuration, with Hydra's own in `hydra`, of settings as Hydra takes them; of a sweep, that of its
     first job. InputError for settings that Hydra cannot compose.
     """
-    with explained(settings, configs, command, sweep=sweep):
-        return _compose(command, [_first(setting) for setting in settings] if sweep else settings, configs)
+    with explained(settings, files, sweep=sweep):
+        return _compose([_first(setting) for setting in settings] if sweep else settings, files)
 
 
-def _compose(command: str, settings: Sequence[str], configs: Folders) -> DictConfig:
-    with hydra_of(configs) as (_, search):
-        return hydra.compose(command, [*search, *settings], return_hydra_config=True)
+def _compose(settings: Sequence[str], files: ConfigFiles) -> DictConfig:
+    with hydra_of(files) as (_, search):
+        return hydra.compose(files.command, [*search, *settings], return_hydra_config=True)
 
 
 @contextmanager
-def hydra_of(configs: Folders) -> Iterator[tuple[Any, list[str]]]:
+def hydra_of(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
     """Hydra with the package's configurations, and the setting with which it finds the user's own."""
-    package, *own = configs
-    search = [f"hydra.searchpath=[{','.join(arguments.quote(f'file://{folder}') for folder in own)}]"] if own else []
+    package, *own = files.folders
+    search = [f"hydra.searchpath=[{','.join(quote(f'file://{folder}') for folder in own)}]"] if own else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(package), job_name="seqtool", version_base="1.3"):
         yield GlobalHydra.instance().hydra, search
 
 
 @contextmanager
-def explained(settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> Iterator[None]:
+def explained(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Iterator[None]:
     """Raise InputError in place of errors about settings that Hydra cannot compose, or about a launcher."""
     try:
         yield
     except Exception as error:
-        if (reason := _reason(error, settings, configs, command, sweep=sweep)) is None:
+        if (reason := _reason(error, settings, files, sweep=sweep)) is None:
             raise
         raise InputError(reason) from error
 
 
-def _reason(error: Exception, settings: Sequence[str], configs: Folders, command: str, *, sweep: bool) -> str | None:
+def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Raise InputError for a file of the user's own that one of the settings chooses, and that Hydra would misread or
+    ignore without a word.
+    """
+    values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
+    groups = {key for file in files.files for key, value in load(file).items() if isinstance(value, Mapping)}
+    package = files.folders[0]
+    for group in files.all_groups() & values.keys():
+        for name in values[group].strip("[]").split(","):
+            for file, _ in files.included(group, name.strip()):
+                content = load(file)
+                if content and not file.is_relative_to(package):
+                    _check_keys(file, content)
+                    _check_defaults(file, content.get("defaults", []), files)
+                    if group == "experiment" or not (package / group).is_dir():
+                        _check_preset(file, content, groups | files.groups.keys(), files.groups)
+
+
+def _check_keys(file: Path, values: Mapping[str, Any]) -> None:
+    for key in map(str, values):
+        name, _, value = key.partition("=")
+        outer, dot, inner = name.rpartition(".")
+        if dot:
+            raise InputError(f"{file} has '{key}': in a file it is written {outer}: {{{inner}: {value or '…'}}}.")
+
+
+def _check_defaults(file: Path, defaults: Any, files: ConfigFiles) -> None:
+    """Check the groups and choices in the defaults, as in `override /model: luong`."""
+    groups = files.all_groups()
+    for entry in defaults if isinstance(defaults, list) else []:
+        for key, choice in entry.items() if isinstance(entry, Mapping) else []:
+            group = re.sub(r"^(override|optional)? */?|@.*", "", key)
+            if group not in groups and not group.startswith("hydra"):
+                raise InputError(sentence([f"{file}: {unknown(group, groups, kind='group')}"]))
+            choices = files.choices(group)
+            if isinstance(choice, str) and choice not in choices:
+                raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=group)}"]))
+
+
+def _check_preset(file: Path, values: Mapping[str, Any], groups: Container[str], choices: Container[str]) -> None:
+    """Check a file that sets settings of several groups."""
+    header = re.match(r"\s*#\s*@package +(_?\w+)", file.read_text("utf-8-sig"))
+    if header is None or (header[1] != "_global_" and header[1] not in groups):
+        raise InputError(f"{file} would set nothing: begin it with the line `{HEADER}`.")
+    for key, value in values.items():
+        if header[1] == "_global_" and key in groups and not isinstance(value, Mapping):
+            advice = f", or choose one by `defaults: [override /{key}: NAME]`" if key in choices else ""
+            raise InputError(f"{file}: '{key}' is a group of settings, written {key}: {{name: value}}{advice}.")
+
+
+def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> str | None:
     """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
 
     None if the error is about neither settings nor a launcher.
@@ -73,10 +129,10 @@ def _reason(error: Exception, settings: Sequence[str], configs: Folders, command
     if isinstance(error, YAMLError | UnicodeDecodeError):
         return f"A YAML file cannot be read: {' '.join(str(error).split())}."
     try:
-        clauses = _clauses(settings, configs, command)
+        clauses = _clauses(settings, files)
     except of_settings as other:  # in a file of the user's own
-        return _reason(other, (), configs, command, sweep=sweep)
-    if clauses := clauses + ([] if sweep else _sweeps(settings, config_files.groups(configs))):
+        return _reason(other, (), files, sweep=sweep)
+    if clauses := clauses + ([] if sweep else _sweeps(settings, files.all_groups())):
         return sentence(clauses)
     if isinstance(error, OverrideParseException):
         return f"Cannot read '{error.override}': quote the value for Hydra too, as in \"key='(value)'\"."
@@ -87,24 +143,24 @@ def _reason(error: Exception, settings: Sequence[str], configs: Folders, command
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
         kind = "a list" if match[2].startswith("{") else "a group of settings"  # nothing else is merged
         return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
-    return f"Cannot compose the configuration: {reason} (see seqtool {command} --help)."
+    return f"Cannot compose the configuration: {reason} (see seqtool {files.command} --help)."
 
 
-def check(config: Mapping[str, Any], data: str | None, configs: Folders, command: str) -> None:
+def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> None:
     """Raise InputError for errors that Hydra does not notice: settings of other commands added with +, and files as
     the data of a corpus that takes numbers there.
     """
-    existing = config_files.outside_groups(command, configs)
+    existing = files.outside_groups()
     if others := [str(key) for key in config if key not in existing]:
-        raise InputError(sentence([_unknown(key, existing, {}, configs, command) for key in others]))
-    file = config_files.find(f"data/{data}", configs)
-    own = config_files.load(file) if file.exists() else {}
+        raise InputError(sentence([_unknown(key, existing, {}, files) for key in others]))
+    file = files.find(f"data/{data}")
+    own = load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
         value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
         is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
         if isinstance(own.get(split), int) and not is_number:
-            files = {name: config_files.find(f"data/{name}", configs) for name in config_files.choices(configs, "data")}
-            of_files = [name for name, path in files.items() if config_files.load(path).get("train") == "???"]
+            paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
+            of_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
                 f"for files of your own add data={_series(of_files, 'or')}."
@@ -136,40 +192,40 @@ def _failed_launch(error: Exception) -> str:
     return f"A job failed: {reason}" if len(lines) > 1 else f"The launcher cannot start the jobs: {reason}"
 
 
-def _clauses(settings: Sequence[str], configs: Folders, command: str) -> list[str]:
+def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     """What is wrong with the names of settings, groups and choices."""
-    own_groups, all_groups = config_files.parts(command, configs)[1], config_files.groups(configs)
-    clauses, chosen, keys = [], [], []
+    all_groups = files.all_groups()
+    clauses, chosen, names = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         key, value = match["key"], match["value"] or ""
         if key in all_groups and match["sign"] != "~":
-            if key not in own_groups:
-                if not match["sign"] or _takers(key, configs):  # otherwise + adds a group of the user's own
-                    clauses.append(_elsewhere(key, configs, command))
+            if key not in files.groups:
+                if not match["sign"] or _takers(key, files):  # otherwise + adds a group of the user's own
+                    clauses.append(_elsewhere(key, files))
                 continue
-            clauses += _choice_clauses(key, value, configs, default=own_groups[key])
+            clauses += _choice_clauses(key, value, files)
             if not match["sign"]:
                 chosen.append(_first(match[0]))
         elif match["sign"] in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
-            keys.append(key)
-    if clauses or not keys:
+            names.append(key)
+    if clauses or not names:
         return clauses
-    values: Any = OmegaConf.to_container(_compose(command, chosen, configs))
+    values: Any = OmegaConf.to_container(_compose(chosen, files))
     choices = values.pop("hydra")["runtime"]["choices"]
-    existing = {*config_files.keys(values), *own_groups}
-    return [_unknown(key, existing, choices, configs, command) for key in keys if key not in existing]
+    existing = {*keys(values), *files.groups}
+    return [_unknown(name, existing, choices, files) for name in names if name not in existing]
 
 
-def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | None) -> list[str]:
+def _choice_clauses(group: str, value: str, files: ConfigFiles) -> list[str]:
     if "(" in value:  # one of Hydra's functions
         return []
-    choices = config_files.choices(configs, group)
-    allowed = [*choices, "null"] if default is None else choices  # null would remove a group that a command needs
+    choices = files.choices(group)
+    allowed = [*choices, "null"] if files.groups[group] is None else choices  # null would remove a group that is needed
     clauses = []
     for name in map(str.strip, re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")):
-        if name in allowed or config_files.find(f"{group}/{name}", configs).exists():
+        if name in allowed or files.find(f"{group}/{name}").exists():
             continue
-        misnamed = config_files.find(f"{group}/{name}", configs, suffix=".yml")
+        misnamed = files.find(f"{group}/{name}", suffix=".yml")
         if misnamed.exists():
             clauses.append(f"the name of {misnamed} must end in .yaml")
         else:
@@ -177,30 +233,29 @@ def _choice_clauses(group: str, value: str, configs: Folders, *, default: str | 
     return clauses
 
 
-def _unknown(key: str, existing: set[str], choices: dict[str, str | None], configs: Folders, command: str) -> str:
+def _unknown(key: str, existing: set[str], choices: dict[str, str | None], files: ConfigFiles) -> str:
     """The clause about a setting that does not exist here: another choice or another command may have it."""
     group = key.partition(".")[0]
     if group in choices and group in existing:
-        names = config_files.choices(configs, group)
-        having = [name for name in names if key in config_files.of_choice(group, name, configs)]
+        having = [name for name in files.choices(group) if key in files.of_choice(group, name)]
         if having:
-            return f"setting '{key}' of {command} is only there with {group}={_series(having, 'or')}"
-    if _takers(key, configs) in ([], [command]):
+            return f"setting '{key}' of {files.command} is only there with {group}={_series(having, 'or')}"
+    if _takers(key, files) in ([], [files.command]):
         return unknown(key, existing)
     here = other_name(key, existing)
-    return _elsewhere(key, configs, command) + (f"; did you mean '{here}'?" if here else "")
+    return _elsewhere(key, files) + (f"; did you mean '{here}'?" if here else "")
 
 
-def _elsewhere(key: str, configs: Folders, command: str) -> str:
+def _elsewhere(key: str, files: ConfigFiles) -> str:
     """The clause about a setting or group of other commands."""
-    takers = _takers(key, configs)
-    return f"'{key}' is not a setting of {command}" + (f", but of {_series(takers, 'and')}" if takers else "")
+    takers = _takers(key, files)
+    return f"'{key}' is not a setting of {files.command}" + (f", but of {_series(takers, 'and')}" if takers else "")
 
 
-def _takers(key: str, configs: Folders) -> list[str]:
+def _takers(key: str, files: ConfigFiles) -> list[str]:
     """The commands that take a setting or group; a report takes those of an evaluation."""
-    there = [name for name in COMMANDS if name != "report" and config_files.find(name, configs).exists()]
-    return [name for name in there if key in config_files.of_command(name, configs)]
+    there = [name for name in COMMANDS if name != "report" and files.find(name).exists()]
+    return [name for name in there if key in ConfigFiles(name, files.folders).settings()]
 
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli import config_files
 from seqtool.cli.arguments import OVERRIDE
-from seqtool.cli.config_files import Folders
+from seqtool.cli.config_files import ConfigFiles
 from seqtool.cli.setting_errors import check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import expanded
@@ -122,7 +121,7 @@ class Sweep:
         return outputs
 
 
-def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
+def added(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     """The settings of a sweep, with ++ before those that only exist with the swept choices, and with each of these.
 
     Hydra composes the sweep itself with the default choice, and would refuse them.
@@ -130,10 +129,10 @@ def added(settings: Sequence[str], command: str, configs: Folders) -> list[str]:
     matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
     values = {match["key"]: match["value"] or "" for match in matches}
     result = list(settings)
-    for group, default in config_files.parts(command, configs)[1].items():
+    for group, default in files.groups.items():
         choices = [name.strip() for name in values.get(group, "").split(",")]
-        having = [config_files.of_choice(group, choice, configs) for choice in choices] if len(choices) > 1 else []
-        names = set.intersection(*having) - config_files.of_choice(group, default, configs) if having else set()
+        having = [files.of_choice(group, choice) for choice in choices] if len(choices) > 1 else []
+        names = set.intersection(*having) - files.of_choice(group, default) if having else set()
         result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]
     return result
 

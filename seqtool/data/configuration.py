@@ -9,8 +9,8 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.encoding import LimitSettings
 from seqtool.data.text.vocabulary import VocabularySettings
 from seqtool.errors import InputError
-from seqtool.runtime.classes import Trust, build
 from seqtool.settings import Config, declarations, plain, resolved, typed
+from seqtool.settings.classes import Trust, build
 
 C = TypeVar("C", bound=Corpus)
 

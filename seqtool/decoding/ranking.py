@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from seqtool.models.tokens import EOS, PAD
-from seqtool.runtime.classes import chosen
+from seqtool.settings.classes import chosen
 
 LengthPenalty = Callable[[float], float]
 LEAST_COVERED = torch.finfo(torch.float32).tiny  # the coverage of a position: 0 after underflow has no logarithm

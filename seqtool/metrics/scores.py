@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SEED
-from seqtool.runtime.classes import imported
+from seqtool.settings.classes import imported
 
 Statistics = NDArray[Any]  # a row per segment: everything from which the score of a corpus is computed
 

@@ -16,7 +16,7 @@ from seqtool.errors import InputError
 from seqtool.models.contract import Memory
 from seqtool.models.number_types import single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.runtime.classes import chosen
+from seqtool.settings.classes import chosen
 
 Queries = Float[Tensor, "B K H"]
 Values = Float[Tensor, "B S D"]

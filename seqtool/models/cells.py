@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seqtool.models.number_types import at_least_single
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.runtime.classes import chosen
+from seqtool.settings.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
 """The tensors a cell carries from step to step; the first is its output h. In single precision at least, even

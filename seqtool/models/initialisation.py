@@ -14,7 +14,7 @@ from seqtool.errors import InputError
 from seqtool.models.attention import Additive
 from seqtool.models.backbone import Backbone
 from seqtool.models.cells import LSTM, Cell
-from seqtool.runtime.classes import chosen
+from seqtool.settings.classes import chosen
 
 UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
 NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices not listed below

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
-from seqtool.runtime.classes import build, located
 from seqtool.settings import Config
+from seqtool.settings.classes import build, located
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Any)

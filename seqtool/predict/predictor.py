@@ -28,12 +28,12 @@ from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.runtime import devices
-from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import MachineSettings
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
+from seqtool.settings.classes import modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
 
 

@@ -7,8 +7,8 @@ from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
-from seqtool.runtime.classes import located
 from seqtool.runtime.task_table import TASKS
+from seqtool.settings.classes import located
 from seqtool.tasks.task import Task, task_name
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
-from seqtool.runtime.classes import check_settings, located
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
+from seqtool.settings.classes import check_settings, located
 
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples

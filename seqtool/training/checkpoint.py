@@ -49,9 +49,9 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
-from seqtool.runtime.classes import located
 from seqtool.runtime.files import expanded, read_record
 from seqtool.runtime.task_table import TASKS
+from seqtool.settings.classes import located
 from seqtool.training import runs, tensors
 from seqtool.training.tensors import Unfilled, opened
 

@@ -14,10 +14,10 @@ from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
-from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import check_file, expanded
 from seqtool.runtime.task_table import TASKS
+from seqtool.settings.classes import modules
 from seqtool.training import checkpoint
 
 log = logging.getLogger("seqtool")

@@ -23,9 +23,9 @@ from seqtool.data.corpora.corpus import Corpus, FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
 from seqtool.errors import InputError
-from seqtool.runtime.classes import build
 from seqtool.runtime.files import check_file, read_record
 from seqtool.settings import Config, declarations, plain, resolved
+from seqtool.settings.classes import build
 from seqtool.training.checkpoint import Checkpoint, sha256
 
 SOURCES = tuple(declarations.declared(declarations.Sources))  # the settings of corpora that name files

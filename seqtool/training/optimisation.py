@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.runtime.classes import imported
 from seqtool.settings import Config, checked, plain, sentence, typed, unknown
+from seqtool.settings.classes import imported
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "adadelta": torch.optim.Adadelta,

@@ -20,8 +20,8 @@ from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.classes import check_named, imported, modules, own_modules
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
+from seqtool.settings.classes import check_named, imported, modules, own_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.progress import Progress

@@ -16,7 +16,7 @@ from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.corpora.photos import Photos
 from seqtool.errors import InputError
-from seqtool.runtime.classes import build
+from seqtool.settings.classes import build
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

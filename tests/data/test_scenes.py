@@ -29,7 +29,7 @@ from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import CaptionEvaluator
 from seqtool.evaluation.evaluation import EvaluationData
-from seqtool.runtime.classes import build
+from seqtool.settings.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
 SETTINGS: dict[str, Any] = {"seed": 3, "train": 12, "valid": 5, "test": 6}

@@ -13,8 +13,8 @@ from seqtool.data.corpora import multi30k
 from seqtool.data.corpora.multi30k import Multi30k
 from seqtool.data.corpora.parallel import ParallelFiles, Toy
 from seqtool.errors import InputError
-from seqtool.runtime.classes import build
 from seqtool.runtime.files import read_lines, read_tsv, read_two_files
+from seqtool.settings.classes import build
 
 CONVERT = "of the line): convert the file to UTF-8."
 
