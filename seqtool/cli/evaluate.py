@@ -27,8 +27,7 @@ from seqtool.view import html
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-ONLY_WITH_CHECKPOINT = ("split", "trust")  # besides the data and the decoding settings
-UNRECORDED = {"n_best", "batch_size"}  # decoding settings that change no score
+DECLARED = declarations.of_command("eval")
 
 
 def evaluate(config: DictConfig) -> None:
@@ -57,8 +56,7 @@ def evaluate(config: DictConfig) -> None:
             print(finite_json({**origin, **evaluation.record()}, indent=1))
         else:
             unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
-            declared = declarations.of_command("eval")
-            used = {name: value for name, value in decoding.items() if declared[name].method != unused.method}
+            used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
             origin_lines = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
             print(origin_lines + evaluation.text())
 
@@ -100,10 +98,9 @@ def _check_useful(config: DictConfig, task: str) -> None:
     """Refuse settings that only another task, or only a checkpoint, would use."""
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:
-        useless = [name for name in (*ONLY_WITH_CHECKPOINT, *_decoding()) if _changed(config, name)]
-        if has_data:
-            useless.insert(0, "data")
-        if useless:
+        with_checkpoint = [name for name, setting in DECLARED.items() if setting.checkpoint]
+        changed = [name for name in (*with_checkpoint, *_decoding()) if _changed(config, name)]
+        if useless := ["data"] * has_data + changed:
             raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
     useful = _useful(tasks.evaluator(task))
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding()):
@@ -137,7 +134,7 @@ def _changed(config: DictConfig, name: str) -> bool:
 
 def _evaluator(config: DictConfig, task: str) -> Evaluator:
     """The task's evaluator with the settings, checked."""
-    several = {name for name, setting in declarations.of_command("eval").items() if setting.several}
+    several = {name for name, setting in DECLARED.items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
     values |= {name: names(values[name]) for name in several & values.keys()}
     settings = typed(EvaluationSettings, values)
@@ -173,8 +170,8 @@ def _of_checkpoints(
     chosen = {name: config[name] for name in own if name in written or _changed(config, name)}
     predictor = task.load(checkpoints, **chosen)
     make_default(predictor.device)
-    settings = asdict(predictor.settings)
-    decoding = {name: value for name, value in settings.items() if name in {*own} - UNRECORDED and value is not None}
+    settings = {name: value for name, value in asdict(predictor.settings).items() if name in own and value is not None}
+    decoding = {name: value for name, value in settings.items() if DECLARED[name].scored}
     return decoding, evaluator.of_checkpoint(predictor, _data(config, predictor, checkpoint))
 
 

@@ -38,6 +38,8 @@ class Setting:
     streams: only models that read streams have it, or with False only the others.
     method: only searching, or only sampling, uses it.
     attention: it needs a model with attention over a source.
+    checkpoint: `eval` uses it only with a checkpoint.
+    scored: of decoding, False: it changes no score.
     """
 
     reads: bool = False
@@ -56,6 +58,8 @@ class Setting:
     streams: bool | None = None
     method: str = ""
     attention: bool = False
+    checkpoint: bool = False
+    scored: bool = True
 
     @property
     def is_literal(self) -> bool:
@@ -261,7 +265,7 @@ class Schedule:
 @dataclass
 class Checkpoints:
     checkpoint: Files
-    trust: Classes
+    trust: Annotated[Classes, Setting(checkpoint=True)]
 
 
 @dataclass
@@ -282,7 +286,7 @@ class Decode:
     """The settings of configs/decoding.yaml besides the machine. The upper limits are far beyond any useful value."""
 
     beam: Annotated[int, between(1, 1000), SEARCH]
-    n_best: Annotated[int, between(1, 1000)]
+    n_best: Annotated[int, between(1, 1000), Setting(scored=False)]
     length_penalty: Annotated[str, SEARCH]
     length_alpha: Annotated[float, between(0, 100), SEARCH]
     coverage_penalty: Annotated[float, between(0, 1e6), SEARCH]
@@ -294,7 +298,7 @@ class Decode:
     max_length: Length
     max_source_length: Annotated[int | None, between(2, 10_000)]
     min_length: Annotated[int, between(1)]
-    batch_size: Annotated[int | None, between(1, 1_000_000)]
+    batch_size: Annotated[int | None, between(1, 1_000_000), Setting(scored=False)]
     precision: str
 
 
@@ -372,7 +376,7 @@ class Caption(Output):
 class Eval:
     """The settings of configs/eval.yaml for every task."""
 
-    split: str
+    split: Annotated[str, Setting(checkpoint=True)]
     bootstrap: Annotated[int, Setting(at_most=1_000_000)]
     format: Annotated[str, choice("table", "json", "jsonl")]
     report: NewFile | None
