@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.models.number_types import without_tf32
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
+from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations
 
 LIBRARIES = ("torchvision", "timm")

@@ -3,6 +3,8 @@
 Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. Results, to
 rounding, and the names and shapes of parameters are the same with any record, so checkpoints know nothing of parts.
 `fast/parts_for.py` chooses the record for a device.
+
+States and attention are in single precision at least, and products in the type that autocast chooses.
 """
 
 import copy
@@ -10,14 +12,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
+from seqtool.models.tokens import PAD
 from seqtool.runtime.classes import build, located
 from seqtool.settings import Config
 
@@ -25,9 +27,55 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Any)
 
 
+def single(dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, but at least single precision."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    return x.to(single(x.dtype))
+
+
+def product_dtype(operand: Tensor) -> torch.dtype:
+    """The type in which autocast multiplies."""
+    device = operand.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
+
+
+def for_products(x: Tensor) -> Tensor:
+    """`x` in the type in which autocast multiplies it, so that it is rounded once and not at every step."""
+    return x.to(product_dtype(x))
+
+
 def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) -> Float[Tensor, "N D"]:
     """Σ_j α_j h_j for N = B·K rows of weights, K for each row of annotation vectors, in the vectors' type."""
     return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
+
+
+class CrossEntropy(NamedTuple):
+    """The loss of a batch, in nats.
+
+    total: the smoothed cross-entropy summed over the real tokens, to be minimised
+    nll: −log p of each token, a constant, 0 at padding
+    """
+
+    total: Float[Tensor, ""]
+    nll: Float[Tensor, "N T"]
+
+
+def cross_entropy(
+    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
+) -> CrossEntropy:
+    """−log softmax(output(features))[label]. The softmax is in single precision at least.
+
+    With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
+    (Szegedy et al. 2016).
+    """
+    logits: Float[Tensor, "N T V"] = output(features)
+    log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
+    nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
+    spread = -log_p.mean(-1) * (labels != PAD)
+    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())
 
 
 def _none(*_: Any) -> None:

@@ -15,8 +15,7 @@ from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
-from seqtool.models.transformer import Transformer, TransformerLanguageModel
-from seqtool.models.transformer_layers import SelfAttention, SourceAttention, sinusoids
+from seqtool.models.transformer import SelfAttention, SourceAttention, Transformer, TransformerLanguageModel, sinusoids
 
 READER: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from seqtool.models.attention import Additive
 from seqtool.models.fast.gathering import Ledger, in_this_pass
 from seqtool.models.fast.private import through_sigmoid
-from seqtool.models.number_types import at_least_single
+from seqtool.models.parts import at_least_single
 
 IN_CACHE = 2**20  # numbers that fit into the cache shared by the cores
 
@@ -27,7 +27,7 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        shared = in_this_pass(keys, lambda: _share(keys, v))
+        shared = in_this_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
         keys, ledger = (keys, None) if shared is None else shared
         return _Score.apply(self.W(query), keys, v, ledger)
 
@@ -37,12 +37,6 @@ def exponential(x: Tensor) -> Tensor:
     two may be 0 or ∞, which gives a tanh of −1 or 1.
     """
     return at_least_single(2 * x).clamp_(-86, 86).exp_()
-
-
-def _share(keys: Tensor, v: Tensor) -> tuple[Tensor, Ledger]:
-    ledger = Ledger()
-    shared: Tensor = _SharedKeys.apply(keys, v.detach(), ledger)
-    return shared, ledger
 
 
 class _Exponential(torch.autograd.Function):
@@ -72,8 +66,8 @@ class _SharedKeys(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
         (v,) = ctx.saved_tensors
-        if (total := ctx.ledger.take_sum()) is not None:
-            total.mul_(4 * v)
+        if entries := ctx.ledger.entries():
+            total = entries.pop().mul_(4 * v)
             gradient = total if gradient is None else total + gradient
         return gradient, None, None
 
@@ -92,7 +86,10 @@ class _Score(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         q, keys, v = ctx.saved_tensors
-        k_gradient = torch.zeros_like(keys) if ctx.ledger is None else ctx.ledger.sum_for(keys)
+        sums = [] if ctx.ledger is None else ctx.ledger.entries()
+        if not sums:
+            sums.append(torch.zeros_like(keys))
+        (k_gradient,) = sums
         v_gradient = gradient.sum().expand(len(v)).clone()
         q_gradient = torch.empty_like(q)
         additive_back(gradient, q, keys, q_gradient=q_gradient, k_gradient=k_gradient, v_gradient=v_gradient)

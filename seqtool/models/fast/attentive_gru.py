@@ -1,9 +1,9 @@
 """RNNsearch's decoder over a whole target with one hand-written backward pass: the fast path of `bahdanau`.
 
 For the common choice, one layer of GRUs with additive attention. Equations are those of `bahdanau`, `cells.GRU` and
-`additive`; as in `gates`, the steps' tensors are written one below the other, which saves autograd's nodes and copies
-at every step, and the gradient of every matrix is one product. This saves 5 % of an update in bf16 and
-0.5 % in fp32 (Intel Xeon, one thread); on an earlier machine 7 and 5 %.
+`additive`; as in `recurrences`, the steps' tensors are written one below the other, which saves autograd's nodes and
+copies at every step, and the gradient of every matrix is one product. This saves 5 % of an update in bf16 and 0.5 % in
+fp32 (Intel Xeon, one thread); on an earlier machine 7 and 5 %.
 """
 
 from typing import Any
@@ -15,10 +15,10 @@ from torch.autograd.function import once_differentiable
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, Layers
 from seqtool.models.contract import Memory
-from seqtool.models.fast import gates
+from seqtool.models.fast import recurrences
 from seqtool.models.fast.additive import ExponentialAdditive, additive, additive_back, exponential
 from seqtool.models.fast.private import through_softmax
-from seqtool.models.number_types import product_dtype
+from seqtool.models.parts import product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
 
@@ -53,17 +53,17 @@ class _AttentiveGRU(torch.autograd.Function):
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
         steps, rows = len(words), len(first)
         padding = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
-        s, u, gate = gates.room_after(first, steps), torch.empty_like(words), torch.empty_like(words)
+        s, u, gate = recurrences.room_after(first, steps), torch.empty_like(words), torch.empty_like(words)
         q = keys.new_empty(steps, rows, 1, len(w_s))
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
         for t in range(steps):
-            q[t, :, 0] = exponential(gates.add_product(b_s, s[t], w_s.t()))
+            q[t, :, 0] = exponential(recurrences.add_product(b_s, s[t], w_s.t()))
             torch.softmax(additive(q[t], keys, v).squeeze(1).add_(padding), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
-            gates.add_product(b_h, s[t], w_h.t(), out=u[t])
-            x = gates.add_product(words[t], contexts[t], w_c.t())
-            gates.gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
+            recurrences.add_product(b_h, s[t], w_h.t(), out=u[t])
+            x = recurrences.add_product(words[t], contexts[t], w_c.t())
+            recurrences.gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
         ctx.save_for_backward(s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
         return s[1:], contexts, alphas
 
@@ -75,16 +75,16 @@ class _AttentiveGRU(torch.autograd.Function):
         w_q = (4 * v[:, None] * w_s).to(w_s.dtype)
         ds, dv, dk = torch.zeros_like(s[0]), torch.zeros_like(v), torch.zeros_like(keys)
         for t in reversed(range(len(gate))):
-            ds = gates.gru_back(ds.add_(d_states[t]), u[t], s[t], gate[t], dx=dx[t], du=du[t])
-            gates.add_product(d_contexts[t], dx[t], w_c, out=dc[t])
+            ds = recurrences.gru_back(ds.add_(d_states[t]), u[t], s[t], gate[t], dx=dx[t], du=du[t])
+            recurrences.add_product(d_contexts[t], dx[t], w_c, out=dc[t])
             d_alpha = d_alphas[t] + torch.bmm(dc[t, :, None], values.transpose(1, 2)).squeeze(1)
             de = through_softmax(d_alpha, alphas[t], -1, alphas.dtype)
             additive_back(de[:, None], q[t], keys, q_gradient=dq[t], k_gradient=dk, v_gradient=dv)
-            ds = gates.add_product(ds, du[t], w_h)
-            ds = gates.add_product(ds, dq[t, :, 0], w_q)
+            ds = recurrences.add_product(ds, du[t], w_h)
+            ds = recurrences.add_product(ds, dq[t, :, 0], w_q)
         dq *= 4 * v  # w_q has this factor already; Σ_a v_a, added to every score, cancels in the softmax
         d_values = alphas.permute(1, 2, 0).to(dc.dtype) @ dc.transpose(0, 1)
         d_context = dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
-        d_query = gates.weight_and_bias_gradients(dq.squeeze(2), s[:-1], w_s.dtype)
-        d_recurrent = gates.weight_and_bias_gradients(du, s[:-1], w_h.dtype)
+        d_query = recurrences.weight_and_bias_gradients(dq.squeeze(2), s[:-1], w_s.dtype)
+        d_recurrent = recurrences.weight_and_bias_gradients(du, s[:-1], w_h.dtype)
         return dx, ds, d_values, dk.mul_(4 * v), None, *d_query, dv, d_context, *d_recurrent

@@ -17,8 +17,17 @@ from torch import Tensor, nn
 
 from seqtool.models.contract import Step
 from seqtool.models.fast.packed import Packed
-from seqtool.models.transformer import KeyValueCache, TransformerDecoder, TransformerLanguageModel, Window
-from seqtool.models.transformer_layers import DecoderLayer, FeedForward, Residual, SelfAttention, Words
+from seqtool.models.transformer import (
+    DecoderLayer,
+    FeedForward,
+    KeyValueCache,
+    Residual,
+    SelfAttention,
+    TransformerDecoder,
+    TransformerLanguageModel,
+    Window,
+    Words,
+)
 
 Map = tuple[Tensor, Tensor]  # the bias and the matrix of a linear map, as `addmv` takes them
 Function = Callable[[Tensor], Tensor]
