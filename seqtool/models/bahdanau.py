@@ -48,13 +48,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
         self.encoder = Encoder(
-            cell,
-            embedding,
-            encoder_hidden,
-            layers=encoder_layers,
-            bidirectional=bidirectional,
-            dropout=dropout,
-            parts=parts,
+            cell, embedding, encoder_hidden, encoder_layers, bidirectional=bidirectional, dropout=dropout, parts=parts
         )
         self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment, parts=parts)
         self.cell = make_cell(cell, decoder_hidden, parts)

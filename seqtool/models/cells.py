@@ -154,14 +154,13 @@ class Recurrence(nn.Module):
         lengths: Int[Tensor, "N"] | None = None,
     ) -> States:
         """All steps of `x`, from `state` or zero; rows end after `lengths` steps."""
+        state = self.cell.start(x) if state is None else state
         whole: States | None = self.parts.whole_sequence(self, x, state, lengths)
         if whole is not None:
             return whole
         with self.parts.around_steps():
-            x = self.input(x.transpose(0, 1))
-            state = self.cell.start(x[0]) if state is None else state
             states = []
-            for x_t in x.unbind(0):
+            for x_t in self.input(x.transpose(0, 1)).unbind(0):
                 state = self.cell(x_t, state)
                 states.append(state)
         return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
@@ -233,8 +232,8 @@ class Encoder(nn.Module):
         cell: str | type[Cell],
         inputs: int,
         hidden: int,
-        *,
         layers: int,
+        *,
         bidirectional: bool,
         dropout: float,
         parts: Parts = PLAIN,

@@ -54,7 +54,7 @@ class Luong(RecurrentDecoder[LuongState]):
         self.dropout = parts.dropout(dropout)
         each_way = hidden // 2 if bidirectional else hidden
         self.encoder = Encoder(
-            cell, embedding, each_way, layers=layers, bidirectional=bidirectional, dropout=dropout, parts=parts
+            cell, embedding, each_way, layers, bidirectional=bidirectional, dropout=dropout, parts=parts
         )
         self.decoder = Stack(cell, embedding + hidden, hidden, layers, parts)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment, parts=parts)

@@ -91,7 +91,7 @@ class Parts:
     weighted_sum, cross_entropy: as the functions that are their defaults
     attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), as torch's function of Q, K, V, a mask, true
         where a query sees a key, and `is_causal`
-    whole_sequence: (`Recurrence`, x, state, lengths) → the `States` of all steps in one call, or None if it has no way
+    whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if it has no faster way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence
     """

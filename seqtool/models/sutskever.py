@@ -52,9 +52,7 @@ class Sutskever(FixedContext):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
-        self.encoder = Encoder(
-            cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout, parts=parts
-        )
+        self.encoder = Encoder(cell, embedding, hidden, layers, bidirectional=False, dropout=dropout, parts=parts)
         learnt = summary != "last" and context != "every_step"
         self.make_decoder(cell, embedding=embedding, size=hidden, hidden=hidden, layers=layers, learnt=learnt)
         self.output = parts.linear(hidden, target_vocabulary)

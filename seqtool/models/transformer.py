@@ -5,7 +5,6 @@ paper has it (5.4): on embedded words, and on what a sub-layer adds.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, cast
@@ -71,29 +70,22 @@ class SourceAttention(nn.Module):
         self.attend = parts.attend
         self.output = parts.linear(width, width)
 
-    def forward(self, x: Vectors, source: SourceKeysValues, mask: Mask) -> Vectors:
-        q, k, v = self._split(x, source)
-        return self._join(self.attend(q, k, v, mask[:, None, None]), x)
-
-    def with_weights(
-        self, x: Vectors, source: SourceKeysValues, mask: Mask
-    ) -> tuple[Vectors, Float[Tensor, "N t heads S"]]:
-        """The same, and the weights, softmax(QKᵀ/√d_k) of (1)."""
-        q, k, v = self._split(x, source)
-        scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
-        e = (scaled @ k.transpose(-1, -2)).masked_fill(~mask[:, None, None], -math.inf)
-        alpha = e.softmax(-1, dtype=single(e.dtype))
-        weights = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
-        return self._join(alpha.to(v.dtype) @ v, x), weights
-
-    def _split(self, x: Tensor, source: Tensor) -> Sequence[Tensor]:
-        """Q, with all rows of a source as if they were one, and K and V."""
-        q = self.queries(x)
-        k, v = source.to(q.dtype).chunk(2, -1)
-        return [split_heads(part, self.heads) for part in (q.reshape(len(source), -1, q.shape[-1]), k, v)]
-
-    def _join(self, y: Tensor, x: Tensor) -> Tensor:
-        return self.output(join_heads(y).reshape(x.shape))
+    def forward(
+        self, x: Vectors, source: SourceKeysValues, mask: Mask, *, weights: bool
+    ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
+        """Also, on request, the weights softmax(QKᵀ/√d_k) of (1)."""
+        q, allowed, alpha = self.queries(x), mask[:, None, None], None
+        rows = q.reshape(len(source), -1, q.shape[-1])  # all rows of a source as if they were one
+        q, k, v = (split_heads(part, self.heads) for part in (rows, *source.to(q.dtype).chunk(2, -1)))
+        if weights:
+            scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
+            e = (scaled @ k.transpose(-1, -2)).masked_fill(~allowed, -math.inf)
+            alpha = e.softmax(-1, dtype=single(e.dtype))
+            y = alpha.to(v.dtype) @ v
+            alpha = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
+        else:
+            y = self.attend(q, k, v, allowed)
+        return self.output(join_heads(y).reshape(x.shape)), alpha
 
 
 class Residual(nn.Module):
@@ -128,12 +120,14 @@ class FeedForward(nn.Module):
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What the layers of an encoder and a decoder have in common."""
+    """What the layers of an encoder and a decoder have in common; their positions are up to `longest` if learnt."""
 
     width: int
     heads: int
     feed_forward: int
     norm: str
+    positions: str
+    longest: int
     dropout: float
     parts: Parts
 
@@ -187,11 +181,7 @@ class DecoderLayer(nn.Module):
         y, past = self.attention(self.around_attention.before(x), past)
         x, alpha = self.around_attention.after(x, y), None
         if source is not None and mask is not None:
-            queries = self.around_source.before(x)
-            if weights:
-                y, alpha = self.source_attention.with_weights(queries, source, mask)
-            else:
-                y = self.source_attention(queries, source, mask)
+            y, alpha = self.source_attention(self.around_source.before(x), source, mask, weights=weights)
             x = self.around_source.after(x, y)
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
 
@@ -199,22 +189,26 @@ class DecoderLayer(nn.Module):
 class Words(nn.Module):
     """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
 
-    def __init__(self, settings: LayerSettings, positions: str, max_positions: int) -> None:
+    def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
-        self.max_positions = max_positions if positions == "learnt" else None
-        self.position_embedding = nn.Embedding(max_positions, settings.width) if positions == "learnt" else None
+        learnt = settings.positions == "learnt"
+        self.max_positions = settings.longest if learnt else None
+        self.position_embedding = nn.Embedding(settings.longest, settings.width) if learnt else None
         self.dropout = settings.parts.dropout(settings.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
         """`start` is the first token's position."""
-        y = embedding(tokens) * scale(embedding.embedding_dim)
+        y = embedding(tokens) * math.sqrt(embedding.embedding_dim)
         end = start + tokens.shape[1]
         return self.dropout(y + self.positions(end, y)[start:end])
 
     def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
         """Those of the first `end` tokens, or of more."""
         if self.position_embedding is None:
-            return sinusoids_up_to(1 << (end - 1).bit_length(), like.shape[-1], like.dtype, like.device)
+            length, width = 1 << (end - 1).bit_length(), like.shape[-1]
+            if torch.compiler.is_compiling():  # torch.compile follows neither a cache nor a change of inference_mode
+                return sinusoids(torch.arange(length), width).to(like.device, like.dtype)
+            return _kept_sinusoids(length, width, like.dtype, like.device)
         table = self.position_embedding.weight
         if end > len(table):
             raise InputError(
@@ -224,21 +218,9 @@ class Words(nn.Module):
         return table
 
 
-def scale(width: int) -> float:
-    """√E, by which embedded words are multiplied (3.4)."""
-    return math.sqrt(width)
-
-
-def sinusoids_up_to(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
-    """Those of the positions 0, 1, … length − 1."""
-    if torch.compiler.is_compiling():  # torch.compile follows neither a cache nor a change of inference_mode
-        return sinusoids(torch.arange(length), width).to(device, dtype)
-    return _kept_sinusoids(length, width, dtype, device)
-
-
 @lru_cache(maxsize=32)
 def _kept_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
-    """Kept, since decoding needs them at every step."""
+    """Those of the positions 0, 1, … length − 1, kept, since decoding needs them at every step."""
     with torch.inference_mode(False):
         return sinusoids(torch.arange(length), width).to(device, dtype)
 
@@ -287,19 +269,13 @@ class TransformerDecoder(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        layers: int,
-        words: Words,
-        *,
-        reads: bool,
-        shown: tuple[int | None, int | None] = (None, None),
+        self, settings: LayerSettings, layers: int, *, reads: bool, shown: tuple[int | None, int | None] = (None, None)
     ) -> None:
         super().__init__()
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
-        self.words = words
+        self.words = Words(settings)
         self.layers = nn.ModuleList(DecoderLayer(settings, reads=reads) for _ in range(layers))
         self.last = settings.last()
         self.shown, self.head = (shown[0] or layers) - 1, shown[1]
@@ -385,18 +361,17 @@ class Transformer(SourceTransformer):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.words = Words(settings, positions, longest)
+        self.words = Words(settings)
         self.max_positions = self.words.max_positions
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
         self.last = settings.last()
         shown = attention_layer, attention_head
-        words = Words(settings, positions, longest)
-        self.decoder = TransformerDecoder(settings, decoder_layers, words, reads=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, decoder_layers, reads=True, shown=shown)
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
@@ -429,15 +404,13 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(
-            settings, layers, Words(settings, positions, longest), reads=True, shown=shown
-        )
+        self.decoder = TransformerDecoder(settings, layers, reads=True, shown=shown)
         self.max_positions = self.decoder.words.max_positions
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
@@ -478,14 +451,14 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, context, dropout, parts)
         if context < 2 or context % 2:
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(settings, layers, Words(settings, positions, context), reads=False)
+        self.decoder = TransformerDecoder(settings, layers, reads=False)
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def encode(self, source: Any) -> tuple[tuple[()], Window]:

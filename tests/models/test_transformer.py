@@ -73,9 +73,9 @@ def test_attention_over_a_source_is_that_of_the_paper() -> None:
     k, v = (heads(one).repeat_interleave(2, 0) for one in keys_values.chunk(2, -1))
     alpha = softmax_of(heads(attention.queries(x)), k, mask.repeat_interleave(2, 0)[:, None, None])
     expected = attention.output((alpha @ v).transpose(1, 2).flatten(2))
-    found, weights = attention.with_weights(x, keys_values, mask)
+    found, weights = attention(x, keys_values, mask, weights=True)
     assert torch.allclose(found, expected, atol=1e-6) and torch.allclose(weights, alpha.transpose(1, 2), atol=1e-6)
-    assert torch.allclose(attention(x, keys_values, mask), expected, atol=1e-6)
+    assert torch.allclose(attention(x, keys_values, mask, weights=False)[0], expected, atol=1e-6)
 
 
 def test_sinusoids() -> None:

@@ -29,31 +29,28 @@ from seqtool.models.fast.private import tanh_backward, through_sigmoid, through_
 from seqtool.models.parts import product_dtype, single
 
 
-def on_cpu(recurrence: Recurrence, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
+def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
     """All steps of an LSTM or a GRU, whose backward pass is torch's or written by hand; None for other cells, and
     without gradients where torch has no faster way.
     """
     cell = recurrence.cell
     single_lstm = type(cell) is LSTM and {product_dtype(x), *(w.dtype for w in _weights(recurrence))} == {torch.float32}
     if single_lstm and lengths is None:
-        return by_torch(private.lstm, _weights(recurrence), x, cell.start(x) if state is None else state, None)
+        return by_torch(private.lstm, _weights(recurrence), x, first, None)
     over = HAND_WRITTEN.get(type(cell))
     if over is None or not torch.is_grad_enabled():
         return None
     x, weight, bias = recurrence.input(x.transpose(0, 1)), cell.recurrent.weight, cell.recurrent.bias
-    first = cell.start(x[0]) if state is None else state
     states = over(x.to(bias.dtype), weight, bias, *(tensor.to(bias.dtype) for tensor in first))
     return States.of(states, lengths)
 
 
-def on_gpu(recurrence: Recurrence, x: Tensor, state: State | None, lengths: Tensor | None) -> States | None:
+def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
     """All steps by cuDNN, packed where rows end at different steps; None for a cell that it does not have. They run in
     the parameters' type, as states must, even under autocast; in fp32 cuDNN may round operands to TF32, as torch does.
     """
     function = OF_TORCH.get(type(recurrence.cell))
-    if function is None:
-        return None
-    return by_torch(function, _weights(recurrence), x, recurrence.cell.start(x) if state is None else state, lengths)
+    return None if function is None else by_torch(function, _weights(recurrence), x, first, lengths)
 
 
 def by_torch(
