@@ -1,26 +1,31 @@
-"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid.
+"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid; and what captioners share.
 
 `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are any model of those libraries, cut off
 after the layer whose map is used.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError, is_out_of_memory
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.hard_attention import Choice
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations
 
-LIBRARIES = ("torchvision", "timm")
+S = TypeVar("S")
+Images = Annotations | Pixels
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
 SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
@@ -34,7 +39,7 @@ class EncoderSettings(declarations.Encoder):
         """Raise one InputError that names every setting that cannot be used."""
         library, _, name = self.backbone.partition("/")
         problems = []
-        if self.backbone != "small" and not (library in LIBRARIES and name):
+        if self.backbone != "small" and not (library in ("torchvision", "timm") and name):
             problems.append(
                 f"Unknown model.encoder.backbone '{self.backbone}'; choose from small, torchvision/NAME, timm/NAME."
             )
@@ -189,6 +194,36 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     if pretrained and settings.weights not in (None, "default"):
         load_weights(cut.network, Path(str(settings.weights)), settings.backbone)
     return Backbone(cut, settings)
+
+
+class ImageCaptioner(EncoderDecoder[S]):
+    """A model of the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
+
+    `choices` are the ways, by name, in which attention may weight the locations in decoding; `hard` attention was
+    trained by drawing locations.
+    """
+
+    task = "captioning"
+    choices: Mapping[str, Choice] = {}
+    hard = False
+
+    def __init__(
+        self,
+        target_vocabulary: int,
+        embedding: int,
+        encoder: EncoderSettings,
+        *,
+        pretrained: bool,
+        parts: Parts = PLAIN,
+    ) -> None:
+        super().__init__(parts)
+        self.backbone = make_backbone(encoder, pretrained=pretrained)
+        self.target_embedding = nn.Embedding(target_vocabulary, embedding)
+
+    def annotations(self, source: Images) -> Tensor:
+        """B×S×D annotation vectors a_i in the model's own precision."""
+        annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
+        return annotations.to(self.target_embedding.weight.dtype)
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.parts import PLAIN, Parts, at_least_single
+from seqtool.models.parts import PLAIN, Parts, at_least_single, single
 from seqtool.runtime.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
@@ -42,7 +42,7 @@ class Cell(nn.Module, ABC):
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
         """The zero state for a batch like `x`."""
-        return tuple(at_least_single(x.new_zeros(x.shape[0], self.hidden)) for _ in range(self.tensors))
+        return tuple(x.new_zeros(x.shape[0], self.hidden, dtype=single(x.dtype)) for _ in range(self.tensors))
 
 
 class OneProductCell(Cell):

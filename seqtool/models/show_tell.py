@@ -5,10 +5,9 @@ Letters: v the image, one embedded vector, y embedded word, h decoder state.
 
 from typing import Annotated
 
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.cells import Cell, Layers
 from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
-from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import CONTEXTS, FixedContext
 from seqtool.settings.declarations import choice

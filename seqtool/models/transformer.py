@@ -14,9 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.contract import DropoutRate, EncoderDecoder, LayerCount, Output, Prefilled, Size, Step, tie_matrices
-from seqtool.models.image_captioner import ImageCaptioner, Images
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.declarations import choice
@@ -29,6 +28,30 @@ Mask = Bool[Tensor, "B S"]  # true at real positions
 
 Norm = Annotated[str, choice("pre", "post")]
 Positions = Annotated[str, choice("sinusoids", "learnt")]
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What the layers of an encoder and a decoder have in common; their positions are up to `longest` if learnt."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    norm: str
+    positions: str
+    longest: int
+    dropout: float
+    parts: Parts
+
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise InputError(
+                f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
+            )
+
+    def last(self) -> nn.Module:
+        """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
+        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
 
 
 class SelfAttention(nn.Module):
@@ -93,9 +116,10 @@ class Residual(nn.Module):
     without a long warm-up (Xiong et al. 2020).
     """
 
-    def __init__(self, width: int, dropout: float, norm: str, parts: Parts = PLAIN) -> None:
+    def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
-        self.norm, self.dropout, self.first = nn.LayerNorm(width), parts.dropout(dropout), norm == "pre"
+        self.norm, self.first = nn.LayerNorm(settings.width), settings.norm == "pre"
+        self.dropout = settings.parts.dropout(settings.dropout)
 
     def before(self, x: Tensor) -> Tensor:
         """What f reads."""
@@ -118,40 +142,13 @@ class FeedForward(nn.Module):
         return self.outer(self.inner(x).relu_())
 
 
-@dataclass(frozen=True)
-class LayerSettings:
-    """What the layers of an encoder and a decoder have in common; their positions are up to `longest` if learnt."""
-
-    width: int
-    heads: int
-    feed_forward: int
-    norm: str
-    positions: str
-    longest: int
-    dropout: float
-    parts: Parts
-
-    def __post_init__(self) -> None:
-        if self.width % (2 * self.heads):
-            raise InputError(
-                f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
-            )
-
-    def residual(self) -> Residual:
-        return Residual(self.width, self.dropout, self.norm, self.parts)
-
-    def last(self) -> nn.Module:
-        """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
-        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
-
-
 class EncoderLayer(nn.Module):
     def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
         self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
-        self.around_attention = settings.residual()
+        self.around_attention = Residual(settings)
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
-        self.around_feed_forward = settings.residual()
+        self.around_feed_forward = Residual(settings)
 
     def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
         y, _ = self.attention(self.around_attention.before(x), mask=mask)
@@ -165,12 +162,12 @@ class DecoderLayer(nn.Module):
     def __init__(self, settings: LayerSettings, *, reads: bool) -> None:
         super().__init__()
         self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
-        self.around_attention = settings.residual()
+        self.around_attention = Residual(settings)
         if reads:
             self.source_attention = SourceAttention(settings.width, settings.heads, settings.parts)
-            self.around_source = settings.residual()
+            self.around_source = Residual(settings)
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
-        self.around_feed_forward = settings.residual()
+        self.around_feed_forward = Residual(settings)
 
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
@@ -299,10 +296,6 @@ class TransformerDecoder(nn.Module):
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
         return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
-    def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
-        layers = (cast(DecoderLayer, layer).source_attention for layer in self.layers)
-        return SourceMemory(tuple(attention.keys_values(annotations) for attention in layers), mask)
-
     def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
         """The cache of rows that have read nothing."""
         return KeyValueCache(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
@@ -320,7 +313,9 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
 
     def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
         annotations, mask = self.annotate(source)
-        return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
+        attentions = (cast(DecoderLayer, layer).source_attention for layer in self.decoder.layers)
+        memory = SourceMemory(tuple(attention.keys_values(annotations) for attention in attentions), mask)
+        return memory, self.decoder.empty(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
         output = self.decoder(token[:, None], self.target_embedding, state, memory)
