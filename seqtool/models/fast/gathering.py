@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models import parts
 from seqtool.models.fast.private import backward_pass
-from seqtool.models.parts import product_dtype
+from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
 _pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)
@@ -83,7 +82,7 @@ def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
     """`parts.weighted_sum` of the same vectors at every step of a pass."""
     product = in_this_pass(values, lambda ledger: _gathered(values, None, ledger))
     if product is None:
-        return parts.weighted_sum(weights, values)
+        return weighted_sum(weights, values)
     return product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
 
 

@@ -24,8 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
-from seqtool.models.fast import private
-from seqtool.models.fast.private import tanh_backward, through_sigmoid, through_tanh
+from seqtool.models.fast.private import gru, lstm, rnn_tanh, tanh_backward, through_sigmoid, through_tanh
 from seqtool.models.parts import product_dtype, single
 
 
@@ -36,12 +35,13 @@ def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
     cell = recurrence.cell
     single_lstm = type(cell) is LSTM and {product_dtype(x), *(w.dtype for w in _weights(recurrence))} == {torch.float32}
     if single_lstm and lengths is None:
-        return by_torch(private.lstm, _weights(recurrence), x, first, None)
+        return by_torch(lstm, _weights(recurrence), x, first, None)
     over = HAND_WRITTEN.get(type(cell))
     if over is None or not torch.is_grad_enabled():
         return None
-    x, weight, bias = recurrence.input(x.transpose(0, 1)), cell.recurrent.weight, cell.recurrent.bias
-    states = over(x.to(bias.dtype), weight, bias, *(tensor.to(bias.dtype) for tensor in first))
+    weight, bias = cell.recurrent.weight.to(product_dtype(x)), cell.recurrent.bias
+    x = recurrence.input(x.transpose(0, 1)).to(bias.dtype)
+    states = over(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first))
     return States.of(states, lengths)
 
 
@@ -84,11 +84,12 @@ def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
 
 
 class _LSTMOver(torch.autograd.Function):
-    """Input projections T×N×4H, recurrent weight 4H×H and bias 4H, first state N×H → h and c of all steps, T×N×H."""
+    """Input projections T×N×4H, recurrent weight 4H×H in the products' type, bias 4H, first state N×H → h and c of all
+    steps, T×N×H.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor, c_0: Tensor) -> tuple[Tensor, Tensor]:
-        weight = weight.to(product_dtype(x))
         h, c = room_after(h_0, len(x)), room_after(c_0, len(x))
         gates, tanh, a = torch.empty_like(x), torch.empty_like(c[1:]), torch.empty_like(x[0])
         for t in range(len(x)):
@@ -119,11 +120,12 @@ class _LSTMOver(torch.autograd.Function):
 
 
 class _GRUOver(torch.autograd.Function):
-    """Input projections T×N×3H, recurrent weight 3H×H and bias 3H, first state N×H → h of all steps, T×N×H."""
+    """Input projections T×N×3H, recurrent weight 3H×H in the products' type, bias 3H, first state N×H → h of all steps,
+    T×N×H.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor) -> tuple[Tensor]:
-        weight = weight.to(product_dtype(x))
         h, u, gates = room_after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
         for t in range(len(x)):
             add_product(bias, h[t], weight.t(), out=u[t])
@@ -184,4 +186,4 @@ def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -
 
 
 HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMOver.apply, GRU: _GRUOver.apply}
-OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: private.rnn_tanh, LSTM: private.lstm, GRU: private.gru}
+OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}
