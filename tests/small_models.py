@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.parts_for import parts_for
-from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
 from seqtool.models.inputs import Annotations
 from seqtool.models.luong import Luong

@@ -13,8 +13,7 @@ import torch
 from small_models import make_captioner
 
 from seqtool.models.inputs import Pixels
-from seqtool.models.number_types import without_tf32
-from seqtool.runtime.precision import fp32_switches, onednn, without_onednn
+from seqtool.runtime.precision import fp32_switches, onednn, without_onednn, without_tf32
 
 B: Any = torch.backends
 NEW = pytest.mark.skipif(not hasattr(B, "fp32_precision"), reason="torch has these switches from 2.9 on")

@@ -34,11 +34,10 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.hard_attention import Rows, Sampled
 from seqtool.models.inputs import Annotations
-from seqtool.models.number_types import without_tf32
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import config_directory
-from seqtool.runtime.precision import autocast
+from seqtool.runtime.precision import autocast, without_tf32
 from seqtool.training import checkpoint
 from seqtool.training.losses import TrainingLoss
 

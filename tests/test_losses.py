@@ -20,11 +20,10 @@ from torch.nn import functional as F
 
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.models.contract import EncoderDecoder, Output
-from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
 from seqtool.models.hard_attention import Penalties, Sampled
 from seqtool.models.inputs import Annotations
-from seqtool.models.parts import PLAIN
+from seqtool.models.parts import PLAIN, CrossEntropy, cross_entropy
 from seqtool.training.losses import TrainingLoss
 
 

@@ -39,9 +39,9 @@ from seqtool.data.images.caption_preparation import prepare_captions
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError
+from seqtool.models.backbone import ImageCaptioner
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
-from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations
 from seqtool.models.parts import PLAIN, build_model
 from seqtool.predict.captioner import Captioner

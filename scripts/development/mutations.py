@@ -36,7 +36,7 @@ HOSTILE: tuple[Any, ...] = (
     *(
         "seqtool.models.luong.Luong",
         "seqtool.models.show_tell.ShowTell",
-        "seqtool.models.image_captioner.ImageCaptioner",
+        "seqtool.models.backbone.ImageCaptioner",
     ),
     *("torchvision/alexnet", "timm/test_vit", "torchvision/vit_h_14", "step-9999999", "word", "unigram", "bpe", "gru"),
     *([], {}, [[]], [1, "a", None], {"": 0}, {"_target_": "os.system"}, {"a": {"b": {"c": []}}}, [0] * 1000),

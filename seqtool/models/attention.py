@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.contract import Memory
-from seqtool.models.number_types import single
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.classes import chosen
 
 Queries = Float[Tensor, "B K H"]

@@ -1,26 +1,31 @@
-"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid.
+"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid; and what captioners share.
 
 `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are any model of those libraries, cut off
 after the layer whose map is used.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.models.number_types import without_tf32
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.hard_attention import Choice
+from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
+from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations
 
-LIBRARIES = ("torchvision", "timm")
+S = TypeVar("S")
+Images = Annotations | Pixels
 SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
 SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
 JITTER = 0.15  # the most that augmentation changes brightness and contrast
@@ -34,7 +39,7 @@ class EncoderSettings(declarations.Encoder):
         """Raise one InputError that names every setting that cannot be used."""
         library, _, name = self.backbone.partition("/")
         problems = []
-        if self.backbone != "small" and not (library in LIBRARIES and name):
+        if self.backbone != "small" and not (library in ("torchvision", "timm") and name):
             problems.append(
                 f"Unknown model.encoder.backbone '{self.backbone}'; choose from small, torchvision/NAME, timm/NAME."
             )
@@ -84,7 +89,24 @@ class Backbone(nn.Module):
         self.register_buffer("mean", 255 * torch.tensor(cut.mean).view(3, 1, 1))
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
-        self.locations, self.dimension = self._measure(settings)
+        self.network.eval()
+        with torch.no_grad():  # an empty image measures the map, after which the layers are cut off
+            try:
+                empty = torch.zeros(1, 3, settings.size, settings.size)
+                shape = as_map(cut_off(self.network, self.read, empty)).shape
+            except (RuntimeError, ValueError, AssertionError) as error:
+                if is_out_of_memory(error):
+                    raise
+                name, size = settings.backbone, settings.size
+                reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+                raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
+        if len(shape) != 4:
+            raise InputError(
+                f"model.encoder.layer={settings.layer or 'null'} of {settings.backbone} gives "
+                f"{'×'.join(map(str, shape))} numbers, neither a map of channels, rows and columns nor a vector: "
+                "choose another layer."
+            )
+        self.locations, self.dimension = (shape[2], shape[3]), shape[1]
         self.train()
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -105,26 +127,6 @@ class Backbone(nn.Module):
             if self.frozen or isinstance(module, _BatchNorm):
                 module.training = False
         return self
-
-    def _measure(self, settings: EncoderSettings) -> tuple[tuple[int, int], int]:
-        """Grid and dimension, measured on the map of an empty image; also cuts off the layers after that map."""
-        name, layer, size = settings.backbone, settings.layer, settings.size
-        self.network.eval()
-        with torch.no_grad():
-            try:
-                shape = as_map(cut_off(self.network, self.read, torch.zeros(1, 3, size, size))).shape
-            except (RuntimeError, ValueError, AssertionError) as error:
-                if is_out_of_memory(error):
-                    raise
-                reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
-                raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
-        if len(shape) != 4:
-            shown, layer = "×".join(map(str, shape)), layer or "null"
-            raise InputError(
-                f"model.encoder.layer={layer} of {name} gives {shown} numbers, neither a map of channels, rows and "
-                "columns nor a vector: choose another layer."
-            )
-        return (shape[2], shape[3]), shape[1]
 
 
 def as_map(x: Tensor) -> Tensor:
@@ -170,8 +172,7 @@ class Small(nn.Module):
 
 def check_default_weights(settings: EncoderSettings) -> None:
     """Raise InputError if a library's default weights are asked for but unavailable, before any image is read."""
-    default = default_weights(settings.backbone) if settings.weights == "default" else None
-    if default is not None:
+    if settings.weights == "default" and (default := default_weights(settings.backbone)) is not None:
         default.check()
 
 
@@ -193,6 +194,36 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     if pretrained and settings.weights not in (None, "default"):
         load_weights(cut.network, Path(str(settings.weights)), settings.backbone)
     return Backbone(cut, settings)
+
+
+class ImageCaptioner(EncoderDecoder[S]):
+    """A model of the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
+
+    `choices` are the ways, by name, in which attention may weight the locations in decoding; `hard` attention was
+    trained by drawing locations.
+    """
+
+    task = "captioning"
+    choices: Mapping[str, Choice] = {}
+    hard = False
+
+    def __init__(
+        self,
+        target_vocabulary: int,
+        embedding: int,
+        encoder: EncoderSettings,
+        *,
+        pretrained: bool,
+        parts: Parts = PLAIN,
+    ) -> None:
+        super().__init__(parts)
+        self.backbone = make_backbone(encoder, pretrained=pretrained)
+        self.target_embedding = nn.Embedding(target_vocabulary, embedding)
+
+    def annotations(self, source: Images) -> Tensor:
+        """B×S×D annotation vectors a_i in the model's own precision."""
+        annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
+        return annotations.to(self.target_embedding.weight.dtype)
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
@@ -217,10 +248,12 @@ def augmented(x: Tensor) -> Tensor:
     more or less contrast. Never mirrored: captions say left and right. B×3×H×W, values 0–255.
     """
     B, _, H, W = x.shape  # noqa: N806
-    rows, columns = (
-        (torch.arange(side, device=x.device) + _offsets(B, side, x.device)[:, None]).clamp(0, side - 1)
-        for side in (H, W)
-    )
+    indices = []
+    for side in (H, W):
+        most = int(side * SHIFT)
+        moved = torch.arange(side, device=x.device) + torch.randint(-most, most + 1, (B, 1), device=x.device)
+        indices.append(moved.clamp(0, side - 1))
+    rows, columns = indices
     pictures = torch.arange(B, device=x.device)[:, None, None]
     x = x.permute(0, 2, 3, 1)[pictures, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
     brightness, contrast = 1 + JITTER * (2 * torch.rand(2, B, 1, 1, 1, device=x.device, dtype=x.dtype) - 1)
@@ -234,8 +267,3 @@ def _version(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         return "none"
-
-
-def _offsets(count: int, side: int, device: torch.device) -> Tensor:
-    furthest = int(side * SHIFT)
-    return torch.randint(-furthest, furthest + 1, (count,), device=device)

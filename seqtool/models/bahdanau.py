@@ -7,14 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from seqtool.models.attention import Attention, AttentionScore
-from seqtool.models.cells import Cell, Layers, Stack, State, make_cell
-from seqtool.models.contract import Memory
-from seqtool.models.encoder import Encoder
+from seqtool.models.cells import Cell, Encoder, Layers, Stack, State, make_cell
+from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
 from seqtool.models.inputs import Source
-from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
@@ -51,13 +48,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
         self.encoder = Encoder(
-            cell,
-            embedding,
-            encoder_hidden,
-            layers=encoder_layers,
-            bidirectional=bidirectional,
-            dropout=dropout,
-            parts=parts,
+            cell, embedding, encoder_hidden, encoder_layers, bidirectional=bidirectional, dropout=dropout, parts=parts
         )
         self.attention = Attention(score, query=decoder_hidden, value=self.encoder.size, size=alignment, parts=parts)
         self.cell = make_cell(cell, decoder_hidden, parts)

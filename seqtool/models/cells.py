@@ -1,4 +1,5 @@
-"""Recurrent cells, a layer that runs one over a sequence, and layers on top of each other.
+"""Recurrent cells, a layer that runs one over a sequence, layers on top of each other, and the encoder of them that
+the translation models share.
 
 A cell takes x, its input projection (W x_t + b), so that the product with W is computed once for all time steps; only
 the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the second bias of
@@ -14,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.number_types import at_least_single
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, Parts, at_least_single, single
 from seqtool.settings.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
@@ -42,7 +42,7 @@ class Cell(nn.Module, ABC):
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
         """The zero state for a batch like `x`."""
-        return tuple(at_least_single(x.new_zeros(x.shape[0], self.hidden)) for _ in range(self.tensors))
+        return tuple(x.new_zeros(x.shape[0], self.hidden, dtype=single(x.dtype)) for _ in range(self.tensors))
 
 
 class OneProductCell(Cell):
@@ -154,14 +154,13 @@ class Recurrence(nn.Module):
         lengths: Int[Tensor, "N"] | None = None,
     ) -> States:
         """All steps of `x`, from `state` or zero; rows end after `lengths` steps."""
+        state = self.cell.start(x) if state is None else state
         whole: States | None = self.parts.whole_sequence(self, x, state, lengths)
         if whole is not None:
             return whole
         with self.parts.around_steps():
-            x = self.input(x.transpose(0, 1))
-            state = self.cell.start(x[0]) if state is None else state
             states = []
-            for x_t in x.unbind(0):
+            for x_t in self.input(x.transpose(0, 1)).unbind(0):
                 state = self.cell(x_t, state)
                 states.append(state)
         return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
@@ -209,3 +208,64 @@ class Stack(nn.ModuleList):
             new.append(recurrence.step(x, old))
             x = dropout(new[-1][0])
         return x, tuple(new)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What an encoder makes of a batch.
+
+    annotations: D = H·directions
+    forward, backward: each layer's final state in that direction; the backward one ends at the first word and is None
+        with one direction
+    """
+
+    annotations: Float[Tensor, "N S D"]
+    forward: tuple[State, ...]
+    backward: tuple[State, ...] | None
+
+
+class Encoder(nn.Module):
+    """A stack of recurrent layers over embedded words, reading in one direction or in both."""
+
+    def __init__(
+        self,
+        cell: str | type[Cell],
+        inputs: int,
+        hidden: int,
+        layers: int,
+        *,
+        bidirectional: bool,
+        dropout: float,
+        parts: Parts = PLAIN,
+    ) -> None:
+        super().__init__()
+        directions = 2 if bidirectional else 1
+        self.size = directions * hidden
+        sizes = [inputs] + [self.size] * (layers - 1)
+        self.ahead = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes)
+        self.back = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes) if bidirectional else None
+        self.dropout = parts.dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"]) -> Encoding:
+        """Each direction reads the words first and padding last, so no state ever passes through padding: the backward
+        one reads a copy of each row, reversed within the row's length.
+        """
+        reverse = reversal(lengths, x.shape[1])[:, :, None]
+        forward, backward = [], []
+        for i, ahead in enumerate(self.ahead):
+            x = self.dropout(x) if i else x
+            states: States = ahead(x, lengths=lengths)
+            forward.append(states.last)
+            h = [states.h]
+            if self.back is not None:
+                states = self.back[i](x.take_along_dim(reverse, 1), lengths=lengths)
+                backward.append(states.last)
+                h.append(states.h.take_along_dim(reverse, 1))
+            x = torch.cat(h, -1)
+        return Encoding(x, tuple(forward), tuple(backward) or None)
+
+
+def reversal(lengths: Int[Tensor, "B"], size: int) -> Int[Tensor, "B {size}"]:
+    """Indices that reverse each row within its length and leave the rest in place; its own inverse."""
+    positions = torch.arange(size, device=lengths.device)[None]
+    return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)

@@ -25,7 +25,7 @@ The rules:
   row, to be repeated).
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
   of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Their annotations
-  say what they may be (`settings.declarations`), as in `models/sizes.py`, and `EncoderDecoder` refuses other values.
+  say what they may be (`settings.declarations`), as `Size` does, and `EncoderDecoder` refuses other values.
 
 Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
 target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
@@ -35,19 +35,27 @@ checked while the tests run (tests/conftest.py), and never otherwise.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.hard_attention import Penalties, Sampled
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, CrossEntropy, Parts
 from seqtool.settings import declarations
+from seqtool.settings.declarations import Setting, between
 
 S = TypeVar("S")
+
+Size = Annotated[int, between(1, 1_000_000)]
+LayerCount = Annotated[int, between(1, 100)]
+DropoutRate = Annotated[float, Setting(at_least=0, below=1)]
+TIES = {  # the choices where they are not all three, by task, and the model's name in the error message
+    "captioning": (("none", "output"), " of a captioner"),
+    "language_modelling": (("none", "output"), " of a language model"),
+}
 
 
 @dataclass(frozen=True)
@@ -170,3 +178,28 @@ def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:
     """What each step has, N×…, as N×t×…; None if there are no steps or they have nothing."""
     tensors = [tensor for tensor in steps if tensor is not None]
     return torch.stack(tensors, 1) if tensors else None
+
+
+def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:
+    """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
+    choices, owner = TIES.get(model.task, (("none", "output", "all"), ""))
+    if tied not in choices:
+        raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
+    if tied == "none":
+        return
+    target, features = model.target_embedding, model.output.in_features
+    if model.output.weight.shape != target.weight.shape:
+        raise InputError(
+            f"model.tie={tied} needs features as long as embeddings, but they are {features} and "
+            f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
+        )
+    model.output.weight = target.weight
+    if tied == "all":
+        source = model.source_embedding
+        if source.weight.shape != target.weight.shape:
+            raise InputError(
+                f"model.tie=all needs one vocabulary for both sides, but source and target have "
+                f"{source.num_embeddings:,} and {target.num_embeddings:,} entries: "
+                "use data.vocabulary.joint=true or model.tie=output."
+            )
+        source.weight = target.weight

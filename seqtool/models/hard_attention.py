@@ -31,7 +31,7 @@ def argmax(alpha: Alpha, uniform_noise: Noise) -> Alpha:
 
 def drawn(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     """s ~ Categorical(α): the location where the cumulative distribution passes the random number."""
-    return F.one_hot(_location(alpha, uniform_noise), alpha.shape[-1]).to(alpha.dtype)
+    return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
 def drawn_after(rows: int) -> Choice:
@@ -77,7 +77,7 @@ class Rows:
         alpha = alpha[self.expected :]
         log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
         noise = self.uniform_noise
-        location = _location(alpha.flatten(0, 1), noise.flatten()).view(*noise.shape, 1)
+        location = categorical(alpha.detach().flatten(0, 1), noise.flatten()).view(*noise.shape, 1)
         entropy = -(alpha * log_alpha).sum(-1)
         return Sampled(self.image, self.expected, self.samples, log_alpha.gather(-1, location).squeeze(-1), entropy)
 
@@ -111,7 +111,3 @@ class Penalties:
     baseline: str = "moving_average"
     decay: float = 0.9
     credit: str = "caption"
-
-
-def _location(alpha: Alpha, uniform_noise: Noise) -> Int[Tensor, "N"]:
-    return categorical(alpha.detach(), uniform_noise.to(alpha.dtype))

@@ -11,10 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Layers, Stack
-from seqtool.models.contract import Output
+from seqtool.models.contract import DropoutRate, LayerCount, Output, Size, tie_matrices
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import StackDecoder
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 class LanguageModel(StackDecoder):

@@ -10,14 +10,11 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.attention import Attention, AttentionScore
-from seqtool.models.cells import Cell, Layers, Stack
-from seqtool.models.contract import Memory
-from seqtool.models.encoder import Encoder
+from seqtool.models.cells import Cell, Encoder, Layers, Stack
+from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
 from seqtool.models.inputs import Source
-from seqtool.models.number_types import at_least_single, for_products
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Luong(RecurrentDecoder[LuongState]):
         self.dropout = parts.dropout(dropout)
         each_way = hidden // 2 if bidirectional else hidden
         self.encoder = Encoder(
-            cell, embedding, each_way, layers=layers, bidirectional=bidirectional, dropout=dropout, parts=parts
+            cell, embedding, each_way, layers, bidirectional=bidirectional, dropout=dropout, parts=parts
         )
         self.decoder = Stack(cell, embedding + hidden, hidden, layers, parts)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment, parts=parts)

@@ -3,6 +3,8 @@
 Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. Results, to
 rounding, and the names and shapes of parameters are the same with any record, so checkpoints know nothing of parts.
 `fast/parts_for.py` chooses the record for a device.
+
+States and attention are in single precision at least, and products in the type that autocast chooses.
 """
 
 import copy
@@ -10,14 +12,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
+from seqtool.models.tokens import PAD
 from seqtool.settings import Config
 from seqtool.settings.classes import build, located
 
@@ -25,9 +27,55 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Any)
 
 
+def single(dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, but at least single precision."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    return x.to(single(x.dtype))
+
+
+def product_dtype(operand: Tensor) -> torch.dtype:
+    """The type in which autocast multiplies."""
+    device = operand.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
+
+
+def for_products(x: Tensor) -> Tensor:
+    """`x` in the type in which autocast multiplies it, so that it is rounded once and not at every step."""
+    return x.to(product_dtype(x))
+
+
 def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) -> Float[Tensor, "N D"]:
     """Σ_j α_j h_j for N = B·K rows of weights, K for each row of annotation vectors, in the vectors' type."""
     return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
+
+
+class CrossEntropy(NamedTuple):
+    """The loss of a batch, in nats.
+
+    total: the smoothed cross-entropy summed over the real tokens, to be minimised
+    nll: −log p of each token, a constant, 0 at padding
+    """
+
+    total: Float[Tensor, ""]
+    nll: Float[Tensor, "N T"]
+
+
+def cross_entropy(
+    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
+) -> CrossEntropy:
+    """−log softmax(output(features))[label]. The softmax is in single precision at least.
+
+    With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
+    (Szegedy et al. 2016).
+    """
+    logits: Float[Tensor, "N T V"] = output(features)
+    log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
+    nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
+    spread = -log_p.mean(-1) * (labels != PAD)
+    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())
 
 
 def _none(*_: Any) -> None:
@@ -43,7 +91,7 @@ class Parts:
     weighted_sum, cross_entropy: as the functions that are their defaults
     attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), as torch's function of Q, K, V, a mask, true
         where a query sees a key, and `is_causal`
-    whole_sequence: (`Recurrence`, x, state, lengths) → the `States` of all steps in one call, or None if it has no way
+    whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if it has no faster way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence
     """
@@ -79,7 +127,7 @@ def takes_parts(kind: Callable[..., Any]) -> bool:
 
 
 def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Parts = PLAIN, **others: Any) -> Any:
-    """The model that `settings` describe (`runtime.classes.build`), of these parts if its constructor takes them.
+    """The model that `settings` describe (`settings.classes.build`), of these parts if its constructor takes them.
 
     others: arguments besides the settings, such as the sizes of the vocabularies
     """

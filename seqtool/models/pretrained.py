@@ -136,6 +136,7 @@ def default_weights(backbone: str) -> LibraryDownload | None:
     making the model then reports. InputError for a name that the library does not know.
     """
     library, _, name = backbone.partition("/")
+    settings, refusal = None, None
     if library == "torchvision":
         models = _library("torchvision.models")
         names = models.list_models(module=models)
@@ -147,41 +148,29 @@ def default_weights(backbone: str) -> LibraryDownload | None:
         if not timm.is_model(name):
             raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
         settings = timm.get_pretrained_cfg(name)
-        if settings is not None and settings.hf_hub_id:
-            return _from_hub(backbone, settings)
         address = settings and settings.url
-    if not address:
+    if settings is not None and settings.hf_hub_id:
+        hub = _library("huggingface_hub")
+        repository, _, revision = settings.hf_hub_id.partition("@")
+        names = [settings.hf_hub_filename] if settings.hf_hub_filename else HUB_FILES
+        cached = (hub.try_to_load_from_cache(repository, file, revision=revision or None) for file in names)
+        is_there = any(isinstance(file, str) for file in cached)
+        file, address = names[0], hub.hf_hub_url(repository, names[0], revision=revision or None)
+        copied = Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+        refusal = "HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE and not is_there else None
+    elif not address:
         return None
-    file = Path(torch.hub.get_dir()) / "checkpoints" / PurePosixPath(urlsplit(address).path).name
-    return _download(backbone, file.name, file, address, is_there=file.is_file())
-
-
-def _from_hub(backbone: str, settings: Any) -> LibraryDownload:
-    hub = _library("huggingface_hub")
-    repository, _, revision = settings.hf_hub_id.partition("@")
-    names = [settings.hf_hub_filename] if settings.hf_hub_filename else HUB_FILES
-    cached = (hub.try_to_load_from_cache(repository, name, revision=revision or None) for name in names)
-    return _download(
-        backbone,
-        names[0],
-        Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}",
-        hub.hf_hub_url(repository, names[0], revision=revision or None),
-        is_there=any(isinstance(file, str) for file in cached),
-        refusal="HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE else None,
-    )
-
-
-def _download(
-    backbone: str, name: str, copied: Path, address: str, *, is_there: bool, refusal: str | None = None
-) -> LibraryDownload:
-    """copied: what to copy from another machine. is_there: whether the library has downloaded it before."""
+    else:
+        file = PurePosixPath(urlsplit(address).path).name
+        copied = Path(torch.hub.get_dir()) / "checkpoints" / file
+        is_there = copied.is_file()
     return LibraryDownload(
-        what=f"The default weights of {backbone}, {name}, are not in {copied.parent} and",
+        what=f"The default weights of {backbone}, {file}, are not in {copied.parent} and",
         by_hand=f"set model.encoder.weights=FILE to a file of weights, or copy {copied} from a machine with internet "
         "access",
         addresses=[address],
         is_probed=not is_there,
-        refusal=None if is_there else refusal,
+        refusal=refusal,
     )
 
 

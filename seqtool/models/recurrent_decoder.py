@@ -1,15 +1,27 @@
-"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence."""
+"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence.
+
+A fixed context is one vector c for the whole source, which a decoder is given in one of these ways:
+
+initial_state   as the first state: s_0 = tanh(W c + b), for each layer and tensor of the state
+every_step      beside the word in the lowest layer's input, as W_ih c in its pre-activations, as in Cho et al. 2014,
+                whose output layer is given c as well
+both            both
+"""
 
 from abc import abstractmethod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from seqtool.models.cells import Layers, Stack
-from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step, stacked
+from seqtool.models.cells import Cell, Layers, Stack
+from seqtool.models.contract import EncoderDecoder, Memory, Output, Prefilled, Step, stacked
+from seqtool.models.parts import at_least_single
 
 S = TypeVar("S")
+
+CONTEXTS = ("initial_state", "every_step", "both")
 
 
 class StepOutput(NamedTuple, Generic[S]):
@@ -110,3 +122,40 @@ class StackDecoder(RecurrentDecoder[Layers]):
             x = self.dropout(states.h)
             layers.append(states.last)
         return StepOutput(Layers(tuple(layers)), (x,))
+
+
+class FixedContext(StackDecoder):
+    """A stack of cells over the words, and c; `context` is one of `CONTEXTS`, or another of a model's own."""
+
+    context: str
+
+    def make_decoder(
+        self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
+    ) -> None:
+        """The decoder's parts for a c of this `size`; `learnt`: the first state is computed from c."""
+        inputs = embedding + size if self._feeds else embedding
+        self.decoder = Stack(cell, inputs, hidden, layers, self.parts)
+        tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
+        self.initial = self.parts.linear(size, tensors * hidden) if learnt else None
+
+    @property
+    def _feeds(self) -> bool:
+        return self.context in ("every_step", "both")
+
+    def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
+        """The memory of c, and the first state that is computed from it unless `state` is given."""
+        values = c[:, None] if self._feeds else c[:, None, :0]
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
+        if state is None and self.initial is not None:
+            s_0 = torch.tanh(at_least_single(self.initial(c)))
+            state = Layers.split(s_0, len(self.decoder), next(iter(self.decoder)).cell.tensors)
+        elif state is None:
+            state = self.decoder.start(c)
+        return Memory(values, values[:, :, :0], mask), state
+
+    def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
+        """[y, c], whose product is W y + W_ih c; y alone where c is not seen at every step."""
+        if not self._feeds:
+            return y
+        c = memory.values[:, 0].repeat_interleave(y.shape[-2] // len(memory.values), 0)
+        return torch.cat([y, c.expand(*y.shape[:-1], -1).to(y.dtype)], -1)

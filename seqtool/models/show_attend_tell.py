@@ -12,15 +12,12 @@ from torch import Tensor
 
 from seqtool.errors import InputError
 from seqtool.models.attention import AttentionScore, make_score
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.cells import Cell, State, make_cell
-from seqtool.models.contract import Memory, Output
+from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matrices
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
-from seqtool.models.image_captioner import ImageCaptioner, Images
-from seqtool.models.number_types import at_least_single, for_products, single
-from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.models.sizes import DropoutRate, Size, tie_matrices
 from seqtool.settings.declarations import Setting, between, choice
 
 

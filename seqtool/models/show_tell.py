@@ -5,13 +5,11 @@ Letters: v the image, one embedded vector, y embedded word, h decoder state.
 
 from typing import Annotated
 
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.cells import Cell, Layers
-from seqtool.models.contract import Memory
-from seqtool.models.fixed_context import CONTEXTS, FixedContext
-from seqtool.models.image_captioner import ImageCaptioner, Images
+from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.models.recurrent_decoder import CONTEXTS, FixedContext
 from seqtool.settings.declarations import choice
 
 
@@ -20,7 +18,7 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
     annotation vectors, of which an encoder that ends in a vector has one.
 
     `first_step`: as the first word, before <bos> (their equations 10–12; the paper: LSTM, 1 × 512, embeddings 512);
-    `initial_state`, `every_step` and `both` as in `fixed_context.py`, v being c.
+    `initial_state`, `every_step` and `both` as in `recurrent_decoder.py`, v being c.
     """
 
     def __init__(

@@ -10,15 +10,14 @@ as its first state or at every step (Cho et al. 2014).
 
 from typing import Annotated
 
+import torch
 from torch import nn
 
-from seqtool.models.cells import Cell, Layers
-from seqtool.models.contract import Memory
-from seqtool.models.encoder import Encoder, reversal
-from seqtool.models.fixed_context import CONTEXTS, FixedContext, maximum, mean
+from seqtool.models.cells import Cell, Encoder, Layers, reversal
+from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
+from seqtool.models.recurrent_decoder import CONTEXTS, FixedContext
 from seqtool.settings.declarations import choice
 
 
@@ -53,9 +52,7 @@ class Sutskever(FixedContext):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
-        self.encoder = Encoder(
-            cell, embedding, hidden, layers=layers, bidirectional=False, dropout=dropout, parts=parts
-        )
+        self.encoder = Encoder(cell, embedding, hidden, layers, bidirectional=False, dropout=dropout, parts=parts)
         learnt = summary != "last" and context != "every_step"
         self.make_decoder(cell, embedding=embedding, size=hidden, hidden=hidden, layers=layers, learnt=learnt)
         self.output = parts.linear(hidden, target_vocabulary)
@@ -70,5 +67,6 @@ class Sutskever(FixedContext):
         if self.summary == "last":
             last = encoding.forward
             return self.with_context(last[-1][0], None if self.context == "every_step" else Layers(last))
-        summary = mean if self.summary == "mean" else maximum
-        return self.with_context(summary(encoding.annotations, source.mask))
+        h, real = encoding.annotations, source.mask[:, :, None]
+        mean = self.summary == "mean"
+        return self.with_context((h * real).sum(1) / real.sum(1) if mean else h.masked_fill(~real, -torch.inf).amax(1))

@@ -1,20 +1,242 @@
-"""The Transformer (Vaswani et al. 2017): for translation, for captions, and as a language model."""
+"""The Transformer (Vaswani et al. 2017): its layers, and the models for translation, for captions and for text.
 
+Letters of the paper: Q, K, V queries, keys and values, E = d_model (`width`), d = d_k, h `heads`. Dropout is where the
+paper has it (5.4): on embedded words, and on what a sub-layer adds.
+"""
+
+import math
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import lru_cache
+from typing import Annotated, Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.backbone import EncoderSettings
-from seqtool.models.contract import EncoderDecoder, Output, Prefilled, Step
-from seqtool.models.image_captioner import ImageCaptioner, Images
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
+from seqtool.models.contract import DropoutRate, EncoderDecoder, LayerCount, Output, Prefilled, Size, Step, tie_matrices
 from seqtool.models.inputs import Source
-from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.sizes import DropoutRate, LayerCount, Size, tie_matrices
-from seqtool.models.transformer_layers import DecoderLayer, EncoderLayer, LayerSettings, Norm, Positions, Words, scale
+from seqtool.models.parts import PLAIN, Parts, single
+from seqtool.settings.declarations import choice
+
+Vectors = Float[Tensor, "N t E"]
+PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
+KeysValues = Float[Tensor, "N pt EE"]  # and of these p + t
+SourceKeysValues = Float[Tensor, "B S EE"]
+Mask = Bool[Tensor, "B S"]  # true at real positions
+
+Norm = Annotated[str, choice("pre", "post")]
+Positions = Annotated[str, choice("sinusoids", "learnt")]
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What the layers of an encoder and a decoder have in common; their positions are up to `longest` if learnt."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    norm: str
+    positions: str
+    longest: int
+    dropout: float
+    parts: Parts
+
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise InputError(
+                f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
+            )
+
+    def last(self) -> nn.Module:
+        """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
+        return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence over itself (3.2.2), with one product for Q, K and V."""
+
+    def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries_keys_values = parts.linear(width, 3 * width)
+        self.attend = parts.attend
+        self.output = parts.linear(width, width)
+
+    def forward(
+        self, x: Vectors, past: PastKeysValues | None = None, mask: Bool[Tensor, "N t"] | None = None
+    ) -> tuple[Vectors, KeysValues]:
+        """With `past`, the keys and values of the tokens before, each token sees these and those up to itself; without
+        it, all that the mask allows. Also the keys and values of all tokens so far.
+        """
+        q, keys_values = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
+        allowed = None if mask is None else mask[:, None, None]
+        if past is not None and past.shape[1]:
+            keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
+            if x.shape[1] > 1:
+                shape = x.shape[1], keys_values.shape[1]
+                allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+        q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
+        first = past is not None and not past.shape[1]
+        return self.output(join_heads(self.attend(q, k, v, allowed, is_causal=first))), keys_values
+
+
+class SourceAttention(nn.Module):
+    """Multi-head attention over a source (3.2.2). N = B·K: K rows for each of the source's B."""
+
+    def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
+        super().__init__()
+        self.heads = heads
+        self.queries = parts.linear(width, width)
+        self.keys_values = parts.linear(width, 2 * width)
+        self.attend = parts.attend
+        self.output = parts.linear(width, width)
+
+    def forward(
+        self, x: Vectors, source: SourceKeysValues, mask: Mask, *, weights: bool
+    ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
+        """Also, on request, the weights softmax(QKᵀ/√d_k) of (1)."""
+        q, allowed, alpha = self.queries(x), mask[:, None, None], None
+        rows = q.reshape(len(source), -1, q.shape[-1])  # all rows of a source as if they were one
+        q, k, v = (split_heads(part, self.heads) for part in (rows, *source.to(q.dtype).chunk(2, -1)))
+        if weights:
+            scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
+            e = (scaled @ k.transpose(-1, -2)).masked_fill(~allowed, -math.inf)
+            alpha = e.softmax(-1, dtype=single(e.dtype))
+            y = alpha.to(v.dtype) @ v
+            alpha = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
+        else:
+            y = self.attend(q, k, v, allowed)
+        return self.output(join_heads(y).reshape(x.shape)), alpha
+
+
+class Residual(nn.Module):
+    """Around a sub-layer f: LayerNorm(x + f(x)) as in the paper (`post`), or x + f(LayerNorm(x)) (`pre`), which trains
+    without a long warm-up (Xiong et al. 2020).
+    """
+
+    def __init__(self, settings: LayerSettings) -> None:
+        super().__init__()
+        self.norm, self.first = nn.LayerNorm(settings.width), settings.norm == "pre"
+        self.dropout = settings.parts.dropout(settings.dropout)
+
+    def before(self, x: Tensor) -> Tensor:
+        """What f reads."""
+        return self.norm(x) if self.first else x
+
+    def after(self, x: Tensor, y: Tensor) -> Tensor:
+        """x and y, which f made of it, put together."""
+        total = x + self.dropout(y)
+        return total if self.first else self.norm(total)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 (2)."""
+
+    def __init__(self, width: int, hidden: int, parts: Parts = PLAIN) -> None:
+        super().__init__()
+        self.inner, self.outer = parts.linear(width, hidden), parts.linear(hidden, width)
+
+    def forward(self, x: Vectors) -> Vectors:
+        return self.outer(self.inner(x).relu_())
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, settings: LayerSettings) -> None:
+        super().__init__()
+        self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
+        self.around_attention = Residual(settings)
+        self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
+        y, _ = self.attention(self.around_attention.before(x), mask=mask)
+        x = self.around_attention.after(x, y)
+        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
+
+
+class DecoderLayer(nn.Module):
+    """`reads`: whether it attends over a source."""
+
+    def __init__(self, settings: LayerSettings, *, reads: bool) -> None:
+        super().__init__()
+        self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
+        self.around_attention = Residual(settings)
+        if reads:
+            self.source_attention = SourceAttention(settings.width, settings.heads, settings.parts)
+            self.around_source = Residual(settings)
+        self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
+        self.around_feed_forward = Residual(settings)
+
+    def forward(
+        self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
+    ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
+        """Tokens after those of `past`, over a source, if there is one; also the keys and values of all tokens so far
+        and, on request, the weights of the source.
+        """
+        y, past = self.attention(self.around_attention.before(x), past)
+        x, alpha = self.around_attention.after(x, y), None
+        if source is not None and mask is not None:
+            y, alpha = self.source_attention(self.around_source.before(x), source, mask, weights=weights)
+            x = self.around_source.after(x, y)
+        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
+
+
+class Words(nn.Module):
+    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
+
+    def __init__(self, settings: LayerSettings) -> None:
+        super().__init__()
+        learnt = settings.positions == "learnt"
+        self.max_positions = settings.longest if learnt else None
+        self.position_embedding = nn.Embedding(settings.longest, settings.width) if learnt else None
+        self.dropout = settings.parts.dropout(settings.dropout)
+
+    def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
+        """`start` is the first token's position."""
+        y = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+        end = start + tokens.shape[1]
+        return self.dropout(y + self.positions(end, y)[start:end])
+
+    def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
+        """Those of the first `end` tokens, or of more."""
+        if self.position_embedding is None:
+            length, width = 1 << (end - 1).bit_length(), like.shape[-1]
+            if torch.compiler.is_compiling():  # torch.compile follows neither a cache nor a change of inference_mode
+                return sinusoids(torch.arange(length), width).to(like.device, like.dtype)
+            return _kept_sinusoids(length, width, like.dtype, like.device)
+        table = self.position_embedding.weight
+        if end > len(table):
+            raise InputError(
+                f"A sequence of {end:,} tokens is longer than model.longest={len(table)}, the number of learnt "
+                "positions: shorten it."
+            )
+        return table
+
+
+@lru_cache(maxsize=32)
+def _kept_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
+    """Those of the positions 0, 1, … length − 1, kept, since decoding needs them at every step."""
+    with torch.inference_mode(False):
+        return sinusoids(torch.arange(length), width).to(device, dtype)
+
+
+def sinusoids(position: Int[Tensor, "t"], width: int) -> Float[Tensor, "t E"]:
+    """sin(pos / 10000^(2i/E)) at 2i and its cosine at 2i + 1 (3.5)."""
+    exponent = torch.arange(0, width, 2, device=position.device, dtype=torch.float64) / width
+    angle = position[:, None] / 10_000**exponent
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """N×t×E → N×h×t×d."""
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """N×h×t×d → N×t×E."""
+    return x.transpose(1, 2).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -44,19 +266,13 @@ class TransformerDecoder(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        layers: int,
-        words: Words,
-        *,
-        reads: bool,
-        shown: tuple[int | None, int | None] = (None, None),
+        self, settings: LayerSettings, layers: int, *, reads: bool, shown: tuple[int | None, int | None] = (None, None)
     ) -> None:
         super().__init__()
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
-        self.words = words
+        self.words = Words(settings)
         self.layers = nn.ModuleList(DecoderLayer(settings, reads=reads) for _ in range(layers))
         self.last = settings.last()
         self.shown, self.head = (shown[0] or layers) - 1, shown[1]
@@ -80,10 +296,6 @@ class TransformerDecoder(nn.Module):
                 attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
         return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
-    def memory(self, annotations: Float[Tensor, "B S E"], mask: Bool[Tensor, "B S"]) -> SourceMemory:
-        layers = (cast(DecoderLayer, layer).source_attention for layer in self.layers)
-        return SourceMemory(tuple(attention.keys_values(annotations) for attention in layers), mask)
-
     def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
         """The cache of rows that have read nothing."""
         return KeyValueCache(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
@@ -101,7 +313,9 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
 
     def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
         annotations, mask = self.annotate(source)
-        return self.decoder.memory(annotations, mask), self.decoder.empty(len(mask), self.target_embedding.weight)
+        attentions = (cast(DecoderLayer, layer).source_attention for layer in self.decoder.layers)
+        memory = SourceMemory(tuple(attention.keys_values(annotations) for attention in attentions), mask)
+        return memory, self.decoder.empty(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
         output = self.decoder(token[:, None], self.target_embedding, state, memory)
@@ -142,18 +356,17 @@ class Transformer(SourceTransformer):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.words = Words(settings, positions, longest)
+        self.words = Words(settings)
         self.max_positions = self.words.max_positions
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
         self.last = settings.last()
         shown = attention_layer, attention_head
-        words = Words(settings, positions, longest)
-        self.decoder = TransformerDecoder(settings, decoder_layers, words, reads=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, decoder_layers, reads=True, shown=shown)
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
@@ -186,15 +399,13 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(
-            settings, layers, Words(settings, positions, longest), reads=True, shown=shown
-        )
+        self.decoder = TransformerDecoder(settings, layers, reads=True, shown=shown)
         self.max_positions = self.decoder.words.max_positions
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
@@ -235,14 +446,14 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(parts)
-        settings = LayerSettings(width, heads, feed_forward, norm, dropout, parts)
+        settings = LayerSettings(width, heads, feed_forward, norm, positions, context, dropout, parts)
         if context < 2 or context % 2:
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(settings, layers, Words(settings, positions, context), reads=False)
+        self.decoder = TransformerDecoder(settings, layers, reads=False)
         self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = scale(width)
+        self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
 
     def encode(self, source: Any) -> tuple[tuple[()], Window]:

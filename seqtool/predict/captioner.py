@@ -16,9 +16,8 @@ from seqtool.decoding.batching import Sources, chunks, computing
 from seqtool.decoding.ranking import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.hard_attention import Choice
-from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.predict.encoded_text import EncodedText

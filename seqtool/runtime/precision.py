@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any
 
@@ -101,3 +101,33 @@ def restore(switch: Any, precision: str) -> None:
     switch.fp32_precision = "none"
     if switch.fp32_precision != precision:
         switch.fp32_precision = precision
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute convolutions and products in full fp32, without TF32, so that a GPU and a CPU agree. Afterwards torch's
+    switches, the older ones and those of torch 2.9, are as they were.
+    """
+    before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
+    convolutions = products = None
+    with suppress(RuntimeError):  # torch refuses to say where a newer switch says something else
+        convolutions = torch.backends.cudnn.allow_tf32
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+    try:
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = False
+        if products not in (None, "highest"):
+            torch.set_float32_matmul_precision("highest")
+        for switch, _ in before:
+            if switch.fp32_precision not in ("none", "ieee"):
+                switch.fp32_precision = "ieee"
+        yield
+    finally:
+        if convolutions:
+            torch.backends.cudnn.allow_tf32 = True
+        if products not in (None, "highest"):
+            torch.set_float32_matmul_precision(products)
+        for switch, precision in before:
+            if switch.fp32_precision != precision:
+                restore(switch, precision)

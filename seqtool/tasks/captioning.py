@@ -19,7 +19,7 @@ from seqtool.settings import typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
-    from seqtool.models.image_captioner import ImageCaptioner
+    from seqtool.models.backbone import ImageCaptioner
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
@@ -73,7 +73,7 @@ class Captioning(Task):
     def make_model(
         self, config: DictConfig, cache: Cache, *, pretrained: bool, parts: "Parts"
     ) -> "ImageCaptioner[Any]":
-        from seqtool.models.image_captioner import ImageCaptioner  # imports torch
+        from seqtool.models.backbone import ImageCaptioner  # imports torch
         from seqtool.models.parts import build_model
 
         others = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}

@@ -1,6 +1,6 @@
 """The loss that training minimises.
 
-For a sentence or caption: −log p of its words (`models/cross_entropy.py`), summed; with attention over images, the
+For a sentence or caption: −log p of its words (`models/parts.py`), summed; with attention over images, the
 doubly stochastic penalty (Xu et al. 2015, section 4.2.1). Hard attention adds terms whose gradient estimates the
 bound's (section 4.1). The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic penalty,
 label smoothing or soft row.

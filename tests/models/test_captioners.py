@@ -24,10 +24,9 @@ from seqtool.decoding.forced import read_prefix
 from seqtool.decoding.ranking import length_penalty
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
-from seqtool.models.backbone import EncoderSettings
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.contract import Output
 from seqtool.models.hard_attention import Rows, argmax, drawn, expected
-from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.initialisation import initialise
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.show_attend_tell import ShowAttendTell

@@ -25,11 +25,10 @@ from seqtool.decoding.tree import select
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import LSTM, Cell, Layers, State
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.cross_entropy import CrossEntropy
 from seqtool.models.fast import additive, cross_entropy_in_pieces
 from seqtool.models.fast.gathering import GatheredLinear, one_pass
 from seqtool.models.fast.parts_for import parts_for
-from seqtool.models.parts import PLAIN, plain_copy
+from seqtool.models.parts import PLAIN, CrossEntropy, plain_copy
 from seqtool.models.recurrent_decoder import StepOutput
 from seqtool.models.sutskever import Sutskever
 from seqtool.training.losses import Loss, TrainingLoss

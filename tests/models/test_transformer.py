@@ -15,8 +15,7 @@ from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
-from seqtool.models.transformer import Transformer, TransformerLanguageModel
-from seqtool.models.transformer_layers import SelfAttention, SourceAttention, sinusoids
+from seqtool.models.transformer import SelfAttention, SourceAttention, Transformer, TransformerLanguageModel, sinusoids
 
 READER: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},
@@ -74,9 +73,9 @@ def test_attention_over_a_source_is_that_of_the_paper() -> None:
     k, v = (heads(one).repeat_interleave(2, 0) for one in keys_values.chunk(2, -1))
     alpha = softmax_of(heads(attention.queries(x)), k, mask.repeat_interleave(2, 0)[:, None, None])
     expected = attention.output((alpha @ v).transpose(1, 2).flatten(2))
-    found, weights = attention.with_weights(x, keys_values, mask)
+    found, weights = attention(x, keys_values, mask, weights=True)
     assert torch.allclose(found, expected, atol=1e-6) and torch.allclose(weights, alpha.transpose(1, 2), atol=1e-6)
-    assert torch.allclose(attention(x, keys_values, mask), expected, atol=1e-6)
+    assert torch.allclose(attention(x, keys_values, mask, weights=False)[0], expected, atol=1e-6)
 
 
 def test_sinusoids() -> None:

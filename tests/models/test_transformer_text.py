@@ -13,8 +13,7 @@ from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.packed import Packed
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, PreallocatedCache
-from seqtool.models.transformer import TransformerLanguageModel, Window
-from seqtool.models.transformer_layers import FeedForward
+from seqtool.models.transformer import FeedForward, TransformerLanguageModel, Window
 
 pytestmark = pytest.mark.skipif(not Packed.takes(torch.float32), reason="torch has no oneDNN here")
 SIZES = {"target_vocabulary": 11, "width": 8, "layers": 2, "feed_forward": 12, "context": 6}

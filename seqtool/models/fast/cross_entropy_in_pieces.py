@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.cross_entropy import CrossEntropy, cross_entropy
 from seqtool.models.fast.gathering import GatheredLinear
 from seqtool.models.fast.packed import Packed
-from seqtool.models.number_types import product_dtype, single
+from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
 ROWS, LOGITS = 512, 2**23  # at most, at a time: with more rows, CPU libraries are slower

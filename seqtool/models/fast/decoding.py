@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqtool.models.cells import Layers, Stack, State
-from seqtool.models.contract import EncoderDecoder, Step
+from seqtool.models.contract import Step
 from seqtool.models.fast import private
 from seqtool.models.fast.packed import JoinedLSTM, Packed
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
@@ -34,7 +34,11 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
     decoding, dtype, on_cpu = copy.deepcopy(model, shared), PRECISIONS[precision], device.type == "cpu"
     single_rows = on_cpu and dtype is None and model.task == "language_modelling" and mkl_is_fast()
     if type(model).__module__.startswith("seqtool."):  # a user's model may use its parts in its own way
-        _simplify(decoding, dtype, on_cpu=on_cpu, single_rows=single_rows)
+        for parent, name, child in _children(decoding):
+            if isinstance(child, nn.Dropout):
+                setattr(parent, name, nn.Identity())
+            elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.takes(child, dtype):
+                parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
     for parent, name, child in _children(decoding):
         if isinstance(child, nn.Linear) and child.out_features > 1:
             child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
@@ -44,15 +48,6 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
         if faster.takes(decoding, single_rows=single_rows):
             return faster(decoding)
     return decoding
-
-
-def _simplify(model: EncoderDecoder[Any], dtype: torch.dtype | None, *, on_cpu: bool, single_rows: bool) -> None:
-    """Without dropout, and with joined LSTMs on a CPU."""
-    for parent, name, child in _children(model):
-        if isinstance(child, nn.Dropout):
-            setattr(parent, name, nn.Identity())
-        elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.takes(child, dtype):
-            parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:

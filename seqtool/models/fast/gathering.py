@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models import parts
 from seqtool.models.fast.private import backward_pass
-from seqtool.models.number_types import product_dtype, single
+from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
 _pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)
@@ -34,65 +33,39 @@ def one_pass() -> Iterator[None]:
         _pass.reset(before)
 
 
-def in_this_pass(operand: Tensor, make: Callable[[], X]) -> X | None:
-    """What the first step of this pass made for an operand; None outside a pass or if it needs no gradient."""
+def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
+    """What the first step of this pass made for an operand, with a new ledger of its gradient; None outside a pass or
+    if it needs no gradient.
+    """
     operands = _pass.get()
     if operands is None or not operand.requires_grad:
         return None
     if operand not in operands:
-        operands[operand] = make()
+        operands[operand] = make(Ledger())
     return operands[operand]
 
 
 class Ledger:
-    """The parts of an operand's gradient that the steps' backward passes have recorded.
+    """What the steps' backward passes have recorded of an operand's gradient: for each product its input and the
+    gradient of its output, or the one sum to which all steps add.
 
-    A backward pass that stops short of the operand, such as `autograd.grad` for a state, never collects them: they are
+    A backward pass that stops short of the operand, such as `autograd.grad` for a state, never collects it: it is
     dropped when the next one begins.
     """
 
     def __init__(self) -> None:
-        self._pass = -1
-        self._products: list[tuple[Tensor, Tensor]] = []
-        self._sum: Tensor | None = None
+        self._pass, self._entries = -1, list[Any]()
 
-    def note(self, x: Tensor, gradient: Tensor) -> None:
-        """Record a step's product: its input, and the gradient of its output."""
-        self._drop_older()
-        self._products.append((x, gradient))
-
-    def sum_for(self, operand: Tensor) -> Tensor:
-        """A sum to add to in place: the gradients of steps that are not products. In single precision at least."""
-        self._drop_older()
-        if self._sum is None:
-            self._sum = torch.zeros_like(operand, dtype=single(operand.dtype))
-        return self._sum
-
-    def take_sum(self) -> Tensor | None:
-        self._drop_older()
-        total, self._sum = self._sum, None
-        return total
-
-    def take_products(self) -> tuple[Tensor, Tensor] | None:
-        """All x, one below the other, and all gradients."""
-        self._drop_older()
-        if not self._products:
-            return None
-        columns = zip(*self._products, strict=True)
-        x, g = (steps[0] if len(steps) == 1 else torch.cat(steps, -2) for steps in columns)
-        self._products.clear()
-        return x, g
-
-    def _drop_older(self) -> None:
-        """Drop what an earlier backward pass has recorded."""
+    def entries(self) -> list[Any]:
+        """Those of the backward pass that runs, without an earlier one's."""
         if self._pass != (current := backward_pass()):
-            self._pass, self._sum = current, None
-            self._products.clear()
+            self._pass = current
+            self._entries.clear()
+        return self._entries
 
 
-def _gathered(operand: Tensor, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+def _gathered(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
     """The product with an operand, which leaves its gradients in a ledger: a weight J×K with its bias, or B×K×J."""
-    ledger = Ledger()
     shared, bias = _Shared.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
     return lambda x: _Product.apply(x, shared, bias, ledger)
 
@@ -101,15 +74,15 @@ class GatheredLinear(nn.Linear):
     """A linear map that is used at every step of a pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        product = in_this_pass(self.weight, lambda: _gathered(self.weight, self.bias))
+        product = in_this_pass(self.weight, lambda ledger: _gathered(self.weight, self.bias, ledger))
         return super().forward(x) if product is None else product(x)
 
 
 def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
     """`parts.weighted_sum` of the same vectors at every step of a pass."""
-    product = in_this_pass(values, lambda: _gathered(values))
+    product = in_this_pass(values, lambda ledger: _gathered(values, None, ledger))
     if product is None:
-        return parts.weighted_sum(weights, values)
+        return weighted_sum(weights, values)
     return product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
 
 
@@ -128,8 +101,9 @@ class _Shared(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         """Autograd calls this after every step's backward pass."""
         sums = None
-        if (products := ctx.ledger.take_products()) is not None:
-            x, g = products
+        if products := ctx.ledger.entries():
+            x, g = (steps[0] if len(steps) == 1 else torch.cat(steps, -2) for steps in zip(*products, strict=True))
+            products.clear()
             # A transposed weight's gradient is laid out like the weight, which can then take it without a copy.
             outer = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
             gradient = outer if gradient is None else outer + gradient
@@ -153,8 +127,6 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, operand = ctx.saved_tensors
         x, gradient = x.detach(), gradient.to(operand.dtype)
-        if operand.dim() == 3:
-            ctx.ledger.note(x, gradient)
-        else:
-            ctx.ledger.note(x.flatten(0, -2), gradient.flatten(0, -2))
+        flat = operand.dim() == 2
+        ctx.ledger.entries().append((x.flatten(0, -2), gradient.flatten(0, -2)) if flat else (x, gradient))
         return (gradient @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None, None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from seqtool.models.cells import LSTM, Recurrence, State, States
 from seqtool.models.fast import private
 from seqtool.models.fast.recurrences import by_torch
-from seqtool.models.number_types import at_least_single
+from seqtool.models.parts import at_least_single
 
 ROWS = 64  # the number of rows for which the layout is chosen
 
@@ -16,8 +16,11 @@ class Packed(nn.Module):
     """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, which follows the order in which it is read: a
     product with few rows takes half the time. No gradients. Products are in the type of W, single precision or bf16.
 
-    With `single_rows`, W is also kept in its ordinary layout, by which MKL multiplies a single row.
+    With `single_rows`, W is also kept in its ordinary layout, by which MKL multiplies a single row. `takes` says
+    whether oneDNN multiplies in a type on this machine.
     """
+
+    takes = staticmethod(private.packs)
 
     def __init__(self, linear: nn.Linear, *, single_rows: bool = False) -> None:
         super().__init__()
@@ -30,11 +33,6 @@ class Packed(nn.Module):
     def weight(self) -> Tensor:
         """W in its ordinary layout, for what multiplies by it in another way: a copy."""
         return self.matrix.to_dense()
-
-    @staticmethod
-    def takes(dtype: torch.dtype) -> bool:
-        """Whether oneDNN multiplies in this type on this machine."""
-        return private.packs(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if x.dtype == self.dtype else x.to(self.dtype)
@@ -72,12 +70,11 @@ class JoinedLSTM(Recurrence):
 
     def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
         first = self.cell.start(x) if state is None else state
-        return by_torch(private.lstm, self.apart or self._taken_apart(), x, first, lengths)
-
-    def _taken_apart(self) -> tuple[Tensor, ...]:
-        """W, U and their biases."""
+        if self.apart is not None:
+            return by_torch(private.lstm, self.apart, x, first, lengths)
         both, bias = self.joined.weight.float() / self.doubled[:, None], self.joined.bias.float() / self.doubled
-        return *both.split_with_sizes([self.inputs, self.cell.hidden], 1), bias, torch.zeros_like(bias)
+        w, u = both.split_with_sizes([self.inputs, self.cell.hidden], 1)
+        return by_torch(private.lstm, (w, u, bias, torch.zeros_like(bias)), x, first, lengths)
 
     def step(self, x: Tensor, state: State) -> State:
         if self.apart is not None and x.shape[0] == 1:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqtool.models.attention import Additive
-from seqtool.models.fast import attentive_gru, recurrences
-from seqtool.models.fast.additive import ExponentialAdditive
+from seqtool.models.fast import recurrences
+from seqtool.models.fast.additive import ExponentialAdditive, attentive_gru
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
 from seqtool.models.fast.gathering import GatheredLinear, gathered_sum, one_pass
 from seqtool.models.parts import Parts
@@ -60,7 +60,7 @@ ANYWHERE = Parts(
     versions={Additive: ExponentialAdditive},
     weighted_sum=gathered_sum,
     cross_entropy=cross_entropy_in_pieces,
-    whole_target=attentive_gru.unroll,
+    whole_target=attentive_gru,
     around_steps=one_pass,
 )
 FOR_DEVICE = {

@@ -8,17 +8,17 @@ of 1,050 (two threads); its products alone take 270.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from seqtool.models import transformer
 from seqtool.models.contract import Step
 from seqtool.models.fast.packed import Packed
-from seqtool.models.transformer import KeyValueCache, TransformerDecoder, TransformerLanguageModel, Window
-from seqtool.models.transformer_layers import DecoderLayer, FeedForward, Residual, SelfAttention, Words
+from seqtool.models.transformer import KeyValueCache, Residual, TransformerLanguageModel, Window
 
 Map = tuple[Tensor, Tensor]  # the bias and the matrix of a linear map, as `addmv` takes them
 Function = Callable[[Tensor], Tensor]
@@ -83,20 +83,21 @@ class PreallocatedCache:
         return True
 
 
-class Layer(NamedTuple):
-    """The operations of a `DecoderLayer`. What is around a sub-layer: a function of its input, and one of the sum."""
+class Operations:
+    """Those of a `DecoderLayer`. What is around a sub-layer: a function of its input, and one of the sum."""
 
-    around_attention: tuple[Function, Function]
-    queries_keys_values: Map
-    output: Map
-    around_feed_forward: tuple[Function, Function]
-    inner: Map
-    outer: Map
+    def __init__(self, layer: Any) -> None:
+        attention, feed_forward = layer.attention, layer.feed_forward
+        self.around_attention = _around(layer.around_attention)
+        self.queries_keys_values, self.output = _map(attention.queries_keys_values), _map(attention.output)
+        self.around_feed_forward = _around(layer.around_feed_forward)
+        self.inner, self.outer = _map(feed_forward.inner), _map(feed_forward.outer)
 
 
 PARTS = {
-    *(TransformerLanguageModel, TransformerDecoder, DecoderLayer, SelfAttention, FeedForward, Residual, Words),
-    *(Packed, nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity),
+    *(TransformerLanguageModel, transformer.TransformerDecoder, transformer.DecoderLayer, transformer.SelfAttention),
+    *(transformer.FeedForward, Residual, transformer.Words, Packed),
+    *(nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity),
 }
 
 
@@ -109,7 +110,7 @@ class DecodingTransformerLanguageModel(TransformerLanguageModel):
         self.__dict__.update(model.__dict__)
         decoder = model.decoder
         self.symbols, self.positions = model.target_embedding.weight.detach(), decoder.words.positions
-        self.operations = tuple(map(_operations, decoder.layers))
+        self.operations = tuple(map(Operations, decoder.layers))
         self.heads: int = decoder.layers[0].attention.heads
         self.last = _normalisation(decoder.last) if isinstance(decoder.last, nn.LayerNorm) else _nothing
         self.logits = _map(model.output)
@@ -139,18 +140,6 @@ class DecodingTransformerLanguageModel(TransformerLanguageModel):
         logits = torch.addmv(*self.logits, self.last(x))
         tokens = torch.cat([window.tokens, token[:, None]], 1)
         return Step(logits[None], Window(tokens, cast(KeyValueCache, cache.filled())), None)
-
-
-def _operations(layer: Any) -> Layer:
-    attention, feed_forward = layer.attention, layer.feed_forward
-    return Layer(
-        _around(layer.around_attention),
-        _map(attention.queries_keys_values),
-        _map(attention.output),
-        _around(layer.around_feed_forward),
-        _map(feed_forward.inner),
-        _map(feed_forward.outer),
-    )
 
 
 def _around(residual: Residual) -> tuple[Function, Function]:
