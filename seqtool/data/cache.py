@@ -2,10 +2,11 @@
 
     cache/toy-en-es-1f2e3d4c5b6a/
         source.vocabulary target.vocabulary    or joint.vocabulary, for both; for captions only target.vocabulary
-        train.source.tokens.bin                and offsets.bin, and those of the target: data/columns.py
+        train.source.tokens.bin                ids end to end, two or four bytes each; and those of the target
+        train.source.offsets.bin               where each sentence begins, and the last one ends
         valid.source.txt valid.target.txt      the original sentences: references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
-    train.words.txt                        how often each word stands in the targets, or in the first million of them
+        train.words.txt                        how often each word stands in the targets (in the first million)
         summary.json                           what was kept, what was dropped and why, settings, versions
 
 and if the corpus has images, in place of sources and their text:
@@ -16,25 +17,26 @@ and if the corpus has images, in place of sources and their text:
         refused.txt               the images that were left out: split, tab, why
 
 The images' annotation vectors are in an image store beside it (data/images/image_store.py). A text has only the
-target's tokens; each line, with its line end, is an example. Memory does not grow with
-the corpus: arrays are memory-mapped, and texts are read when they are asked for.
+target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with the
+corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are asked for.
 """
 
 import json
+import mmap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqtool.data.columns import OFFSET, Column, Ids, mapped
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.text import unknown
-from seqtool.data.text.encoding import token_type
+from seqtool.data.text.encoding import Encoded, token_type
 from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
+from seqtool.runtime.files import cut
 from seqtool.runtime.tables import columns
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
+OFFSET = np.dtype("<i8")
+GIVE_BACK = 2**4  # reads, each of which may load a megabyte
+NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
+
+Ids = NDArray[np.unsignedinteger]
 
 
 class Split:
@@ -251,3 +258,93 @@ def is_cache(path: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
+
+
+# Columns of token ids on disk
+
+
+class Column:
+    """The sentences of one side of a split: token ids, without BOS and EOS. `stem` as in cache/…/train.source."""
+
+    def __init__(self, stem: Path, kind: np.dtype[np.unsignedinteger]) -> None:
+        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)  # all sentences end to end
+        self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
+        self._read = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
+        self._give_back(1)
+        return ids
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths, in tokens, of the sentences with these indices."""
+        lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
+        self._give_back(len(indices))
+        return lengths
+
+    def _give_back(self, read: int) -> None:
+        """Release the files' pages after so many reads all over them; the system's cache keeps their content."""
+        self._read += read
+        if self._read >= GIVE_BACK:
+            self._read = 0
+            for values in (self.stream, self._offsets):
+                if isinstance(values, np.memmap):
+                    values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+class ColumnsWriter:
+    """Writes the columns of a split, one per side, and for captions the image that each describes.
+
+    stem: as in cache/…/train.
+    image_of: the image of every caption, including those that are left out.
+    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
+    """
+
+    def __init__(
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
+    ) -> None:
+        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
+        self._image_of = image_of
+        self._read = begun["read"]
+        self._stem = stem
+        self.keep(self.counts)
+
+    def write(self, chunk: Encoded) -> None:
+        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
+            self._append(f"{name}.tokens", side.tokens)
+            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
+            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
+        if self._image_of is not None:
+            images = self._image_of[self._read :][: len(chunk.kept)]
+            self._append("image_of", images[chunk.kept].astype(OFFSET))
+        self._read += len(chunk.kept)
+
+    def keep(self, counts: Mapping[str, Any]) -> None:
+        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        sizes = {}
+        for side in self.counts:
+            sizes[f"{side}.tokens"] = counts[side]["bytes"]
+            sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
+            if self._image_of is not None:
+                sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
+        for name, size in sizes.items():
+            with self._open(name) as file:
+                cut(file, size)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        with self._open(name) as file:
+            file.write(values.tobytes())
+
+    def _open(self, name: str) -> BinaryIO:
+        return self._stem.with_name(f"{self._stem.name}.{name}.bin").open("ab")
+
+
+def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The file's numbers, memory-mapped; an empty file, which cannot be mapped, gives an empty array."""
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)

@@ -10,30 +10,30 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
+from omegaconf import DictConfig
 
-from seqtool.data.cache import FORMAT, WORDS, Cache
-from seqtool.data.columns import ColumnsWriter
-from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
+from seqtool.data.cache import FORMAT, WORDS, Cache, ColumnsWriter
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
-from seqtool.data.text.encoding import Texts, encode, token_type
-from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all, train
+from seqtool.data.text.encoding import LimitSettings, Texts, encode, token_type
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, is_listed, load_all, save_all, train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
+from seqtool.runtime.classes import Trust, build
 from seqtool.runtime.files import write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import Config
+from seqtool.settings import Config, declarations, plain, resolved, typed
 
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
@@ -42,6 +42,64 @@ SEED = 0  # for the sample that SentencePiece learns from
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 log = logging.getLogger("seqtool")
+C = TypeVar("C", bound=Corpus)
+
+# The settings under `data`: those of the cache, and the corpus's own, from which it is built.
+
+
+@dataclass
+class CacheSettings(declarations.Cache):
+    """The settings of `data` that are not the corpus's own.
+
+    cache: the directory that holds caches. processes: how many encode; null is one per CPU, up to 8. limits: for
+    training pairs and captions; a text has none.
+    """
+
+    vocabulary: VocabularySettings
+    limits: LimitSettings = field(default_factory=LimitSettings)
+
+    def check(self) -> None:
+        """Raise InputError on values that cannot be used."""
+        self.vocabulary.check()
+        self.limits.check()
+        declarations.check_values(self, "data.")
+
+
+OWN = frozenset(setting.name for setting in fields(CacheSettings))
+
+
+def cache_settings(config: Config) -> CacheSettings:
+    """The settings of the cache itself among `config`, the settings under `data`, checked."""
+    settings = typed(CacheSettings, _part(config, own=True))
+    settings.check()
+    return settings
+
+
+def corpus_settings(config: Config) -> Config:
+    """The other settings: the corpus's."""
+    return _part(config, own=False)
+
+
+def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
+    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet checked.
+
+    `trusted`: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
+    """
+    corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
+    if not isinstance(corpus, kind):
+        name, wanted = type(corpus).__name__, f"{kind.contents} are wanted here, such as {kind.example}"
+        raise InputError(f"{name} has {corpus.contents}, but {wanted}.")
+    return corpus
+
+
+def _part(config: Config, *, own: bool) -> Config:
+    part = {name: value for name, value in plain(config).items() if (name in OWN) == own}
+    if not isinstance(config, DictConfig):
+        return part
+    return cast(DictConfig, resolved({"data": part}).data)  # it knows its full name, for messages
+
+
+# Preparing
 
 
 class Steps(ABC):

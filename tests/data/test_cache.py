@@ -17,10 +17,9 @@ from omegaconf import OmegaConf
 
 from seqtool.data import directories, preparation
 from seqtool.data.cache import SUMMARY, Cache, is_cache
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.digests import Digests
-from seqtool.data.preparation import prepare_pairs
+from seqtool.data.preparation import make_corpus, prepare_pairs
 from seqtool.data.text import encoding
 from seqtool.data.text.encoding import LimitSettings
 from seqtool.errors import InputError
@@ -255,18 +254,18 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
 
 KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
-from seqtool.data import columns, directories
+from seqtool.data import cache, directories
 from seqtool.data.text import encoding
 from seqtool.data.preparation import prepare_pairs
 
 encoding.CHUNK, directories.NOTED = 3, 0
-append, times = columns.ColumnsWriter._append, []
+append, times = cache.ColumnsWriter._append, []
 def append_and_die(self, name, values):
     append(self, name, values)
     times.append(1)
     if len(times) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
-columns.ColumnsWriter._append = append_and_die
+cache.ColumnsWriter._append = append_and_die
 prepare_pairs(json.loads(sys.argv[1]))
 """
 

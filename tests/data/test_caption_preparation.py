@@ -19,13 +19,11 @@ from PIL import Image
 from seqtool import tasks
 from seqtool.data import preparation
 from seqtool.data.batches import ShuffledEpoch
-from seqtool.data.cache import Cache, is_cache
-from seqtool.data.columns import ColumnsWriter
-from seqtool.data.configuration import CacheSettings, cache_settings
+from seqtool.data.cache import Cache, ColumnsWriter, is_cache
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.data.preparation import prepare_pairs
+from seqtool.data.preparation import CacheSettings, cache_settings, prepare_pairs
 from seqtool.data.text import encoding
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone

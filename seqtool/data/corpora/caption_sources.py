@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, captioned, read_captions, read_list
-from seqtool.data.corpora.caption_records import Entry
+from seqtool.data.corpora.caption_files import Captions, Entry, captioned, read_captions, read_list
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 

@@ -5,8 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, captioned, check_captions, read_captions
-from seqtool.data.corpora.caption_records import Entry
+from seqtool.data.corpora.caption_files import Captions, Entry, captioned, check_captions, read_captions
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqtool.data.cache import REFUSED, Cache
-from seqtool.data.columns import OFFSET
-from seqtool.data.configuration import CacheSettings
+from seqtool.data.cache import OFFSET, REFUSED, Cache
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.images.image_store import ImageStore, prepare_store
-from seqtool.data.preparation import Steps, prepare
+from seqtool.data.preparation import CacheSettings, Steps, prepare
 from seqtool.data.text.encoding import Texts
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings

@@ -1,10 +1,11 @@
 """Finding images: those that files, folders, globs, web addresses and lists of these name; and the same image under
-names that differ in normal form, in case, in the slashes or the folders of its path.
+names that differ in normal form, in case, in the slashes or the folders of its path, or as COCO numbers it.
 """
 
 import glob
 import logging
 import os
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -18,6 +19,7 @@ from seqtool.runtime.files import read_lines
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 LISTED = ", ".join(SUFFIXES)
 MOST_KINDS = 5  # of other files that a message names
+COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
 
 log = logging.getLogger("seqtool")
 
@@ -164,6 +166,15 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
                 *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
             )
     return paths
+
+
+def image_id(image: str) -> int | str:
+    """The id that COCO's own tools use: its number of an image, if its name has the form of COCO's file names or is the
+    number; otherwise its name.
+    """
+    if match := COCO.fullmatch(image):
+        return int(match[1])
+    return int(image) if image.isdecimal() and str(int(image)) == image else image
 
 
 def images_in(directory: Path) -> list[str]:
