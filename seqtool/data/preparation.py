@@ -27,7 +27,7 @@ from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
 from seqtool.data.text import unknown
 from seqtool.data.text.encoding import LimitSettings, Texts, encode, token_type
-from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, is_listed, load_all, save_all, train
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
@@ -210,7 +210,7 @@ def _vocabulary_inputs(settings: CacheSettings, corpus: Corpus) -> Any:
     if settings.vocabulary.reuse is None:
         return asdict(settings.vocabulary)
     reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(vocabulary.verbatim != corpus.verbatim for vocabulary in reused.values()):
+    if any(vocabulary.form.verbatim != corpus.verbatim for vocabulary in reused.values()):
         wanted = "keeps" if corpus.verbatim else "does not keep"
         raise InputError(
             f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
@@ -287,7 +287,7 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if not is_listed(settings.kind, verbatim=steps.verbatim) and settings.sample is not None:  # a list needs no memory
+    if not settings.form(verbatim=steps.verbatim).is_listed and settings.sample is not None:  # a list needs no memory
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
@@ -313,10 +313,10 @@ def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The vocabularies' entry in the summary, by side if there are two."""
     first, *others = vocabularies.values()
     if not others:
-        return {"vocabulary": {"kind": first.kind, "size": len(first)}, "token_type": token_type(first).str}
+        return {"vocabulary": {"kind": first.form.kind, "size": len(first)}, "token_type": token_type(first).str}
     sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": first.kind, **sizes, "joint": first is others[0]},
+        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is others[0]},
         "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
     }
 

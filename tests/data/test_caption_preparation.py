@@ -120,7 +120,7 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
     assert cache.name == "album" and cache.splits == ("train", "valid")
     assert cache.has_images and list(cache.vocabularies) == ["target"]
-    assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
+    assert vocabulary.form.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
     written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
     assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
