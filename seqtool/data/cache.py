@@ -231,8 +231,21 @@ class Cache:
         return "\n".join(lines)
 
     def unknown(self) -> list[str]:
-        """A sentence or two, if many tokens are unknown."""
-        return list(unknown.of_cache(self.summary))
+        """A sentence about the splits of which much is unknown, if there are any."""
+        shares = []
+        for name, split in self.summary["splits"].items():
+            sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
+            for side, entry in sides.items():
+                if unknown.is_much(entry):
+                    where = f"{name}'s {side}" if side else name
+                    pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
+                    shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")
+        if not shares:
+            return []
+        return [
+            f"Many tokens are unknown to the vocabulary, {'; '.join(shares)}. A larger data.vocabulary.size, a smaller "
+            "data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
+        ]
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
@@ -310,7 +323,7 @@ class ColumnsWriter:
     ) -> None:
         self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
         self._image_of = image_of
-        self._read = begun["read"]
+        self.read = begun["read"]
         self._stem = stem
         self.keep(self.counts)
 
@@ -321,9 +334,9 @@ class ColumnsWriter:
             more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
             self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
         if self._image_of is not None:
-            images = self._image_of[self._read :][: len(chunk.kept)]
+            images = self._image_of[self.read :][: len(chunk.kept)]
             self._append("image_of", images[chunk.kept].astype(OFFSET))
-        self._read += len(chunk.kept)
+        self.read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
         """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""

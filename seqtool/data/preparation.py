@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast, final
@@ -25,14 +26,15 @@ from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.digests import Digests
 from seqtool.data.directories import Unfinished, make_once, place, versions
-from seqtool.data.text import unknown
-from seqtool.data.text.encoding import LimitSettings, Texts, encode, token_type
+from seqtool.data.text import encoding, unknown
+from seqtool.data.text.encoding import LimitSettings, Texts, token_type
 from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
 from seqtool.runtime.files import write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
+from seqtool.runtime.workers import in_order
 from seqtool.settings import Config, declarations, plain, resolved, typed
 
 if TYPE_CHECKING:
@@ -108,7 +110,6 @@ class Steps(ABC):
     name: the cache's.
     inputs: what the cache depends on besides text, vocabularies and limits.
     unit, training: the names of its examples, and of its training examples ("training pairs"), in messages.
-    verbatim: whether white space stays as it is.
     """
 
     unit: str
@@ -117,7 +118,6 @@ class Steps(ABC):
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
-        self.verbatim = corpus.verbatim
         self.settings = settings
         self.name = name
         self.inputs = inputs
@@ -154,7 +154,6 @@ def prepare(
     make_steps: Callable[[C, CacheSettings], Steps],
     *,
     needs: Sequence[str] = (),
-    trusted: bool = True,
 ) -> Cache:
     """The cache of a corpus, made if it does not exist.
 
@@ -162,18 +161,27 @@ def prepare(
     kind: of the corpus that they describe.
     make_steps: is called once the corpus's files exist.
     needs: the splits that the corpus must have.
-    trusted: false for settings from a checkpoint, for which the corpus downloads and makes nothing.
 
     Raises InputError for a corpus without the splits that are needed, before any is read, and for text or images that
     cannot be used, or that change meanwhile; then nothing is left behind. If anything else interrupts it, the next call
     resumes. If another process is making the same cache, this one waits.
     """
     settings = cache_settings(config)
-    corpus = make_corpus(config, kind, trusted=trusted)
-    vocabulary = _vocabulary_inputs(settings, corpus)  # a wrong one is refused before anything is read or made
+    corpus = make_corpus(config, kind, trusted=True)
+    vocabulary: Any = asdict(settings.vocabulary)  # what the cache depends on of its vocabularies
+    if settings.vocabulary.reuse is not None:  # wrong ones are refused before anything is read or made
+        reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
+        if any(other.form.verbatim != corpus.verbatim for other in reused.values()):
+            wanted = "keeps" if corpus.verbatim else "does not keep"
+            raise InputError(
+                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
+                f"{wanted} white space as it is."
+            )
+        fingerprints = [other.fingerprint for other in reused.values()]
+        vocabulary = fingerprints if len(fingerprints) > 1 else fingerprints[0]
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
-    corpus.fetch() if trusted else corpus.check()
+    corpus.fetch()
     if missing := [split for split in needs if split not in corpus.splits()]:
         raise InputError(
             f"The data have no split '{missing[0]}', only {', '.join(corpus.splits())}: name its files with "
@@ -203,27 +211,12 @@ def prepare(
     return cache
 
 
-def _vocabulary_inputs(settings: CacheSettings, corpus: Corpus) -> Any:
-    """What the cache depends on of its vocabularies: the settings for new ones, or the hashes of those to reuse. Raises
-    InputError for vocabularies of other data.
-    """
-    if settings.vocabulary.reuse is None:
-        return asdict(settings.vocabulary)
-    reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(vocabulary.form.verbatim != corpus.verbatim for vocabulary in reused.values()):
-        wanted = "keeps" if corpus.verbatim else "does not keep"
-        raise InputError(
-            f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
-            f"{wanted} white space as it is."
-        )
-    fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
-    return fingerprints if len(fingerprints) > 1 else fingerprints[0]
-
-
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    unspaced = _unspaced_sides(steps)
+    sample = islice(steps.texts("train"), SAMPLED)
+    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
+    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
     _warn_of_words(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
@@ -239,7 +232,11 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
-            _name_unknown(vocabularies, steps, split, splits[split])
+            for column, (side, vocabulary) in enumerate(vocabularies.items()):
+                entry = splits[split].get(side, splits[split])
+                if unknown.is_much(entry):
+                    texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
+                    entry["commonest_unknown"] = unknown.commonest_in(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
@@ -249,13 +246,6 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
-
-
-def _unspaced_sides(steps: Steps) -> list[str]:
-    """The sides whose first training examples are in a script without spaces between words."""
-    sample = islice(steps.texts("train"), SAMPLED)
-    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    return [side for side, texts in zip(steps.corpus.sides, columns, strict=False) if writing(texts).has_no_spaces]
 
 
 def _warn_of_words(steps: Steps, unspaced: Sequence[str]) -> None:
@@ -273,9 +263,9 @@ def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[s
     number = 0
     counts: Counter[str] = Counter()
     for number, texts in enumerate(steps.texts("train"), start=1):
-        if number <= COUNTED and not steps.verbatim:
+        if number <= COUNTED and not steps.corpus.verbatim:
             counts.update(split_up(texts[-1]))
-    if not steps.verbatim:
+    if not steps.corpus.verbatim:
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         write_whole(directory / WORDS, "".join(f"{count}\t{word}\n" for word, count in by_count).encode())
     return number
@@ -283,11 +273,11 @@ def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[s
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     """Vocabularies: reused ones, or new ones learnt from the `count` training examples or a sample of them."""
-    settings, sides = steps.settings.vocabulary, steps.corpus.sides
+    settings, sides, verbatim = steps.settings.vocabulary, steps.corpus.sides, steps.corpus.verbatim
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if not settings.form(verbatim=steps.verbatim).is_listed and settings.sample is not None:  # a list needs no memory
+    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:  # a list needs no memory
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
@@ -295,18 +285,8 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
         return steps.texts("train") if sample is None else sample
 
     if settings.joint or len(sides) == 1:
-        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=steps.verbatim))
+        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=verbatim))
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
-
-
-def _name_unknown(vocabularies: Mapping[str, Vocabulary], steps: Steps, split: str, counts: dict[str, Any]) -> None:
-    """Add the commonest unknown pieces to the counts of a split's sides that have many."""
-    for column, (side, vocabulary) in enumerate(vocabularies.items()):
-        entry = counts.get(side, counts)
-        if unknown.is_much(entry):
-            texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
-            pieces = Counter(chain.from_iterable(unknown.unknown_pieces(texts, vocabulary)))
-            entry["commonest_unknown"] = unknown.commonest(pieces)
 
 
 def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
@@ -329,38 +309,36 @@ def _write_split(
     The limits apply only to training examples: other splits are scored in full. Only training examples are so many
     that it pays to resume in the middle of them.
     """
-    settings, is_train = steps.settings, split == "train"
-    begun: Mapping[str, Any] = {"read": 0, "dropped": {}}
-    if is_train:
-        begun = unfinished.progress.get("train", begun)
+    sides, is_train = steps.corpus.sides, split == "train"
+    begun: Mapping[str, Any] = unfinished.progress.get(split, {"read": 0, "dropped": {}})
     read = begun["read"]
-    texts = steps.texts(split)
+    texts = islice(steps.texts(split), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
-        texts = islice(texts, read, None)
         update(read)
     steps.write_others(directory, split)
-    limits = settings.limits if is_train else None
+    limits = steps.settings.limits if is_train else None
+    encode = partial(encoding.encode_chunk, directory=directory, sides=sides, limits=limits)
+    chunks = iter(lambda: list(islice(texts, encoding.CHUNK)), [])
+    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= encoding.SMALL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])
-    written = ColumnsWriter(directory / split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
-    chunks = encode(texts, directory, steps.corpus.sides, limits, count=count - read, processes=settings.processes)
-    with closing(chunks), unfinished.noting("train", written.keep) as reached:
-        for chunk in chunks:
+    written = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
+    with closing(encoded), unfinished.noting(split, written.keep) as reached:
+        for chunk in encoded:
             written.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
-            read += len(chunk.kept)
             if is_train:
-                reached({"read": read, "dropped": dict(dropped), **written.counts})
+                reached({"read": written.read, "dropped": dict(dropped), **written.counts})
     dropped = steps.dropped(split) + dropped
     kept = written.counts["target"]["sentences"]
     if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
-    sides: dict[str, Any] = {
+    tokens: dict[str, Any] = {
         side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in written.counts.items()
     }
-    counts = {steps.unit: kept, **(sides if len(sides) > 1 else sides["target"])}
+    counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
 
 

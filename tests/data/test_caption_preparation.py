@@ -279,12 +279,6 @@ def test_the_command_runs_the_backbone_on_so_many_threads(config: Config, monkey
         tasks.of(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
 
 
-def test_only_the_users_own_settings_fetch(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Album, "fetch", pytest.fail)
-    monkeypatch.setattr(Album, "__module__", "seqtool.data.corpora.corpus")
-    assert len(prepare_captions(config, FROZEN, device=CPU, trusted=False).split("valid")) == 3
-
-
 def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = prepare(config).directory
     monkeypatch.setattr(preparation, "_fill", None)

@@ -34,13 +34,12 @@ def prepare_captions(
     *,
     device: torch.device,
     needs: Sequence[str] = (),
-    trusted: bool = True,
 ) -> Cache:
     """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
     `encoder`; see `prepare`. The store is made on `device` if it does not exist.
     """
     steps = partial(CaptionSteps, encoder=encoder, device=device)
-    return prepare(config, ImageCorpus, steps, needs=needs, trusted=trusted)
+    return prepare(config, ImageCorpus, steps, needs=needs)
 
 
 @final
@@ -64,14 +63,18 @@ class CaptionSteps(Steps):
         self._reasons = {files[i]: reason for i, reason in store.refused.items()}
         self._used: dict[str, list[Captioned]] = {}
         self._refused: dict[str, list[Captioned]] = {}
+        digests = dict(zip(files, store.digests, strict=True))
+        content = hashlib.sha256()  # of the images and of their names, which are in the cache too
         for split, images in splits.items():
             self._used[split] = [image for image in images if image.file not in self._reasons]
             self._refused[split] = [image for image in images if image.file in self._reasons]
             if not self._used[split]:
                 first = f"; {self._reasons[images[0].file]}" if images else "."
                 raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
-        content = self._content(dict(zip(files, store.digests, strict=True)))
-        super().__init__(corpus, settings, corpus.name, {"images": content})
+            used = [[str(image.file), image.identifier, digests[image.file]] for image in self._used[split]]
+            refused = [self._reasons[image.file] for image in self._refused[split]]
+            content.update(json.dumps([split, used, refused]).encode())
+        super().__init__(corpus, settings, corpus.name, {"images": content.hexdigest()})
 
     def texts(self, split: str) -> Iterator[Texts]:
         """The captions without their final full stop."""
@@ -103,12 +106,3 @@ class CaptionSteps(Steps):
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"images": len(self._used[split]), **counts, "refused": len(self._refused[split])}
-
-    def _content(self, digests: Mapping[Path, str | None]) -> str:
-        """A hash of the images' content and of their names, which are in the cache too."""
-        content = hashlib.sha256()
-        for split, images in self._used.items():
-            used = [[str(image.file), image.identifier, digests[image.file]] for image in images]
-            refused = [self._reasons[image.file] for image in self._refused[split]]
-            content.update(json.dumps([split, used, refused]).encode())
-        return content.hexdigest()

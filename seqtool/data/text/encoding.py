@@ -1,10 +1,10 @@
-"""Text to token ids, in chunks, over several processes, counting the examples left out."""
+"""Text to token ids, a chunk at a time, and which training examples are left out."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import chain, compress, islice
+from functools import lru_cache
+from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.runtime.workers import in_order
 from seqtool.settings import declarations
 
 CHUNK = 10_000  # examples
@@ -72,26 +71,6 @@ def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
 
 
-def encode(
-    examples: Iterable[Texts],
-    directory: Path,
-    sides: Sequence[str],
-    limits: LimitSettings | None,
-    *,
-    count: int,
-    processes: int | None,
-) -> Generator[Encoded, None, None]:
-    """The examples encoded in chunks, in order, by the vocabularies of these sides that are saved in `directory`.
-
-    Runs in `processes` processes (null: as many as there are CPUs, up to 8), or in this one if the `count`
-    of examples is small. Only a few chunks are in memory at a time.
-    """
-    iterator = iter(examples)
-    chunks = iter(lambda: list(islice(iterator, CHUNK)), [])
-    encoded = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
-    return in_order(encoded, chunks, processes=processes if count >= SMALL else 1)
-
-
 def encode_chunk(
     examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
 ) -> Encoded:
@@ -102,19 +81,13 @@ def encode_chunk(
     lengths = (map(len, example) for example in zip(*ids, strict=True))
     reasons = [None if limits is None else limits.reason(*each) for each in lengths]
     kept = np.array([reason is None for reason in reasons])
-    return Encoded(
-        sides=tuple(
-            _side(list(compress(side, kept)), vocabulary) for side, vocabulary in zip(ids, vocabularies, strict=True)
-        ),
-        kept=kept,
-        dropped=Counter(reason for reason in reasons if reason),
-    )
+    sides_kept = []
+    for side, vocabulary in zip(ids, vocabularies, strict=True):
+        sentences = list(compress(side, kept))
+        counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+        tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
+        sides_kept.append(Side(tokens, counts, int(np.count_nonzero(tokens == UNK))))
+    return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
 
 
 _loaded = lru_cache(maxsize=1)(load_all)  # once per process
-
-
-def _side(sentences: Sequence[Sequence[int]], vocabulary: Vocabulary) -> Side:
-    lengths = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
-    tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(lengths.sum()))
-    return Side(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
