@@ -23,7 +23,7 @@ from seqtool.data.cache import Cache, ColumnsWriter, is_cache
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
 from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.data.preparation import CacheSettings, cache_settings, prepare_pairs
+from seqtool.data.preparation import CacheSettings, cache_settings, make_corpus, prepare_pairs
 from seqtool.data.text import encoding
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
@@ -343,7 +343,7 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
         prepare_pairs(config)
     assert str(error.value) == ("Album has images with captions, but sentence pairs are wanted here, such as data=toy.")
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
-        prepare_captions(changed(config, _target_="os.system"), FROZEN, device=CPU, trusted=False)
+        make_corpus(changed(config, _target_="os.system"), ImageCorpus, trusted=False)
 
 
 def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path) -> None:

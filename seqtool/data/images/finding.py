@@ -44,7 +44,14 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
     elif path.suffix.lower() == ".txt" and path.is_file() and not network.has_scheme(name):
         if in_list:
             raise InputError(f"{name} is a list: a list of images cannot name another.")
-        yield from _listed(path, recursive=recursive)
+        lines = [(number, line) for number, line in enumerate(map(str.strip, read_lines(path)), start=1) if line]
+        if not lines:
+            raise InputError(f"{path} names no images: write one name on each line.")
+        for number, line in lines:
+            try:
+                yield from _find(line, in_list=True, recursive=recursive)
+            except InputError as error:
+                raise InputError(f"{path} line {number:,}: {error}") from error
     elif glob.has_magic(name) and not path.exists() and not network.has_scheme(name):
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         images = sorted(match for match in matches if _is_image(Path(match)))
@@ -89,19 +96,6 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _listed(path: Path, *, recursive: bool) -> Iterator[str]:
-    empty = True
-    for number, line in enumerate(read_lines(path), start=1):
-        if name := line.strip():
-            empty = False
-            try:
-                yield from _find(name, in_list=True, recursive=recursive)
-            except InputError as error:
-                raise InputError(f"{path} line {number:,}: {error}") from error
-    if empty:
-        raise InputError(f"{path} names no images: write one name on each line.")
 
 
 def _is_image(path: Path) -> bool:

@@ -7,7 +7,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -140,7 +140,10 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
             rgb = _rgb(image)
             if pixels > LARGE:
                 rgb = rgb.reduce(math.ceil(math.sqrt(pixels / LARGE)))
-            return _upright(rgb, image)
+            orientation = None
+            with suppress(*DAMAGE):  # EXIF data that cannot be read are ignored
+                orientation = image.getexif().get(ORIENTATION)
+            return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
         except DAMAGE as error:
             raise _damaged(name, error) from error
 
@@ -207,15 +210,6 @@ def _of_16_bits(image: Image.Image) -> Image.Image:
 def _over_white(image: Image.Image) -> Image.Image:
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-
-
-def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:
-    """`rgb` turned upright by the EXIF data of its file; EXIF data that cannot be read are ignored."""
-    try:
-        orientation = image.getexif().get(ORIENTATION)
-    except DAMAGE:
-        return rgb
-    return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ captions: corpora that share their images share the store.
 
 import hashlib
 import logging
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -177,66 +178,39 @@ def _instead(missing: Path) -> str:
 def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Write everything in the store of these images but its summary, which is returned."""
-    backbone = make_backbone(encoder, pretrained=True).eval() if encoder.fine_tune_from is None else None
-    if backbone is not None:
-        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
-            backbone.to(device)
-    weights = None if backbone is None else weights_digest(backbone)
+    """Write everything in the store of these images but its summary, which is returned. It resumes from what an
+    interrupted preparation has left, if that was made with the same weights and versions.
+    """
+    backbone = weights = None
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
     kind: np.dtype[Any] = np.dtype("u1")
-    if backbone is not None:
-        shape, kind = (backbone.locations[0] * backbone.locations[1], backbone.dimension), np.dtype("<f2")
-    row = int(np.prod(shape)) * kind.itemsize
-    by = [weights, torch.__version__, PIL.__version__]
-    refused = _write_values(directory, images, encoder, backbone, row=row, processes=processes, by=by)
-    kept = [digest for digest, _ in images if digest not in refused]
-    if not kept:
-        digest, file = images[0]
-        raise InputError(f"None of the {len(images):,} images can be used; {file} {refused[digest]}")
-    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
-    return {
-        "format": FORMAT,
-        "shape": [len(kept), *shape],
-        "type": kind.str,
-        "locations": None if backbone is None else list(backbone.locations),
-        "dimension": None if backbone is None else backbone.dimension,
-        "backbone": None if backbone is None else encoder.backbone,
-        "layer": None if backbone is None else encoder.layer,
-        "weights": weights,
-        "fit": encoder.fit,
-        "refused": refused,
-        "versions": versions(torch=torch.__version__, pillow=PIL.__version__),
-    }
-
-
-def _write_values(
-    directory: Path,
-    images: Images,
-    encoder: EncoderSettings,
-    backbone: Backbone | None,
-    *,
-    row: int,
-    processes: int | None,
-    by: list[str | None],
-) -> Mapping[str, str]:
-    """Write the images' rows, of `row` bytes each; returns by digest why some of them are refused.
-
-    It resumes from what an interrupted preparation has left, if that was made `by` the same weights and versions.
-    """
-
-    def size(progress: Mapping[str, Any]) -> int:
-        return int(progress["done"] - len(progress["refused"])) * row
-
-    unfinished = Unfinished(directory)
+    if encoder.fine_tune_from is None:
+        backbone = make_backbone(encoder, pretrained=True).eval()
+        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+            backbone.to(device)
+        weights = weights_digest(backbone)
+        shape, kind = (math.prod(backbone.locations), backbone.dimension), np.dtype("<f2")
+    row = math.prod(shape) * kind.itemsize  # bytes
+    unfinished, by = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
     progress = unfinished.progress.get("images", {})
     if progress.get("by") != by:
         progress = {"done": 0, "refused": {}}
     done: int = progress["done"]
     refused: dict[str, str] = dict(progress["refused"])  # why, by digest
+
+    def size(progress: Mapping[str, Any]) -> int:
+        return int(progress["done"] - len(progress["refused"])) * row
+
     if done:
         log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
-    _check_room(directory, len(images) * row, len(images), written=size(progress))
+    need, free = len(images) * row, shutil.disk_usage(directory).free
+    count = f"{len(images):,}"
+    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), count)
+    if need - size(progress) > free:
+        raise UnfinishedError(
+            f"The image store needs {size_text(need - size(progress))} and {directory.parent} has {size_text(free)} "
+            "free: set data.cache to a directory on a larger disk."
+        )
     chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
     with (
         closing(chunks),
@@ -255,7 +229,24 @@ def _write_values(
             done += read
             bar.update(read)
             reached({"done": done, "refused": dict(refused), "by": by})
-    return refused
+    kept = [digest for digest, _ in images if digest not in refused]
+    if not kept:
+        digest, path = images[0]
+        raise InputError(f"None of the {len(images):,} images can be used; {path} {refused[digest]}")
+    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
+    return {
+        "format": FORMAT,
+        "shape": [len(kept), *shape],
+        "type": kind.str,
+        "locations": None if backbone is None else list(backbone.locations),
+        "dimension": None if backbone is None else backbone.dimension,
+        "backbone": None if backbone is None else encoder.backbone,
+        "layer": None if backbone is None else encoder.layer,
+        "weights": weights,
+        "fit": encoder.fit,
+        "refused": refused,
+        "versions": versions(torch=torch.__version__, pillow=PIL.__version__),
+    }
 
 
 def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings) -> NDArray[Any]:
@@ -274,17 +265,6 @@ def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: Enco
             )
         values: NDArray[np.float16] = annotations.half().cpu().numpy()
     return values
-
-
-def _check_room(directory: Path, need: int, images: int, *, written: int) -> None:
-    """Raise UnfinishedError if the disk has no room for the needed bytes that are not yet `written`."""
-    free = shutil.disk_usage(directory).free
-    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), f"{images:,}")
-    if need - written > free:
-        raise UnfinishedError(
-            f"The image store needs {size_text(need - written)} and {directory.parent} has {size_text(free)} free: "
-            "set data.cache to a directory on a larger disk."
-        )
 
 
 def unreadable(file: Path) -> str:

@@ -298,7 +298,7 @@ def train(
     """
     settings.check()
     own = getattr(settings, f"{side}_size") if side else None
-    size, setting = (settings.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+    size, name = (settings.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
     form = settings.form(verbatim=verbatim)
     if form.is_listed:
         counts = Counter(chain.from_iterable(map(form.pieces, lines)))
@@ -315,8 +315,13 @@ def train(
         return SentencePieceVocabulary(_learn_pieces(filter(None, map(form.normalize, lines)), form, size), form)
     except RuntimeError as error:
         text = f"the {side} side of the training text" if side else "the training text"
-        problem = _problem(str(error), f"{setting}={size:,}", text)
-        if problem is None:
+        if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", str(error)):
+            problem = f"{name}={size:,} is more than is possible with {text}: set it to {int(match[1]):,} or less."
+        elif match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            problem = f"{name}={size:,} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
+        elif "sentences_.empty()" in str(error):
+            problem = "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
+        else:
             raise
         raise InputError(problem) from error
 
@@ -367,14 +372,3 @@ def _cut_at_spaces(line: str) -> list[str]:
     if len(line) <= PART or len(line.encode()) <= LONGEST:
         return [line]
     return textwrap.wrap(line, PART, break_on_hyphens=False)
-
-
-def _problem(message: str, size: str, text: str) -> str | None:
-    """SentencePiece's message in terms of the settings; None for any other message."""
-    if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return f"{size} is more than is possible with {text}: set it to {int(match[1]):,} or less."
-    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"{size} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
-    if "sentences_.empty()" in message:
-        return "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
-    return None
