@@ -32,9 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.directories import SUMMARY, read_summary
-from seqtool.data.text import unknown
 from seqtool.data.text.encoding import Encoded, token_type
-from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
+from seqtool.data.text.vocabulary import TARGET, Vocabulary, is_much_unknown, load_all
 from seqtool.errors import InputError
 from seqtool.runtime.files import cut
 from seqtool.runtime.tables import columns
@@ -236,7 +235,7 @@ class Cache:
         for name, split in self.summary["splits"].items():
             sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
             for side, entry in sides.items():
-                if unknown.is_much(entry):
+                if is_much_unknown(entry):
                     where = f"{name}'s {side}" if side else name
                     pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
                     shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")

@@ -1,7 +1,7 @@
 """Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share.
 
 Sentence pairs have one vocabulary or two; plain text is a column of lines with their line ends; images with captions
-are prepared in images/caption_preparation.py.
+are prepared in images/image_store.py.
 """
 
 import logging
@@ -24,11 +24,18 @@ from omegaconf import DictConfig
 from seqtool.data.cache import FORMAT, WORDS, Cache, ColumnsWriter
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.digests import Digests
-from seqtool.data.directories import Unfinished, make_once, place, versions
-from seqtool.data.text import encoding, unknown
+from seqtool.data.directories import Digests, Unfinished, make_once, place, versions
+from seqtool.data.text import encoding
 from seqtool.data.text.encoding import LimitSettings, Texts, token_type
-from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train
+from seqtool.data.text.vocabulary import (
+    Vocabulary,
+    VocabularySettings,
+    is_much_unknown,
+    load_all,
+    save_all,
+    train,
+    unknown_in,
+)
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.runtime.classes import Trust, build
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
 SEED = 0  # for the sample that SentencePiece learns from
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
+COUNTED_UNKNOWN = 10_000  # examples in which the unknown pieces of a split are counted
 log = logging.getLogger("seqtool")
 C = TypeVar("C", bound=Corpus)
 
@@ -149,11 +157,7 @@ class Steps(ABC):
 
 
 def prepare(
-    config: Config,
-    kind: type[C],
-    make_steps: Callable[[C, CacheSettings], Steps],
-    *,
-    needs: Sequence[str] = (),
+    config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, needs: Sequence[str] = ()
 ) -> Cache:
     """The cache of a corpus, made if it does not exist.
 
@@ -200,9 +204,9 @@ def prepare(
     }
     directory = place(root, steps.name, inputs)
 
+    @digests.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
-        with digests.unchanged():
-            return {**_fill(unfinished, steps), "inputs": inputs}
+        return {**_fill(unfinished, steps), "inputs": inputs}
 
     was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
@@ -234,9 +238,9 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
             for column, (side, vocabulary) in enumerate(vocabularies.items()):
                 entry = splits[split].get(side, splits[split])
-                if unknown.is_much(entry):
-                    texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
-                    entry["commonest_unknown"] = unknown.commonest_in(texts, vocabulary)
+                if is_much_unknown(entry):
+                    texts = [example[column] for example in islice(steps.texts(split), COUNTED_UNKNOWN)]
+                    entry["commonest_unknown"] = unknown_in(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),

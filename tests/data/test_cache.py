@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from seqtool.data import directories, preparation
 from seqtool.data.cache import SUMMARY, Cache, is_cache
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.digests import Digests
+from seqtool.data.directories import Digests
 from seqtool.data.preparation import make_corpus, prepare_pairs
 from seqtool.data.text import encoding
 from seqtool.data.text.encoding import LimitSettings

@@ -22,7 +22,7 @@ from seqtool.data.batches import ShuffledEpoch
 from seqtool.data.cache import Cache, ColumnsWriter, is_cache
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
-from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.data.images.image_store import prepare_captions
 from seqtool.data.preparation import CacheSettings, cache_settings, make_corpus, prepare_pairs
 from seqtool.data.text import encoding
 from seqtool.errors import InputError
@@ -367,16 +367,16 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
 import test_caption_preparation as tests
-from seqtool.data.images import caption_preparation
+from seqtool.data.images import image_store
 from seqtool.data.corpora import corpus as corpora
 
 corpora.Album = tests.Album
-write = caption_preparation.write_lines
+write = image_store.write_lines
 def die(path, lines):
     write(path, lines)
     if path.name.startswith("valid"):
         os.kill(os.getpid(), signal.SIGKILL)
-caption_preparation.write_lines = die
+image_store.write_lines = die
 tests.prepare(__import__("json").loads(sys.argv[2]))
 """
 

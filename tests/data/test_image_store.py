@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from seqtool.data import digests
-from seqtool.data.digests import Digests
+from seqtool.data import directories
+from seqtool.data.directories import Digests
 from seqtool.data.images import image_decoding, image_store
 from seqtool.data.images.image_decoding import fit, open_image
 from seqtool.data.images.image_store import ImageStore, is_store, prepare_store, weights_digest
@@ -396,8 +396,8 @@ def test_digests_are_remembered_until_size_or_time_change(
     first = Digests(memory).of([*files, tmp_path / "missing"])
     assert first[7] is None and len(set(first)) == 8
     read: list[str] = []
-    digest = digests._read
-    monkeypatch.setattr(digests, "_read", lambda name: read.append(name) or digest(name))
+    digest = directories._read
+    monkeypatch.setattr(directories, "_read", lambda name: read.append(name) or digest(name))
     again = Digests(memory)
     assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
     assert again(files[3]) == first[3]  # the same memory as any file's

@@ -51,6 +51,9 @@ PART = 2**14  # characters: longer lines are learnt from in parts; at most four 
 LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
+MUCH = 0.01  # of a split's tokens: a larger share of unknown ones is reported
+NAMED = 5  # unknown pieces
+
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
@@ -260,6 +263,37 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
 def _token_pieces(token: str) -> tuple[str, ...]:
     first, *rest = words_and_punctuation(token)
     return (SPACE + first, *rest)
+
+
+# What a vocabulary does not know of a text
+
+
+def unknown_in(texts: Sequence[str], vocabulary: Vocabulary) -> str:
+    """The commonest pieces of the texts that the vocabulary does not know, as they are written."""
+    encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
+    pieces = (zip(vocabulary.pieces(text), ids, strict=True) for text, ids in encoded if UNK in ids)
+    return commonest_unknown(Counter(piece for piece, index in chain.from_iterable(pieces) if index == UNK))
+
+
+def commonest_unknown(counts: Mapping[str, int]) -> str:
+    """The commonest of these pieces, each with its count: “<” (320), “>” (318)."""
+    chosen = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMED]
+    return ", ".join(f"“{_shown(piece)}” ({count:,})" for piece, count in chosen)
+
+
+def unknown_sentence(counts: Mapping[str, int]) -> str:
+    """A sentence that names the pieces that a vocabulary does not know."""
+    return f"{'The commonest are' if len(counts) > NAMED else 'Unknown:'} {commonest_unknown(counts)}."
+
+
+def is_much_unknown(side: Mapping[str, Any]) -> bool:
+    """Whether more than `MUCH` of a side's tokens are unknown, by its entry in a cache's summary."""
+    return bool(side["unknown"] > MUCH * side["tokens"])
+
+
+def _shown(piece: str) -> str:
+    text = piece.replace(SPACE, " ").strip(" ") or " "
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 # Learning
