@@ -618,8 +618,8 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
         "Unknown target 'seqtool.cli.main.os.system': there is no module 'seqtool.cli.main.os'.",
     ),
     "a class of ours that is no model": (
-        {"_target_": "seqtool.data.cache.ColumnsWriter"},
-        "The configuration names 'seqtool.data.cache.ColumnsWriter', which is not what is wanted here.",
+        {"_target_": "seqtool.data.preparation.ColumnsWriter"},
+        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not what is wanted here.",
     ),
     "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
 }

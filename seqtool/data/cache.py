@@ -26,16 +26,14 @@ import mmap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.directories import SUMMARY, read_summary
-from seqtool.data.text.encoding import Encoded, token_type
-from seqtool.data.text.vocabulary import TARGET, Vocabulary, is_much_unknown, load_all
+from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
-from seqtool.runtime.files import cut
 from seqtool.runtime.tables import columns
 
 if TYPE_CHECKING:
@@ -46,9 +44,9 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
+MUCH = 0.01  # of a split's tokens: a larger share of unknown ones is reported
 OFFSET = np.dtype("<i8")
 GIVE_BACK = 2**4  # reads, each of which may load a megabyte
-NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 
 Ids = NDArray[np.unsignedinteger]
 
@@ -263,6 +261,11 @@ def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str
     return [*counts, *lengths, share, *refused, ("dropped", dropped)]
 
 
+def is_much_unknown(side: Mapping[str, Any]) -> bool:
+    """Whether more than `MUCH` of a side's tokens are unknown, by its entry in a cache's summary."""
+    return bool(side["unknown"] > MUCH * side["tokens"])
+
+
 def is_cache(path: Path) -> bool:
     """Whether the directory was made by `prepare`."""
     return (path / SUMMARY).is_file() and any(path.glob("*.vocabulary"))
@@ -272,7 +275,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
 
 
-# Columns of token ids on disk
+# Columns of token ids on disk, which `preparation.ColumnsWriter` writes
 
 
 class Column:
@@ -309,54 +312,11 @@ class Column:
                     values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
-class ColumnsWriter:
-    """Writes the columns of a split, one per side, and for captions the image that each describes.
-
-    stem: as in cache/…/train.
-    image_of: the image of every caption, including those that are left out.
-    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
-    """
-
-    def __init__(
-        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
-    ) -> None:
-        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
-        self._image_of = image_of
-        self.read = begun["read"]
-        self._stem = stem
-        self.keep(self.counts)
-
-    def write(self, chunk: Encoded) -> None:
-        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
-            self._append(f"{name}.tokens", side.tokens)
-            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
-            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
-            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
-        if self._image_of is not None:
-            images = self._image_of[self.read :][: len(chunk.kept)]
-            self._append("image_of", images[chunk.kept].astype(OFFSET))
-        self.read += len(chunk.kept)
-
-    def keep(self, counts: Mapping[str, Any]) -> None:
-        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
-        sizes = {}
-        for side in self.counts:
-            sizes[f"{side}.tokens"] = counts[side]["bytes"]
-            sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
-            if self._image_of is not None:
-                sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
-        for name, size in sizes.items():
-            with self._open(name) as file:
-                cut(file, size)
-
-    def _append(self, name: str, values: NDArray[Any]) -> None:
-        with self._open(name) as file:
-            file.write(values.tobytes())
-
-    def _open(self, name: str) -> BinaryIO:
-        return self._stem.with_name(f"{self._stem.name}.{name}.bin").open("ab")
-
-
 def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The file's numbers, memory-mapped; an empty file, which cannot be mapped, gives an empty array."""
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
+    """Two bytes per token if they suffice, otherwise four; little-endian on every machine."""
+    return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")

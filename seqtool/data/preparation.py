@@ -11,35 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
-from itertools import chain, islice
+from functools import lru_cache, partial
+from itertools import chain, compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, final
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.cache import FORMAT, WORDS, Cache, ColumnsWriter
+from seqtool.data.cache import FORMAT, OFFSET, WORDS, Cache, is_much_unknown, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, make_once, place, versions
-from seqtool.data.text import encoding
-from seqtool.data.text.encoding import LimitSettings, Texts, token_type
-from seqtool.data.text.vocabulary import (
-    Vocabulary,
-    VocabularySettings,
-    is_much_unknown,
-    load_all,
-    save_all,
-    train,
-    unknown_in,
-)
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, unknown_in
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
+from seqtool.models.tokens import UNK
 from seqtool.runtime.classes import Trust, build
-from seqtool.runtime.files import write_lines, write_whole
+from seqtool.runtime.files import cut, write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.workers import in_order
 from seqtool.settings import Config, declarations, plain, resolved, typed
@@ -51,10 +42,42 @@ SEED = 0  # for the sample that SentencePiece learns from
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
 COUNTED_UNKNOWN = 10_000  # examples in which the unknown pieces of a split are counted
+CHUNK = 10_000  # examples
+SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
+NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
+
+Texts = tuple[str, ...]  # an example's texts: a pair's source and target, or only a caption
 log = logging.getLogger("seqtool")
 C = TypeVar("C", bound=Corpus)
 
 # The settings under `data`: those of the cache, and the corpus's own, from which it is built.
+
+
+@dataclass
+class LimitSettings(declarations.Limits):
+    """Limits for training examples: the length of each side in tokens, at most `ratio` times the other's.
+
+    null is no limit, and so is a setting that a kind of data does not have.
+    """
+
+    def check(self) -> None:
+        """Raise InputError on limits that no example can meet."""
+        declarations.check_values(self, "data.limits.")
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
+
+    def reason(self, *lengths: int) -> str | None:
+        """Why an example whose sides have these lengths is left out, or None."""
+        shorter, longer = min(lengths), max(lengths)
+        if shorter == 0:
+            return "empty"
+        if shorter < self.minimum:
+            return "too short"
+        if self.maximum is not None and longer > self.maximum:
+            return "too long"
+        if self.ratio is not None and longer > self.ratio * shorter:
+            return "ratio"
+        return None
 
 
 @dataclass
@@ -322,9 +345,9 @@ def _write_split(
         update(read)
     steps.write_others(directory, split)
     limits = steps.settings.limits if is_train else None
-    encode = partial(encoding.encode_chunk, directory=directory, sides=sides, limits=limits)
-    chunks = iter(lambda: list(islice(texts, encoding.CHUNK)), [])
-    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= encoding.SMALL else 1)
+    encode = partial(encode_chunk, directory=directory, sides=sides, limits=limits)
+    chunks = iter(lambda: list(islice(texts, CHUNK)), [])
+    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= SMALL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])
     written = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
     with closing(encoded), unfinished.noting(split, written.keep) as reached:
@@ -344,6 +367,100 @@ def _write_split(
     }
     counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
+
+
+# Encoding
+
+
+@dataclass(frozen=True)
+class Side:
+    """Token ids of one side's sentences end to end, their lengths, and how many tokens are unknown."""
+
+    tokens: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A chunk of examples: which are kept, their sides, and how many are not (`dropped`), by reason."""
+
+    sides: tuple[Side, ...]
+    kept: NDArray[np.bool_]
+    dropped: Counter[str]
+
+
+def encode_chunk(
+    examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
+) -> Encoded:
+    """The examples as ids, each side by its vocabulary. Without limits every one is kept."""
+    vocabularies = _loaded(directory, sides).values()
+    texts = zip(*examples, strict=True)
+    ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
+    lengths = (map(len, example) for example in zip(*ids, strict=True))
+    reasons = [None if limits is None else limits.reason(*each) for each in lengths]
+    kept = np.array([reason is None for reason in reasons])
+    sides_kept = []
+    for side, vocabulary in zip(ids, vocabularies, strict=True):
+        sentences = list(compress(side, kept))
+        counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+        tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
+        sides_kept.append(Side(tokens, counts, int(np.count_nonzero(tokens == UNK))))
+    return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
+
+
+_loaded = lru_cache(maxsize=1)(load_all)  # once per process
+
+
+class ColumnsWriter:
+    """Writes the columns of a split, one per side, and for captions the image that each describes.
+
+    stem: as in cache/…/train.
+    image_of: the image of every caption, including those that are left out.
+    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
+    """
+
+    def __init__(
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
+    ) -> None:
+        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
+        self._image_of = image_of
+        self.read = begun["read"]
+        self._stem = stem
+        self.keep(self.counts)
+
+    def write(self, chunk: Encoded) -> None:
+        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
+            self._append(f"{name}.tokens", side.tokens)
+            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
+            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
+        if self._image_of is not None:
+            images = self._image_of[self.read :][: len(chunk.kept)]
+            self._append("image_of", images[chunk.kept].astype(OFFSET))
+        self.read += len(chunk.kept)
+
+    def keep(self, counts: Mapping[str, Any]) -> None:
+        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        sizes = {}
+        for side in self.counts:
+            sizes[f"{side}.tokens"] = counts[side]["bytes"]
+            sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
+            if self._image_of is not None:
+                sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
+        for name, size in sizes.items():
+            with self._open(name) as file:
+                cut(file, size)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        with self._open(name) as file:
+            file.write(values.tobytes())
+
+    def _open(self, name: str) -> BinaryIO:
+        return self._stem.with_name(f"{self._stem.name}.{name}.bin").open("ab")
+
+
+# Pairs and text
 
 
 def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:

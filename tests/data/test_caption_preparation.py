@@ -19,12 +19,11 @@ from PIL import Image
 from seqtool import tasks
 from seqtool.data import preparation
 from seqtool.data.batches import ShuffledEpoch
-from seqtool.data.cache import Cache, ColumnsWriter, is_cache
+from seqtool.data.cache import Cache, is_cache
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
 from seqtool.data.images.image_store import prepare_captions
-from seqtool.data.preparation import CacheSettings, cache_settings, make_corpus, prepare_pairs
-from seqtool.data.text import encoding
+from seqtool.data.preparation import CacheSettings, ColumnsWriter, cache_settings, make_corpus, prepare_pairs
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
@@ -397,10 +396,10 @@ def test_a_preparation_goes_on_with_what_another_one_left(
     """Captions that are left out before and after the place do not shift which image another one describes."""
     config = changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1)
     whole = prepare(changed(config, cache=str(tmp_path / "whole")))
-    monkeypatch.setattr(encoding, "CHUNK", 4)
+    monkeypatch.setattr(preparation, "CHUNK", 4)
     write, written = ColumnsWriter.write, []
 
-    def interrupted(self: ColumnsWriter, chunk: encoding.Encoded) -> None:
+    def interrupted(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
         write(self, chunk)
         written.append(len(chunk.kept))
         if len(written) == 4:

@@ -34,8 +34,7 @@ from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.directories import SUMMARY, Digests, Unfinished, make_once, place, read_summary, versions
 from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
-from seqtool.data.preparation import CacheSettings, Steps, prepare
-from seqtool.data.text.encoding import Texts
+from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
 from seqtool.errors import InputError, UnfinishedError, out_of_memory
 from seqtool.models.backbone import (
     Backbone,

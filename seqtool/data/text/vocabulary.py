@@ -51,7 +51,6 @@ PART = 2**14  # characters: longer lines are learnt from in parts; at most four 
 LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
-MUCH = 0.01  # of a split's tokens: a larger share of unknown ones is reported
 NAMED = 5  # unknown pieces
 
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
@@ -284,11 +283,6 @@ def commonest_unknown(counts: Mapping[str, int]) -> str:
 def unknown_sentence(counts: Mapping[str, int]) -> str:
     """A sentence that names the pieces that a vocabulary does not know."""
     return f"{'The commonest are' if len(counts) > NAMED else 'Unknown:'} {commonest_unknown(counts)}."
-
-
-def is_much_unknown(side: Mapping[str, Any]) -> bool:
-    """Whether more than `MUCH` of a side's tokens are unknown, by its entry in a cache's summary."""
-    return bool(side["unknown"] > MUCH * side["tokens"])
 
 
 def _shown(piece: str) -> str:
