@@ -80,7 +80,7 @@ def left_in(root: Path) -> list[str]:
 def test_the_stored_vectors_are_the_live_ones_rounded(prepare: Prepare, files: list[Path]) -> None:
     store = prepare(files)
     backbone = make_backbone(FROZEN, pretrained=True).eval()
-    assert len(store) == 7 and store.locations == backbone.locations and store.dimension == backbone.dimension
+    assert len(store) == 7 and store.locations == backbone.locations and store.summary["dimension"] == backbone.dimension
     source = store.source(store.rows)
     assert isinstance(source, Annotations) and source.values.dtype == torch.float16
     by_content = np.argsort(store.rows)  # the batch that it was made in
@@ -98,7 +98,7 @@ def test_pixels_are_stored_where_the_backbone_is_trained(prepare: Prepare, files
     for mode in ("squash", "crop"):
         store = prepare(files, dataclasses.replace(TUNED, fit=mode, size=32))
         source = store.source(store.rows[[4, 0, 4]])
-        assert isinstance(source, Pixels) and store.locations is None and store.dimension is None
+        assert isinstance(source, Pixels) and store.locations is None and store.summary["dimension"] is None
         assert np.array_equal(source.values.numpy(), pixels([files[4], files[0], files[4]], mode, 32))
         assert store.describe() == f"pixels 32×32 ({mode}): 7 images, 0.0 MB"
         assert store.directory.name.startswith("images-pixels-")

@@ -38,8 +38,7 @@ class Photos(CaptionFiles):
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
                 "they must be at least 0 and leave something to train on."
             )
-        self._read: dict[Path, Captions[Entry]] = {}
-        self._paths: dict[Path, dict[str, str]] = {}
+        self._read: dict[Path, tuple[Captions[Entry], dict[str, str]]] = {}
 
     def files(self) -> dict[str, Path]:
         return self._files
@@ -50,16 +49,16 @@ class Photos(CaptionFiles):
 
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
-        entries = self._entries(file)
+        entries, paths = self._entries(file)
         chosen = self._divided(entries)[split] if self._shares and file == self._files["train"] else entries
         images = {name: entries[name] for name in entries if name in chosen}
-        return captioned(self._directory, images, self._paths[file])
+        return captioned(self._directory, images, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
-    def _entries(self, file: Path) -> Captions[Entry]:
-        """The captions of a file, by image, without the images that have none."""
+    def _entries(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
+        """The captions of a file, by image, without the images that have none; and these images' paths, by name."""
         if file not in self._read:
             entries = read_captions(file)
             check_captions(entry for of_image in entries.values() for entry in of_image)
@@ -68,8 +67,7 @@ class Photos(CaptionFiles):
             for image in bare:
                 del entries[image]
             names = (of_image[0].image for of_image in entries.values())
-            self._paths[file] = in_folder(self._directory, names, file=file)
-            self._read[file] = entries
+            self._read[file] = entries, in_folder(self._directory, names, file=file)
         return self._read[file]
 
     def _divided(self, entries: Captions[Entry]) -> dict[str, set[str]]:

@@ -101,19 +101,14 @@ def invent(draw: Draw) -> Scene:
     items = None
     while items is None:
         if chance < 0.15:
-            items = _single(draw)
+            item = _item(draw, _look(draw), EVERYWHERE)
+            if item and all(any(low <= place <= high for low, high in ZONES) for place in item.centre):
+                items = [item]
         elif chance < 0.35:
             items = _apart(draw, _look(draw), draw.pick((2, 3, 4)), EVERYWHERE)
         else:
             items = _sides(draw, draw.pick(PAIRS) if chance < 0.8 else (1, 1, 1))
     return Scene(tuple(items), clutter=int(draw.random() * 2**31))
-
-
-def _single(draw: Draw) -> list[Item] | None:
-    item = _item(draw, _look(draw), EVERYWHERE)
-    if item is None or any(all(not low <= place <= high for low, high in ZONES) for place in item.centre):
-        return None
-    return [item]
 
 
 def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:

@@ -112,10 +112,9 @@ class Scenes(ImageCorpus):
             raise InputError(f"{self._directory} does not exist: {COMMAND} {arguments} draws the built-in images.")
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
-        try:
+        summary: dict[str, Any] = {}  # unknown content
+        with contextlib.suppress(OSError, ValueError):
             summary = read_record(self._directory / SUMMARY)
-        except (OSError, ValueError):
-            summary = {}  # unknown content
         others = [name for name, value in self._record.items() if summary.get(name) != value]
         if not others:
             return

@@ -10,6 +10,7 @@ dropped pronoun). Possible links lead to the word that decides a gender, from "�
 requires one without a counterpart: "near" for "cerca *de*", the person for "veo *a* mi hermano".
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -158,10 +159,7 @@ def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
 
 
 def written(texts: Sequence[str]) -> str:
-    text = " ".join(texts)
-    for mark in ".,?":
-        text = text.replace(" " + mark, mark)
-    text = text.replace("¿ ", "¿")
+    text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # marks stand at words
     start = int(text.startswith("¿"))
     return text[:start] + text[start].upper() + text[start + 1 :]
 

@@ -36,13 +36,7 @@ from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
 from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
 from seqtool.errors import InputError, UnfinishedError, out_of_memory
-from seqtool.models.backbone import (
-    Backbone,
-    EncoderSettings,
-    backbone_fingerprint,
-    check_default_weights,
-    make_backbone,
-)
+from seqtool.models.backbone import EncoderSettings, backbone_fingerprint, check_default_weights, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime.devices import MODEL_TOO_LARGE
 from seqtool.runtime.files import cut, one_line, write_lines
@@ -69,9 +63,7 @@ class ImageStore:
     rows: where their images are, -1 if refused.
     refused: a sentence that says why, by the file's index.
 
-    For annotation vectors, otherwise None:
-    locations: rows and columns of the grid.
-    dimension: of a vector.
+    locations: rows and columns of the grid of annotation vectors; None for pixels.
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
@@ -79,11 +71,10 @@ class ImageStore:
         self.directory = directory
         self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
-        self.dimension: int | None = None
         try:
             if summary["locations"] is not None:
                 rows, columns = summary["locations"]
-                self.locations, self.dimension = (rows, columns), summary["dimension"]
+                self.locations = rows, columns
             kind = "|u1" if self.locations is None else "<f2"
             _, _, *others = shape = tuple(summary["shape"])
             if summary["type"] != kind or len(others) != (2 if self.locations is None else 1):
@@ -119,7 +110,7 @@ class ImageStore:
             return f"pixels {shape[2]}×{shape[3]} ({summary['fit']}): {size}"
         layer = f", layer {summary['layer']}" if summary["layer"] is not None else ""
         rows, columns = self.locations
-        return f"annotation vectors {rows}×{columns}×{self.dimension} ({summary['backbone']}{layer}): {size}"
+        return f"annotation vectors {rows}×{columns}×{shape[2]} ({summary['backbone']}{layer}): {size}"
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -310,7 +301,7 @@ def _fill(
         bar.update(done)
         for chunk in chunks:
             if len(chunk.pixels):
-                file.write(_encoded(chunk.pixels, backbone, encoder).tobytes())
+                file.write(_encoded(chunk.pixels, backbone, encoder, device).tobytes())
                 file.flush()
             refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
             read = len(chunk.pixels) + len(chunk.refused)
@@ -337,11 +328,12 @@ def _fill(
     }
 
 
-def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings) -> NDArray[Any]:
+def _encoded(
+    pixels: NDArray[np.uint8], backbone: nn.Module | None, encoder: EncoderSettings, device: torch.device
+) -> NDArray[Any]:
     """The rows of these images."""
     if backbone is None:
         return pixels
-    device = backbone.mean.device
     with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
         annotations = backbone(torch.from_numpy(pixels).to(device))
         largest = float(annotations.abs().max())
