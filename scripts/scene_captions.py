@@ -25,7 +25,6 @@ from seqtool.data.corpora.scenes import (
     SIZES,
     determiner,
     is_at,
-    is_or_are,
     read_records,
     related,
 )
@@ -98,7 +97,7 @@ def parse(caption: str) -> Description | None:
         return None
     if pattern.subject_last:
         kinds = [kinds[-1], *kinds[:-1]]
-    if pattern.be not in (None, is_or_are(kinds[0].count > 1)):
+    if pattern.be not in (None, "are" if kinds[0].count > 1 else "is"):
         return None
     return Description(tuple(kinds), pattern.place, pattern.relation)
 

@@ -84,8 +84,11 @@ class Split:
     def target(self, index: int) -> Ids:
         return self._columns["target"][index]
 
-    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lengths in tokens of the sources and targets with these indices. An image counts as 1: all have one size."""
+    def lengths(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths in tokens of the sources and targets with these indices, or of all. An image counts as 1: all have
+        one size.
+        """
+        indices = np.arange(len(self)) if indices is None else indices
         sources = self._columns.get("source")
         ones = np.ones(len(indices), np.int64)
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
@@ -95,14 +98,9 @@ class Split:
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
     @property
-    def target_lengths(self) -> NDArray[np.int64]:
-        """The lengths of all targets, in tokens."""
-        return self.lengths(np.arange(len(self)))[1]
-
-    @property
     def longest(self) -> int:
         """The tokens of the longest source or target, its end included."""
-        return 1 + max(int(side.max(initial=0)) for side in self.lengths(np.arange(len(self))))
+        return 1 + max(int(side.max(initial=0)) for side in self.lengths())
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
         """One pass over all examples (`batches.Epoch`)."""
@@ -112,7 +110,7 @@ class Split:
 
     def probes(self, most: int) -> "Batch":
         """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
-        sources, targets = self.lengths(np.arange(len(self)))
+        sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
         return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
 
@@ -130,8 +128,7 @@ class Split:
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
         """An encoder's input for the images with these indices in the split."""
-        if self.store is None:
-            raise ValueError(f"{self._directory} has no images")
+        assert self.store is not None, f"{self._directory} has no images"
         return self.store.source(self._rows[np.asarray(images, np.int64)])
 
     @cached_property
@@ -206,8 +203,7 @@ class Cache:
         path = self.directory / WORDS
         if not path.exists():
             return None
-        lines = (line.split("\t") for line in _lines(path))
-        return {word: int(count) for count, word in lines}
+        return {word: int(count) for count, word in (line.split("\t") for line in _lines(path))}
 
     def describe(self) -> str:
         """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
@@ -233,7 +229,7 @@ class Cache:
         for name, split in self.summary["splits"].items():
             sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
             for side, entry in sides.items():
-                if is_much_unknown(entry):
+                if entry["unknown"] > MUCH * entry["tokens"]:
                     where = f"{name}'s {side}" if side else name
                     pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
                     shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")
@@ -259,11 +255,6 @@ def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str
     refused = [("refused", f"{split['refused']:,}")] if "refused" in split else []
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items()) or "none"
     return [*counts, *lengths, share, *refused, ("dropped", dropped)]
-
-
-def is_much_unknown(side: Mapping[str, Any]) -> bool:
-    """Whether more than `MUCH` of a side's tokens are unknown, by its entry in a cache's summary."""
-    return bool(side["unknown"] > MUCH * side["tokens"])
 
 
 def is_cache(path: Path) -> bool:

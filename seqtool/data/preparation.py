@@ -10,18 +10,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast, final
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.cache import FORMAT, OFFSET, WORDS, Cache, is_much_unknown, token_type
+from seqtool.data.cache import FORMAT, MUCH, OFFSET, WORDS, Cache, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, make_once, place, versions
@@ -91,20 +91,13 @@ class CacheSettings(declarations.Cache):
     vocabulary: VocabularySettings
     limits: LimitSettings = field(default_factory=LimitSettings)
 
-    def check(self) -> None:
-        """Raise InputError on values that cannot be used."""
-        self.vocabulary.check()
-        self.limits.check()
-        declarations.check_values(self, "data.")
-
-
-OWN = frozenset(setting.name for setting in fields(CacheSettings))
-
 
 def cache_settings(config: Config) -> CacheSettings:
     """The settings of the cache itself among `config`, the settings under `data`, checked."""
     settings = typed(CacheSettings, _part(config, own=True))
-    settings.check()
+    settings.vocabulary.check()
+    settings.limits.check()
+    declarations.check_values(settings, "data.")
     return settings
 
 
@@ -126,7 +119,8 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
 
 
 def _part(config: Config, *, own: bool) -> Config:
-    part = {name: value for name, value in plain(config).items() if (name in OWN) == own}
+    cached = declarations.declared(CacheSettings)
+    part = {name: value for name, value in plain(config).items() if (name in cached) == own}
     if not isinstance(config, DictConfig):
         return part
     return cast(DictConfig, resolved({"data": part}).data)  # it knows its full name, for messages
@@ -261,7 +255,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
             for column, (side, vocabulary) in enumerate(vocabularies.items()):
                 entry = splits[split].get(side, splits[split])
-                if is_much_unknown(entry):
+                if entry["unknown"] > MUCH * entry["tokens"]:
                     texts = [example[column] for example in islice(steps.texts(split), COUNTED_UNKNOWN)]
                     entry["commonest_unknown"] = unknown_in(texts, vocabulary)
     return {
@@ -372,8 +366,7 @@ def _write_split(
 # Encoding
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """Token ids of one side's sentences end to end, their lengths, and how many tokens are unknown."""
 
     tokens: NDArray[np.unsignedinteger]
@@ -381,8 +374,7 @@ class Side:
     unknown: int
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A chunk of examples: which are kept, their sides, and how many are not (`dropped`), by reason."""
 
     sides: tuple[Side, ...]

@@ -92,7 +92,7 @@ def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
         assert train.source(i).tolist() == cache.source_vocabulary.encode(source)
         assert train.target(i).tolist() == cache.target_vocabulary.encode(target)
         assert train.lengths(np.array([i])) == (len(train.source(i)), len(train.target(i)))
-        assert train.target_lengths[i] == len(train.target(i))
+        assert train.lengths()[1][i] == len(train.target(i))
     for i, line in enumerate(VALID):
         assert valid.source(i).tolist() == cache.source_vocabulary.encode(line.split("\t")[0])
     with pytest.raises(IndexError):

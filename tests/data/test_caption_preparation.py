@@ -124,10 +124,10 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
     assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
     for split in (train, valid):
-        assert split.target_lengths.tolist() == [len(split.target(i)) for i in range(len(split))]
+        assert split.lengths()[1].tolist() == [len(split.target(i)) for i in range(len(split))]
         sources, targets = split.lengths(np.arange(len(split)))
         assert sources.tolist() == [1] * len(split)
-        assert targets.tolist() == split.target_lengths.tolist()
+        assert targets.tolist() == split.lengths()[1].tolist()
         with pytest.raises(IndexError):
             split.target(len(split))
 
@@ -170,7 +170,7 @@ def test_batches_hold_captions_of_like_length(config: Config) -> None:
     epoch = ShuffledEpoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
     batches = epoch.batches(0, len(epoch))
     assert len(batches) == len(epoch) > 3
-    assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
+    assert all(len(set(train.lengths()[1][batch])) == 1 for batch in batches)
 
 
 def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Config) -> None:

@@ -80,7 +80,9 @@ def left_in(root: Path) -> list[str]:
 def test_the_stored_vectors_are_the_live_ones_rounded(prepare: Prepare, files: list[Path]) -> None:
     store = prepare(files)
     backbone = make_backbone(FROZEN, pretrained=True).eval()
-    assert len(store) == 7 and store.locations == backbone.locations and store.summary["dimension"] == backbone.dimension
+    assert (
+        len(store) == 7 and store.locations == backbone.locations and store.summary["dimension"] == backbone.dimension
+    )
     source = store.source(store.rows)
     assert isinstance(source, Annotations) and source.values.dtype == torch.float16
     by_content = np.argsort(store.rows)  # the batch that it was made in

@@ -312,11 +312,10 @@ def _record(record: Any, place: str) -> Record:
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
-    file_name = str(path)
-    annotations = _field(value, "annotations", list, file_name)
+    annotations = _field(value, "annotations", list, str(path))
     files: dict[str, str] = {}
-    for number, image in enumerate(_field(value, "images", list, file_name)):
-        place = f"{file_name} images[{number}]"
+    for number, image in enumerate(_field(value, "images", list, str(path))):
+        place = f"{path} images[{number}]"
         identifier = _number(_checked(image, dict, place).get("id"), place, "id")
         file = _checked(image.get("file_name", identifier), str, place, "file_name")
         if files.setdefault(identifier, file) != file:
@@ -324,7 +323,7 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
     captions: dict[str, list[Entry]] = {identifier: [] for identifier in files}
     rejected = 0
     for number, annotation in enumerate(annotations):
-        place = f"{file_name} annotations[{number}]"
+        place = f"{path} annotations[{number}]"
         identifier = _number(_checked(annotation, dict, place).get("image_id"), place, "image_id")
         caption = _field(annotation, "caption", str, place)
         if annotation.get("is_rejected") or annotation.get("is_precanned"):

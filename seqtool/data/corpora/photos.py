@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any, final
 
@@ -38,10 +39,7 @@ class Photos(CaptionFiles):
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
                 "they must be at least 0 and leave something to train on."
             )
-        self._read: dict[Path, tuple[Captions[Entry], dict[str, str]]] = {}
-
-    def files(self) -> dict[str, Path]:
-        return self._files
+        self._entries = cache(self._read)
 
     def splits(self) -> tuple[str, ...]:
         shared = (split for split, share in self._shares.items() if share > 0)
@@ -57,18 +55,15 @@ class Photos(CaptionFiles):
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
-    def _entries(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
+    def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
         """The captions of a file, by image, without the images that have none; and these images' paths, by name."""
-        if file not in self._read:
-            entries = read_captions(file)
-            check_captions(entry for of_image in entries.values() for entry in of_image)
-            if bare := [image for image, captions in entries.items() if not captions]:
-                log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
-            for image in bare:
-                del entries[image]
-            names = (of_image[0].image for of_image in entries.values())
-            self._read[file] = entries, in_folder(self._directory, names, file=file)
-        return self._read[file]
+        entries = read_captions(file)
+        check_captions(entry for of_image in entries.values() for entry in of_image)
+        if bare := [image for image, captions in entries.items() if not captions]:
+            log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
+        for image in bare:
+            del entries[image]
+        return entries, in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
 
     def _divided(self, entries: Captions[Entry]) -> dict[str, set[str]]:
         """With the names ordered by hash, the first are `valid` and the next `test`: at least one each. A file with

@@ -191,21 +191,11 @@ def _turn(points: Sequence[Point], degrees: int) -> list[Point]:
 
 
 def render(scene: Scene) -> Image.Image:
-    """The picture; the same scene gives the same pixels."""
+    """The picture: its objects on faint lines, rings, dots and a patch of noise. The same scene gives equal pixels."""
     draw = Draw(scene.clutter)
     tint = [value + int(9 * draw.random()) - 4 for value in draw.pick(BACKGROUNDS)]
     image = Image.new("RGB", (SIDE * FINER, SIDE * FINER), tuple(tint))
     pen = ImageDraw.Draw(image)
-    _clutter(draw, pen, tint)
-    for item in scene.items:
-        shade = [value + int(17 * draw.random()) - 8 for value in COLOURS[item.colour]]
-        pen.polygon(_outline(item, 0), fill=_colour(shade, 0.72))
-        pen.polygon(_outline(item, EDGE), fill=_colour(shade, 1))
-    return image.reduce(FINER)
-
-
-def _clutter(draw: Draw, pen: ImageDraw.ImageDraw, tint: Sequence[int]) -> None:
-    """Faint lines, rings, dots and a patch of noise."""
 
     def place() -> float:
         return draw.random() * SIDE * FINER
@@ -225,6 +215,11 @@ def _clutter(draw: Draw, pen: ImageDraw.ImageDraw, tint: Sequence[int]) -> None:
     for _ in range(int(draw.random() * 80)):
         left, top = x + width * draw.random(), y + height * draw.random()
         pen.rectangle((left, top, left + FINER, top + FINER), fill=faint())
+    for item in scene.items:
+        shade = [value + int(17 * draw.random()) - 8 for value in COLOURS[item.colour]]
+        pen.polygon(_outline(item, 0), fill=_colour(shade, 0.72))
+        pen.polygon(_outline(item, EDGE), fill=_colour(shade, 1))
+    return image.reduce(FINER)
 
 
 def _outline(item: Item, inset: float) -> list[Point]:

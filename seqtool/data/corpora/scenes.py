@@ -202,7 +202,7 @@ def _caption(scene: Scene, draw: Draw) -> str:
         where = draw.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
     else:
         frame = draw.pick(PLAIN)
-    return frame.format(_noun_phrase(kinds[0], draw), be=is_or_are(len(kinds[0]) > 1), where=where)
+    return frame.format(_noun_phrase(kinds[0], draw), be="are" if len(kinds[0]) > 1 else "is", where=where)
 
 
 def _noun_phrase(kind: Sequence[Item], draw: Draw) -> str:
@@ -216,10 +216,6 @@ def determiner(count: int, following: str) -> str:
     if count == 1:
         return "an" if following[0] in "aeiou" else "a"
     return next(word for word, number in DETERMINERS.items() if number == count)
-
-
-def is_or_are(plural: bool) -> str:
-    return "are" if plural else "is"
 
 
 def is_at(place: tuple[int, int], items: Sequence[Item]) -> bool:

@@ -311,7 +311,7 @@ def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
     rest = Phrase((), (article,)) + liked if bare else liked
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
     agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
-    verb = replace(words.LIKE, spanish=agreed)
+    verb = words.LIKE._replace(spanish=agreed)
     negated = not asked and draw.chance(0.15)
     return assemble(who, verb, tense, rest, negated=negated, asked=asked, clitic=clitic)
 

@@ -8,12 +8,11 @@ import warnings
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from seqtool.runtime import network
 from seqtool.runtime.workers import in_order
 
 MAXIMUM_PIXELS = 100_000_000
+TOO_LARGE = f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller."
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
 BAND = 1_000_000  # pixels that are converted at a time
 CHUNK = 64  # images that are read, and go through the backbone, together
@@ -59,11 +59,10 @@ class ImageError(InputError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
-        self.name = name
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.name} {self.reason}"
+        return " ".join(self.args)
 
 
 class _Quiet:
@@ -117,7 +116,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
         try:
             image = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise _too_large(name) from error
+            raise ImageError(name, TOO_LARGE) from error
         except UnidentifiedImageError as error:
             empty = not file.seek(0) and not file.read(1)
             reason = "is empty." if empty else f"is not an image of a known format ({', '.join(FORMATS)})."
@@ -132,7 +131,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
 def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
     """An image opened by Pillow, converted as `open_image` does. Raises ImageError."""
     if image.width * image.height > MAXIMUM_PIXELS:
-        raise _too_large(name)
+        raise ImageError(name, TOO_LARGE)
     pixels = image.width * image.height
     with QUIET, ALONE if pixels > LARGE else nullcontext():
         try:
@@ -157,10 +156,6 @@ def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0))
-
-
-def _too_large(name: str) -> ImageError:
-    return ImageError(name, f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller.")
 
 
 def _damaged(name: str, error: BaseException) -> ImageError:
@@ -212,8 +207,7 @@ def _over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """pixels: images×3×size×size of the images that can be read; refused: by place in the chunk, why the others
     cannot, as a clause without the file's name.
     """

@@ -16,11 +16,11 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import sentencepiece
 
@@ -56,8 +56,7 @@ NAMED = 5  # unknown pieces
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """How a vocabulary reads text: its kind, one of `KINDS`; its normalisation, one of `NORMALIZATIONS`; whether in
     lower case; and whether verbatim, that is with white space as it is.
     """
@@ -157,7 +156,7 @@ class Vocabulary(ABC):
         path.write_bytes(self._bytes())
 
     def _bytes(self) -> bytes:
-        header = {"kind": self.form.kind, "size": len(self), **asdict(self.form)}
+        header = {"kind": self.form.kind, "size": len(self), **self.form._asdict()}
         if not self.form.verbatim:
             del header["verbatim"]
         return json.dumps(header).encode() + b"\n" + self.body()

@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -129,8 +128,7 @@ AFTER_WORDS = frozenset("。，、！？；：.,!?;:")  # marks that have a spac
 TSHEG = "\u0f0b"  # ends a syllable of Tibetan
 
 
-@dataclass(frozen=True)
-class Writing:
+class Writing(NamedTuple):
     """How a text is written.
 
     scripts: its letters by script.
