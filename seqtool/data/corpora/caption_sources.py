@@ -20,7 +20,7 @@ class CaptionFiles(ImageCorpus):
 
     _directory: where the images and annotations are.
     _folders: the directory's folders that must exist, each by its possible names.
-    _files: the annotation files, by their role.
+    _files: the annotation files, by their role, unless `files` says otherwise.
     _advice: what to do if one is missing, by its role.
     """
 
@@ -30,6 +30,7 @@ class CaptionFiles(ImageCorpus):
     _advice: Mapping[str, str]
 
     def files(self) -> dict[str, Path]:
+        """The annotation files, by their role."""
         return self._files
 
     def splits(self) -> tuple[str, ...]:

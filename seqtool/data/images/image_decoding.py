@@ -59,10 +59,11 @@ class ImageError(InputError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
+        self.name = name
         self.reason = reason
 
     def __str__(self) -> str:
-        return " ".join(self.args)
+        return f"{self.name} {self.reason}"
 
 
 class _Quiet:
