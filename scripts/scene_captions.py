@@ -2,7 +2,7 @@
 
 The boxes of a scene's objects decide:
     - a kind (shape, colour, and size if named) occurs exactly as often as the number says;
-    - places and relations hold as seqtool/data/corpora/scene_language.py says.
+    - places and relations hold as seqtool/data/corpora/scenes.py says.
 Captions outside the grammar are not true: "a orange circle", "two star", the same kind twice.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, Box, Item, Scene
-from seqtool.data.corpora.scene_language import (
+from seqtool.data.corpora.scenes import (
     BETWEEN,
     DETERMINERS,
     INVERSE,
@@ -21,13 +21,13 @@ from seqtool.data.corpora.scene_language import (
     PLAIN,
     PLURALS,
     RELATIONS,
+    SCENES,
     SIZES,
     determiner,
     is_at,
-    is_or_are,
+    read_records,
     related,
 )
-from seqtool.data.corpora.scenes import SCENES, read_records
 from seqtool.data.text.words import words_and_punctuation
 
 NOUNS = {shape: (shape, False) for shape in SHAPES} | {plural: (shape, True) for shape, plural in PLURALS.items()}
@@ -97,7 +97,7 @@ def parse(caption: str) -> Description | None:
         return None
     if pattern.subject_last:
         kinds = [kinds[-1], *kinds[:-1]]
-    if pattern.be not in (None, is_or_are(kinds[0].count > 1)):
+    if pattern.be not in (None, "are" if kinds[0].count > 1 else "is"):
         return None
     return Description(tuple(kinds), pattern.place, pattern.relation)
 

@@ -24,7 +24,7 @@ from PIL import Image
 from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
 
 from seqtool.cli import main as cli
-from seqtool.data.text.vocabulary import JOINT, TARGET, WordVocabulary
+from seqtool.data.text.vocabulary import JOINT, TARGET, Form, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.files import config_directory
@@ -43,7 +43,7 @@ SPECIAL = ("source_vocabulary", "target_vocabulary", "pretrained", "encoder")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two checkpoints that nobody trained: `translator` and `captioner`."""
     directory = tmp_path_factory.mktemp("models")
-    words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], normalization="nfc", lowercase=False)
+    words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], Form("word", "nfc", lowercase=False))
     for name in (JOINT, TARGET):
         words.save(directory / name)
     toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 5, "valid": 5, "test": 5, "longest": 25}
@@ -618,8 +618,8 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
         "Unknown target 'seqtool.cli.main.os.system': there is no module 'seqtool.cli.main.os'.",
     ),
     "a class of ours that is no model": (
-        {"_target_": "seqtool.data.columns.ColumnsWriter"},
-        "The configuration names 'seqtool.data.columns.ColumnsWriter', which is not what is wanted here.",
+        {"_target_": "seqtool.data.preparation.ColumnsWriter"},
+        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not what is wanted here.",
     ),
     "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
 }

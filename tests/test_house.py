@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "seqtool"
 FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
 KNOWING = ("tasks/", "models/fast/")  # what may know which class a thing is of
-KINDS = ("models/", "data/cache.py", "data/columns.py")  # files whose classes are models, caches and splits
+KINDS = ("models/", "data/cache.py")  # files whose classes are models, caches and splits
 INPUTS = "models/inputs.py"  # what a model reads may be asked
 PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or the system offers
 

@@ -540,10 +540,10 @@ def test_a_model_without_attention_has_no_alignments(
 
 def test_unknown_words_are_replaced(place: Path) -> None:
     """A word vocabulary: an unknown target word becomes the source word it attends to."""
-    from seqtool.data.text.vocabulary import WordVocabulary
+    from seqtool.data.text.vocabulary import Form, WordVocabulary
 
     attend = seqtool.load("runs/attend", device="cpu")
-    words = WordVocabulary(["▁I", "▁have", "▁a", "."], normalization="nfc", lowercase=False)
+    words = WordVocabulary(["▁I", "▁have", "▁a", "."], Form("word", "nfc", lowercase=False))
     model: Any = attend.model
     translator = Translator(
         [model],

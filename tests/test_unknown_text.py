@@ -55,7 +55,7 @@ def test_every_character_is_learnt(name: str, kind: str, verbatim: bool, tmp_pat
         assert [vocabulary.piece(index) for index in (0, 2, 3)] == ["<pad>", "<s>", "</s>"]
         for text, ids in zip(texts, vocabulary.encode_batch(texts), strict=True):
             assert min(ids) > 3
-            assert vocabulary.decode(ids) == vocabulary.normalize(text)
+            assert vocabulary.decode(ids) == vocabulary.form.normalize(text)
             assert [vocabulary.piece(index) for index in ids] == vocabulary.pieces(text)
             assert [vocabulary.index(piece) for piece in vocabulary.pieces(text)] == ids
 

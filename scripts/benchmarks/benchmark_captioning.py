@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_target
-from seqtool.data.images.caption_preparation import prepare_captions
+from seqtool.data.images.image_store import prepare_captions
 from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.ranking import length_penalty
 from seqtool.errors import InputError

@@ -30,7 +30,7 @@ import torch
 from PIL import Image
 
 import seqtool.cli.train
-import seqtool.data.images.caption_preparation  # noqa: F401
+import seqtool.data.images.image_store  # noqa: F401
 from seqtool.cli import main as cli
 from seqtool.training import checkpoint
 from seqtool.training.recording import MetricsLog

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
-from seqtool.data.corpora.caption_records import holds_captions
+from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import EvaluationSettings

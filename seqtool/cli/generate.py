@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from seqtool.data.text.unknown import sentence
+from seqtool.data.text.vocabulary import unknown_sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
@@ -68,7 +68,7 @@ def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
             (prompt,) = generator.encode([line])
             if prompt.unknown:
                 clause = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
-                print(f"{clause} {sentence(Counter(prompt.unknown))}", file=sys.stderr)
+                print(f"{clause} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)
             if settings.format == "jsonl":
                 samples = generator.continuations(prompt, generator.uniforms())
                 out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")

@@ -170,9 +170,9 @@ def _prepared(kind: Any, path: Path) -> str:
 def _vocabularies(opened: checkpoint.Checkpoint) -> str:
     if "source" not in tasks.of_checkpoint(opened).corpus.sides:
         target = vocabulary.load(opened.path / vocabulary.TARGET)
-        return f"{target.kind} {len(target):,}"
+        return f"{target.form.kind} {len(target):,}"
     source, target = vocabulary.load_all(opened.path, ("source", "target")).values()
-    return f"source {source.kind} {len(source):,}, target {target.kind} {len(target):,}"
+    return f"source {source.form.kind} {len(source):,}, target {target.form.kind} {len(target):,}"
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

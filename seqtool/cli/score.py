@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 import seqtool
-from seqtool.data.text.unknown import sentence
+from seqtool.data.text.vocabulary import unknown_sentence
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.writing import OutputSettings, ScoreWriter
@@ -87,7 +87,7 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     for side, counts in unknown.items():
         if counts:
             clause = f"The model does not know {counts.total():,} words or pieces of the {side}."
-            print(f"{clause} {sentence(counts)}", file=sys.stderr)
+            print(f"{clause} {unknown_sentence(counts)}", file=sys.stderr)
 
 
 def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:

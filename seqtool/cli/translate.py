@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.unknown import sentence
+from seqtool.data.text.vocabulary import unknown_sentence
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
@@ -103,12 +103,12 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
     if unknown:
         print(
             f"The model does not know {unknown.total():,} words or pieces of the input, "
-            f"in {lines_with_unknown:,} of {writer.count:,} lines. {sentence(unknown)}",
+            f"in {lines_with_unknown:,} of {writer.count:,} lines. {unknown_sentence(unknown)}",
             file=sys.stderr,
         )
     if unknown_in_prefixes:
         print(
             f"The model does not know {unknown_in_prefixes.total():,} words or pieces of the prefixes, which stay as "
-            f"they are. {sentence(unknown_in_prefixes)}",
+            f"they are. {unknown_sentence(unknown_in_prefixes)}",
             file=sys.stderr,
         )

@@ -6,7 +6,7 @@ Training sees both through two interfaces: `Examples`, and an `Epoch` of them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -52,12 +52,11 @@ class Batch:
     def pinned(self) -> "Batch":
         """The batch in pinned memory, from which a GPU copies by itself."""
         source = None if self.source is None else self.source.pinned()
-        return Batch(source, self.target.pin_memory(), self.indices, self.tokens, self.continues)
+        return replace(self, source=source, target=self.target.pin_memory())
 
     def to(self, device: torch.device | str) -> "Batch":
-        target = self.target.to(device, non_blocking=True)
         source = None if self.source is None else self.source.to(device)
-        return Batch(source, target, self.indices, self.tokens, self.continues)
+        return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:

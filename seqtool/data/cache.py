@@ -2,10 +2,11 @@
 
     cache/toy-en-es-1f2e3d4c5b6a/
         source.vocabulary target.vocabulary    or joint.vocabulary, for both; for captions only target.vocabulary
-        train.source.tokens.bin                and offsets.bin, and those of the target: data/columns.py
+        train.source.tokens.bin                ids end to end, two or four bytes each; and those of the target
+        train.source.offsets.bin               where each sentence begins, and the last one ends
         valid.source.txt valid.target.txt      the original sentences: references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
-    train.words.txt                        how often each word stands in the targets, or in the first million of them
+        train.words.txt                        how often each word stands in the targets (in the first million)
         summary.json                           what was kept, what was dropped and why, settings, versions
 
 and if the corpus has images, in place of sources and their text:
@@ -16,11 +17,12 @@ and if the corpus has images, in place of sources and their text:
         refused.txt               the images that were left out: split, tab, why
 
 The images' annotation vectors are in an image store beside it (data/images/image_store.py). A text has only the
-target's tokens; each line, with its line end, is an example. Memory does not grow with
-the corpus: arrays are memory-mapped, and texts are read when they are asked for.
+target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with the
+corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are asked for.
 """
 
 import json
+import mmap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from seqtool.data.columns import OFFSET, Column, Ids, mapped
 from seqtool.data.directories import SUMMARY, read_summary
-from seqtool.data.text import unknown
-from seqtool.data.text.encoding import token_type
 from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
 from seqtool.errors import InputError
 from seqtool.runtime.tables import columns
@@ -45,6 +44,11 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the directory; it enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
+MUCH = 0.01  # of a split's tokens: a larger share of unknown ones is reported
+OFFSET = np.dtype("<i8")
+GIVE_BACK = 2**4  # reads, each of which may load a megabyte
+
+Ids = NDArray[np.unsignedinteger]
 
 
 class Split:
@@ -80,8 +84,11 @@ class Split:
     def target(self, index: int) -> Ids:
         return self._columns["target"][index]
 
-    def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lengths in tokens of the sources and targets with these indices. An image counts as 1: all have one size."""
+    def lengths(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths in tokens of the sources and targets with these indices, or of all. An image counts as 1: all have
+        one size.
+        """
+        indices = np.arange(len(self)) if indices is None else indices
         sources = self._columns.get("source")
         ones = np.ones(len(indices), np.int64)
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
@@ -91,14 +98,9 @@ class Split:
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
     @property
-    def target_lengths(self) -> NDArray[np.int64]:
-        """The lengths of all targets, in tokens."""
-        return self.lengths(np.arange(len(self)))[1]
-
-    @property
     def longest(self) -> int:
         """The tokens of the longest source or target, its end included."""
-        return 1 + max(int(side.max(initial=0)) for side in self.lengths(np.arange(len(self))))
+        return 1 + max(int(side.max(initial=0)) for side in self.lengths())
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
         """One pass over all examples (`batches.Epoch`)."""
@@ -108,7 +110,7 @@ class Split:
 
     def probes(self, most: int) -> "Batch":
         """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
-        sources, targets = self.lengths(np.arange(len(self)))
+        sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
         return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
 
@@ -126,8 +128,7 @@ class Split:
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
         """An encoder's input for the images with these indices in the split."""
-        if self.store is None:
-            raise ValueError(f"{self._directory} has no images")
+        assert self.store is not None, f"{self._directory} has no images"
         return self.store.source(self._rows[np.asarray(images, np.int64)])
 
     @cached_property
@@ -202,8 +203,7 @@ class Cache:
         path = self.directory / WORDS
         if not path.exists():
             return None
-        lines = (line.split("\t") for line in _lines(path))
-        return {word: int(count) for count, word in lines}
+        return {word: int(count) for count, word in (line.split("\t") for line in _lines(path))}
 
     def describe(self) -> str:
         """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
@@ -224,8 +224,21 @@ class Cache:
         return "\n".join(lines)
 
     def unknown(self) -> list[str]:
-        """A sentence or two, if many tokens are unknown."""
-        return list(unknown.of_cache(self.summary))
+        """A sentence about the splits of which much is unknown, if there are any."""
+        shares = []
+        for name, split in self.summary["splits"].items():
+            sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
+            for side, entry in sides.items():
+                if entry["unknown"] > MUCH * entry["tokens"]:
+                    where = f"{name}'s {side}" if side else name
+                    pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
+                    shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")
+        if not shares:
+            return []
+        return [
+            f"Many tokens are unknown to the vocabulary, {'; '.join(shares)}. A larger data.vocabulary.size, a smaller "
+            "data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
+        ]
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
@@ -251,3 +264,50 @@ def is_cache(path: Path) -> bool:
 
 def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
+
+
+# Columns of token ids on disk, which `preparation.ColumnsWriter` writes
+
+
+class Column:
+    """The sentences of one side of a split: token ids, without BOS and EOS. `stem` as in cache/…/train.source."""
+
+    def __init__(self, stem: Path, kind: np.dtype[np.unsignedinteger]) -> None:
+        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)  # all sentences end to end
+        self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
+        self._read = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sentence {index} of {len(self)}")
+        ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
+        self._give_back(1)
+        return ids
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The lengths, in tokens, of the sentences with these indices."""
+        lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
+        self._give_back(len(indices))
+        return lengths
+
+    def _give_back(self, read: int) -> None:
+        """Release the files' pages after so many reads all over them; the system's cache keeps their content."""
+        self._read += read
+        if self._read >= GIVE_BACK:
+            self._read = 0
+            for values in (self.stream, self._offsets):
+                if isinstance(values, np.memmap):
+                    values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
+def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The file's numbers, memory-mapped; an empty file, which cannot be mapped, gives an empty array."""
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
+    """Two bytes per token if they suffice, otherwise four; little-endian on every machine."""
+    return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")

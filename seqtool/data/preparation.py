@@ -1,7 +1,7 @@
 """Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share.
 
 Sentence pairs have one vocabulary or two; plain text is a column of lines with their line ends; images with captions
-are prepared in images/caption_preparation.py.
+are prepared in images/image_store.py.
 """
 
 import logging
@@ -10,30 +10,30 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
-from itertools import chain, islice
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from itertools import chain, compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast, final
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
+from omegaconf import DictConfig
 
-from seqtool.data.cache import FORMAT, WORDS, Cache
-from seqtool.data.columns import ColumnsWriter
-from seqtool.data.configuration import C, CacheSettings, cache_settings, make_corpus
+from seqtool.data.cache import FORMAT, MUCH, OFFSET, WORDS, Cache, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.digests import Digests
-from seqtool.data.directories import Unfinished, make_once, place, versions
-from seqtool.data.text import unknown
-from seqtool.data.text.encoding import Texts, encode, token_type
-from seqtool.data.text.vocabulary import Vocabulary, is_listed, load_all, save_all, train
+from seqtool.data.directories import Digests, Unfinished, make_once, place, versions
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, unknown_in
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
-from seqtool.runtime.files import write_lines, write_whole
+from seqtool.models.tokens import UNK
+from seqtool.runtime.files import cut, write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import Config
+from seqtool.runtime.workers import in_order
+from seqtool.settings import Config, declarations, plain, resolved, typed
+from seqtool.settings.classes import Trust, build
 
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
@@ -41,7 +41,92 @@ if TYPE_CHECKING:
 SEED = 0  # for the sample that SentencePiece learns from
 SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
 COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
+COUNTED_UNKNOWN = 10_000  # examples in which the unknown pieces of a split are counted
+CHUNK = 10_000  # examples
+SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
+NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
+
+Texts = tuple[str, ...]  # an example's texts: a pair's source and target, or only a caption
 log = logging.getLogger("seqtool")
+C = TypeVar("C", bound=Corpus)
+
+# The settings under `data`: those of the cache, and the corpus's own, from which it is built.
+
+
+@dataclass
+class LimitSettings(declarations.Limits):
+    """Limits for training examples: the length of each side in tokens, at most `ratio` times the other's.
+
+    null is no limit, and so is a setting that a kind of data does not have.
+    """
+
+    def check(self) -> None:
+        """Raise InputError on limits that no example can meet."""
+        declarations.check_values(self, "data.limits.")
+        if self.maximum is not None and self.maximum < self.minimum:
+            raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
+
+    def reason(self, *lengths: int) -> str | None:
+        """Why an example whose sides have these lengths is left out, or None."""
+        shorter, longer = min(lengths), max(lengths)
+        if shorter == 0:
+            return "empty"
+        if shorter < self.minimum:
+            return "too short"
+        if self.maximum is not None and longer > self.maximum:
+            return "too long"
+        if self.ratio is not None and longer > self.ratio * shorter:
+            return "ratio"
+        return None
+
+
+@dataclass
+class CacheSettings(declarations.Cache):
+    """The settings of `data` that are not the corpus's own.
+
+    cache: the directory that holds caches. processes: how many encode; null is one per CPU, up to 8. limits: for
+    training pairs and captions; a text has none.
+    """
+
+    vocabulary: VocabularySettings
+    limits: LimitSettings = field(default_factory=LimitSettings)
+
+
+def cache_settings(config: Config) -> CacheSettings:
+    """The settings of the cache itself among `config`, the settings under `data`, checked."""
+    settings = typed(CacheSettings, _part(config, own=True))
+    settings.vocabulary.check()
+    settings.limits.check()
+    declarations.check_values(settings, "data.")
+    return settings
+
+
+def corpus_settings(config: Config) -> Config:
+    """The other settings: the corpus's."""
+    return _part(config, own=False)
+
+
+def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
+    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet checked.
+
+    `trusted`: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
+    """
+    corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
+    if not isinstance(corpus, kind):
+        name, wanted = type(corpus).__name__, f"{kind.contents} are wanted here, such as {kind.example}"
+        raise InputError(f"{name} has {corpus.contents}, but {wanted}.")
+    return corpus
+
+
+def _part(config: Config, *, own: bool) -> Config:
+    cached = declarations.declared(CacheSettings)
+    part = {name: value for name, value in plain(config).items() if (name in cached) == own}
+    if not isinstance(config, DictConfig):
+        return part
+    return cast(DictConfig, resolved({"data": part}).data)  # it knows its full name, for messages
+
+
+# Preparing
 
 
 class Steps(ABC):
@@ -50,7 +135,6 @@ class Steps(ABC):
     name: the cache's.
     inputs: what the cache depends on besides text, vocabularies and limits.
     unit, training: the names of its examples, and of its training examples ("training pairs"), in messages.
-    verbatim: whether white space stays as it is.
     """
 
     unit: str
@@ -59,7 +143,6 @@ class Steps(ABC):
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
-        self.verbatim = corpus.verbatim
         self.settings = settings
         self.name = name
         self.inputs = inputs
@@ -91,12 +174,7 @@ class Steps(ABC):
 
 
 def prepare(
-    config: Config,
-    kind: type[C],
-    make_steps: Callable[[C, CacheSettings], Steps],
-    *,
-    needs: Sequence[str] = (),
-    trusted: bool = True,
+    config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, needs: Sequence[str] = ()
 ) -> Cache:
     """The cache of a corpus, made if it does not exist.
 
@@ -104,18 +182,27 @@ def prepare(
     kind: of the corpus that they describe.
     make_steps: is called once the corpus's files exist.
     needs: the splits that the corpus must have.
-    trusted: false for settings from a checkpoint, for which the corpus downloads and makes nothing.
 
     Raises InputError for a corpus without the splits that are needed, before any is read, and for text or images that
     cannot be used, or that change meanwhile; then nothing is left behind. If anything else interrupts it, the next call
     resumes. If another process is making the same cache, this one waits.
     """
     settings = cache_settings(config)
-    corpus = make_corpus(config, kind, trusted=trusted)
-    vocabulary = _vocabulary_inputs(settings, corpus)  # a wrong one is refused before anything is read or made
+    corpus = make_corpus(config, kind, trusted=True)
+    vocabulary: Any = asdict(settings.vocabulary)  # what the cache depends on of its vocabularies
+    if settings.vocabulary.reuse is not None:  # wrong ones are refused before anything is read or made
+        reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
+        if any(other.form.verbatim != corpus.verbatim for other in reused.values()):
+            wanted = "keeps" if corpus.verbatim else "does not keep"
+            raise InputError(
+                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
+                f"{wanted} white space as it is."
+            )
+        fingerprints = [other.fingerprint for other in reused.values()]
+        vocabulary = fingerprints if len(fingerprints) > 1 else fingerprints[0]
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
-    corpus.fetch() if trusted else corpus.check()
+    corpus.fetch()
     if missing := [split for split in needs if split not in corpus.splits()]:
         raise InputError(
             f"The data have no split '{missing[0]}', only {', '.join(corpus.splits())}: name its files with "
@@ -134,9 +221,9 @@ def prepare(
     }
     directory = place(root, steps.name, inputs)
 
+    @digests.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
-        with digests.unchanged():
-            return {**_fill(unfinished, steps), "inputs": inputs}
+        return {**_fill(unfinished, steps), "inputs": inputs}
 
     was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
@@ -145,27 +232,12 @@ def prepare(
     return cache
 
 
-def _vocabulary_inputs(settings: CacheSettings, corpus: Corpus) -> Any:
-    """What the cache depends on of its vocabularies: the settings for new ones, or the hashes of those to reuse. Raises
-    InputError for vocabularies of other data.
-    """
-    if settings.vocabulary.reuse is None:
-        return asdict(settings.vocabulary)
-    reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-    if any(vocabulary.verbatim != corpus.verbatim for vocabulary in reused.values()):
-        wanted = "keeps" if corpus.verbatim else "does not keep"
-        raise InputError(
-            f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
-            f"{wanted} white space as it is."
-        )
-    fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
-    return fingerprints if len(fingerprints) > 1 else fingerprints[0]
-
-
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    unspaced = _unspaced_sides(steps)
+    sample = islice(steps.texts("train"), SAMPLED)
+    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
+    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
     _warn_of_words(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
@@ -181,7 +253,11 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
         for split, count in counts.items():
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
-            _name_unknown(vocabularies, steps, split, splits[split])
+            for column, (side, vocabulary) in enumerate(vocabularies.items()):
+                entry = splits[split].get(side, splits[split])
+                if entry["unknown"] > MUCH * entry["tokens"]:
+                    texts = [example[column] for example in islice(steps.texts(split), COUNTED_UNKNOWN)]
+                    entry["commonest_unknown"] = unknown_in(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
@@ -191,13 +267,6 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
-
-
-def _unspaced_sides(steps: Steps) -> list[str]:
-    """The sides whose first training examples are in a script without spaces between words."""
-    sample = islice(steps.texts("train"), SAMPLED)
-    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    return [side for side, texts in zip(steps.corpus.sides, columns, strict=False) if writing(texts).has_no_spaces]
 
 
 def _warn_of_words(steps: Steps, unspaced: Sequence[str]) -> None:
@@ -215,9 +284,9 @@ def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[s
     number = 0
     counts: Counter[str] = Counter()
     for number, texts in enumerate(steps.texts("train"), start=1):
-        if number <= COUNTED and not steps.verbatim:
+        if number <= COUNTED and not steps.corpus.verbatim:
             counts.update(split_up(texts[-1]))
-    if not steps.verbatim:
+    if not steps.corpus.verbatim:
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         write_whole(directory / WORDS, "".join(f"{count}\t{word}\n" for word, count in by_count).encode())
     return number
@@ -225,11 +294,11 @@ def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[s
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     """Vocabularies: reused ones, or new ones learnt from the `count` training examples or a sample of them."""
-    settings, sides = steps.settings.vocabulary, steps.corpus.sides
+    settings, sides, verbatim = steps.settings.vocabulary, steps.corpus.sides, steps.corpus.verbatim
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if not is_listed(settings.kind, verbatim=steps.verbatim) and settings.sample is not None:  # a list needs no memory
+    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:  # a list needs no memory
         chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
@@ -237,28 +306,18 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
         return steps.texts("train") if sample is None else sample
 
     if settings.joint or len(sides) == 1:
-        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=steps.verbatim))
+        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=verbatim))
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
-
-
-def _name_unknown(vocabularies: Mapping[str, Vocabulary], steps: Steps, split: str, counts: dict[str, Any]) -> None:
-    """Add the commonest unknown pieces to the counts of a split's sides that have many."""
-    for column, (side, vocabulary) in enumerate(vocabularies.items()):
-        entry = counts.get(side, counts)
-        if unknown.is_much(entry):
-            texts = [example[column] for example in islice(steps.texts(split), unknown.READ)]
-            pieces = Counter(chain.from_iterable(unknown.unknown_pieces(texts, vocabulary)))
-            entry["commonest_unknown"] = unknown.commonest(pieces)
 
 
 def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The vocabularies' entry in the summary, by side if there are two."""
     first, *others = vocabularies.values()
     if not others:
-        return {"vocabulary": {"kind": first.kind, "size": len(first)}, "token_type": token_type(first).str}
+        return {"vocabulary": {"kind": first.form.kind, "size": len(first)}, "token_type": token_type(first).str}
     sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": first.kind, **sizes, "joint": first is others[0]},
+        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is others[0]},
         "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
     }
 
@@ -271,39 +330,129 @@ def _write_split(
     The limits apply only to training examples: other splits are scored in full. Only training examples are so many
     that it pays to resume in the middle of them.
     """
-    settings, is_train = steps.settings, split == "train"
-    begun: Mapping[str, Any] = {"read": 0, "dropped": {}}
-    if is_train:
-        begun = unfinished.progress.get("train", begun)
+    sides, is_train = steps.corpus.sides, split == "train"
+    begun: Mapping[str, Any] = unfinished.progress.get(split, {"read": 0, "dropped": {}})
     read = begun["read"]
-    texts = steps.texts(split)
+    texts = islice(steps.texts(split), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
-        texts = islice(texts, read, None)
         update(read)
     steps.write_others(directory, split)
-    limits = settings.limits if is_train else None
+    limits = steps.settings.limits if is_train else None
+    encode = partial(encode_chunk, directory=directory, sides=sides, limits=limits)
+    chunks = iter(lambda: list(islice(texts, CHUNK)), [])
+    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= SMALL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])
-    written = ColumnsWriter(directory / split, steps.corpus.sides, image_of=steps.image_of(split), begun=begun)
-    chunks = encode(texts, directory, steps.corpus.sides, limits, count=count - read, processes=settings.processes)
-    with closing(chunks), unfinished.noting("train", written.keep) as reached:
-        for chunk in chunks:
+    written = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
+    with closing(encoded), unfinished.noting(split, written.keep) as reached:
+        for chunk in encoded:
             written.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
-            read += len(chunk.kept)
             if is_train:
-                reached({"read": read, "dropped": dict(dropped), **written.counts})
+                reached({"read": written.read, "dropped": dict(dropped), **written.counts})
     dropped = steps.dropped(split) + dropped
     kept = written.counts["target"]["sentences"]
     if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
-    sides: dict[str, Any] = {
+    tokens: dict[str, Any] = {
         side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in written.counts.items()
     }
-    counts = {steps.unit: kept, **(sides if len(sides) > 1 else sides["target"])}
+    counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
+
+
+# Encoding
+
+
+class Side(NamedTuple):
+    """Token ids of one side's sentences end to end, their lengths, and how many tokens are unknown."""
+
+    tokens: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    unknown: int
+
+
+class Encoded(NamedTuple):
+    """A chunk of examples: which are kept, their sides, and how many are not (`dropped`), by reason."""
+
+    sides: tuple[Side, ...]
+    kept: NDArray[np.bool_]
+    dropped: Counter[str]
+
+
+def encode_chunk(
+    examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
+) -> Encoded:
+    """The examples as ids, each side by its vocabulary. Without limits every one is kept."""
+    vocabularies = _loaded(directory, sides).values()
+    texts = zip(*examples, strict=True)
+    ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
+    lengths = (map(len, example) for example in zip(*ids, strict=True))
+    reasons = [None if limits is None else limits.reason(*each) for each in lengths]
+    kept = np.array([reason is None for reason in reasons])
+    sides_kept = []
+    for side, vocabulary in zip(ids, vocabularies, strict=True):
+        sentences = list(compress(side, kept))
+        counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
+        tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
+        sides_kept.append(Side(tokens, counts, int(np.count_nonzero(tokens == UNK))))
+    return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
+
+
+_loaded = lru_cache(maxsize=1)(load_all)  # once per process
+
+
+class ColumnsWriter:
+    """Writes the columns of a split, one per side, and for captions the image that each describes.
+
+    stem: as in cache/…/train.
+    image_of: the image of every caption, including those that are left out.
+    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
+    """
+
+    def __init__(
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
+    ) -> None:
+        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
+        self._image_of = image_of
+        self.read = begun["read"]
+        self._stem = stem
+        self.keep(self.counts)
+
+    def write(self, chunk: Encoded) -> None:
+        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
+            self._append(f"{name}.tokens", side.tokens)
+            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
+            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
+        if self._image_of is not None:
+            images = self._image_of[self.read :][: len(chunk.kept)]
+            self._append("image_of", images[chunk.kept].astype(OFFSET))
+        self.read += len(chunk.kept)
+
+    def keep(self, counts: Mapping[str, Any]) -> None:
+        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        sizes = {}
+        for side in self.counts:
+            sizes[f"{side}.tokens"] = counts[side]["bytes"]
+            sizes[f"{side}.offsets"] = OFFSET.itemsize * (counts[side]["sentences"] + 1)
+            if self._image_of is not None:
+                sizes["image_of"] = OFFSET.itemsize * counts[side]["sentences"]
+        for name, size in sizes.items():
+            with self._open(name) as file:
+                cut(file, size)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        with self._open(name) as file:
+            file.write(values.tobytes())
+
+    def _open(self, name: str) -> BinaryIO:
+        return self._stem.with_name(f"{self._stem.name}.{name}.bin").open("ab")
+
+
+# Pairs and text
 
 
 def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from seqtool.data.corpora.caption_files import Captions
-from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
+from seqtool.data.images.finding import image_id
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures

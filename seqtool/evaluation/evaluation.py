@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from omegaconf import DictConfig
 
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation.flags import EXPLAINED, flags_of
 from seqtool.evaluation.settings import EvaluationSettings

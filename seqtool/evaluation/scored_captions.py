@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions
-from seqtool.data.corpora.caption_records import records
-from seqtool.data.corpora.coco import image_id
-from seqtool.data.images.finding import ImageNames
+from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions, records
+from seqtool.data.images.finding import ImageNames, image_id
 from seqtool.errors import InputError
 
 T = TypeVar("T")

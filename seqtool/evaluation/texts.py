@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.plain_text import PlainText
+from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
 from seqtool.evaluation.settings import EvaluationSettings

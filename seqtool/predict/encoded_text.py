@@ -55,4 +55,4 @@ class EncodedText:
     @cached_property
     def places(self) -> list[int]:
         """The word of each piece that the model reads."""
-        return piece_words(self.pieces, list(map(self.vocabulary.normalize, self.words)))
+        return piece_words(self.pieces, list(map(self.vocabulary.form.normalize, self.words)))

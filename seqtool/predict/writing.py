@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seqtool.data.corpora.coco import image_id
+from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, writing
 from seqtool.errors import InputError

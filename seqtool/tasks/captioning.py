@@ -43,7 +43,7 @@ class Captioning(Task):
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
-        from seqtool.data.images.caption_preparation import prepare_captions  # imports torch, as do the next two
+        from seqtool.data.images.image_store import prepare_captions  # imports torch, as do the next two
         from seqtool.models.backbone import EncoderSettings, warning
         from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
 

@@ -16,12 +16,11 @@ from typing import Any, cast
 import numpy as np
 from omegaconf import DictConfig
 
-from seqtool.data.cache import Cache, Split
-from seqtool.data.columns import OFFSET
-from seqtool.data.configuration import cache_settings, corpus_settings, make_corpus
+from seqtool.data.cache import OFFSET, Cache, Split
 from seqtool.data.corpora.corpus import Corpus, FileCorpus
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import DIGESTS
+from seqtool.data.preparation import cache_settings, corpus_settings, make_corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, read_record
 from seqtool.settings import Config, declarations, plain, resolved

@@ -17,12 +17,9 @@ from omegaconf import OmegaConf
 
 from seqtool.data import directories, preparation
 from seqtool.data.cache import SUMMARY, Cache, is_cache
-from seqtool.data.configuration import make_corpus
 from seqtool.data.corpora.corpus import TextCorpus
-from seqtool.data.digests import Digests
-from seqtool.data.preparation import prepare_pairs
-from seqtool.data.text import encoding
-from seqtool.data.text.encoding import LimitSettings
+from seqtool.data.directories import Digests
+from seqtool.data.preparation import LimitSettings, make_corpus, prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
@@ -95,7 +92,7 @@ def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
         assert train.source(i).tolist() == cache.source_vocabulary.encode(source)
         assert train.target(i).tolist() == cache.target_vocabulary.encode(target)
         assert train.lengths(np.array([i])) == (len(train.source(i)), len(train.target(i)))
-        assert train.target_lengths[i] == len(train.target(i))
+        assert train.lengths()[1][i] == len(train.target(i))
     for i, line in enumerate(VALID):
         assert valid.source(i).tolist() == cache.source_vocabulary.encode(line.split("\t")[0])
     with pytest.raises(IndexError):
@@ -191,9 +188,9 @@ def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: py
 
 
 def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "CHUNK", 3)
+    monkeypatch.setattr(preparation, "CHUNK", 3)
     alone = prepare_pairs(config)
-    monkeypatch.setattr(encoding, "SMALL", 0)
+    monkeypatch.setattr(preparation, "SMALL", 0)
     together = prepare_pairs(changed(config, processes=2, cache=str(tmp_path / "other")))
     assert content(alone) == content(together)
     assert alone.summary == together.summary
@@ -255,18 +252,17 @@ def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
 
 KILLED_WHILE_ENCODING = """
 import json, os, signal, sys
-from seqtool.data import columns, directories
-from seqtool.data.text import encoding
+from seqtool.data import directories, preparation
 from seqtool.data.preparation import prepare_pairs
 
-encoding.CHUNK, directories.NOTED = 3, 0
-append, times = columns.ColumnsWriter._append, []
+preparation.CHUNK, directories.NOTED = 3, 0
+append, times = preparation.ColumnsWriter._append, []
 def append_and_die(self, name, values):
     append(self, name, values)
     times.append(1)
     if len(times) == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
-columns.ColumnsWriter._append = append_and_die
+preparation.ColumnsWriter._append = append_and_die
 prepare_pairs(json.loads(sys.argv[1]))
 """
 
@@ -280,13 +276,13 @@ def test_a_preparation_goes_on_with_what_a_killed_one_left(
     command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
     assert subprocess.run(command, check=False).returncode == -9
     encoded: list[int] = []
-    encode = encoding.encode_chunk
+    encode = preparation.encode_chunk
 
     def counted(pairs: Any, **settings: Any) -> Any:
         encoded.append(len(pairs))
         return encode(pairs, **settings)
 
-    monkeypatch.setattr(encoding, "encode_chunk", counted)
+    monkeypatch.setattr(preparation, "encode_chunk", counted)
     monkeypatch.setattr(preparation, "_vocabularies", None)  # they are there
     cache = prepare_pairs(config)
     assert sum(encoded) == 28 - done + len(VALID)

@@ -20,13 +20,10 @@ from seqtool import tasks
 from seqtool.data import preparation
 from seqtool.data.batches import ShuffledEpoch
 from seqtool.data.cache import Cache, is_cache
-from seqtool.data.columns import ColumnsWriter
-from seqtool.data.configuration import CacheSettings, cache_settings
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
-from seqtool.data.images.caption_preparation import prepare_captions
-from seqtool.data.preparation import prepare_pairs
-from seqtool.data.text import encoding
+from seqtool.data.images.image_store import prepare_captions
+from seqtool.data.preparation import CacheSettings, ColumnsWriter, cache_settings, make_corpus, prepare_pairs
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
@@ -122,15 +119,15 @@ def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> No
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
     assert cache.name == "album" and cache.splits == ("train", "valid")
     assert cache.has_images and list(cache.vocabularies) == ["target"]
-    assert vocabulary.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
+    assert vocabulary.form.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
     written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
     assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
     assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
     for split in (train, valid):
-        assert split.target_lengths.tolist() == [len(split.target(i)) for i in range(len(split))]
+        assert split.lengths()[1].tolist() == [len(split.target(i)) for i in range(len(split))]
         sources, targets = split.lengths(np.arange(len(split)))
         assert sources.tolist() == [1] * len(split)
-        assert targets.tolist() == split.target_lengths.tolist()
+        assert targets.tolist() == split.lengths()[1].tolist()
         with pytest.raises(IndexError):
             split.target(len(split))
 
@@ -173,7 +170,7 @@ def test_batches_hold_captions_of_like_length(config: Config) -> None:
     epoch = ShuffledEpoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
     batches = epoch.batches(0, len(epoch))
     assert len(batches) == len(epoch) > 3
-    assert all(len(set(train.target_lengths[batch])) == 1 for batch in batches)
+    assert all(len(set(train.lengths()[1][batch])) == 1 for batch in batches)
 
 
 def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Config) -> None:
@@ -281,12 +278,6 @@ def test_the_command_runs_the_backbone_on_so_many_threads(config: Config, monkey
         tasks.of(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
 
 
-def test_only_the_users_own_settings_fetch(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Album, "fetch", pytest.fail)
-    monkeypatch.setattr(Album, "__module__", "seqtool.data.corpora.corpus")
-    assert len(prepare_captions(config, FROZEN, device=CPU, trusted=False).split("valid")) == 3
-
-
 def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = prepare(config).directory
     monkeypatch.setattr(preparation, "_fill", None)
@@ -351,7 +342,7 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
         prepare_pairs(config)
     assert str(error.value) == ("Album has images with captions, but sentence pairs are wanted here, such as data=toy.")
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
-        prepare_captions(changed(config, _target_="os.system"), FROZEN, device=CPU, trusted=False)
+        make_corpus(changed(config, _target_="os.system"), ImageCorpus, trusted=False)
 
 
 def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path) -> None:
@@ -375,16 +366,16 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
 import test_caption_preparation as tests
-from seqtool.data.images import caption_preparation
+from seqtool.data.images import image_store
 from seqtool.data.corpora import corpus as corpora
 
 corpora.Album = tests.Album
-write = caption_preparation.write_lines
+write = image_store.write_lines
 def die(path, lines):
     write(path, lines)
     if path.name.startswith("valid"):
         os.kill(os.getpid(), signal.SIGKILL)
-caption_preparation.write_lines = die
+image_store.write_lines = die
 tests.prepare(__import__("json").loads(sys.argv[2]))
 """
 
@@ -405,10 +396,10 @@ def test_a_preparation_goes_on_with_what_another_one_left(
     """Captions that are left out before and after the place do not shift which image another one describes."""
     config = changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1)
     whole = prepare(changed(config, cache=str(tmp_path / "whole")))
-    monkeypatch.setattr(encoding, "CHUNK", 4)
+    monkeypatch.setattr(preparation, "CHUNK", 4)
     write, written = ColumnsWriter.write, []
 
-    def interrupted(self: ColumnsWriter, chunk: encoding.Encoded) -> None:
+    def interrupted(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
         write(self, chunk)
         written.append(len(chunk.kept))
         if len(written) == 4:

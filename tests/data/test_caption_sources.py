@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from seqtool.data.corpora.caption_files import read_captions, read_list
 from seqtool.data.corpora.caption_sources import Coco, Flickr8k, Flickr30k, Karpathy
-from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
 from seqtool.data.corpora.photos import Photos
+from seqtool.data.images.finding import image_id
 from seqtool.errors import InputError
 from seqtool.settings.classes import build
 

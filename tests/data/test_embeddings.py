@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from seqtool.data.text.embeddings import pretrained
-from seqtool.data.text.vocabulary import WordVocabulary
+from seqtool.data.text.vocabulary import Form, WordVocabulary
 from seqtool.errors import InputError
 
-WORDS = WordVocabulary(["▁the", "▁cat"], normalization="nfc", lowercase=False)
+WORDS = WordVocabulary(["▁the", "▁cat"], Form("word", "nfc", lowercase=False))
 
 
 @pytest.mark.parametrize("between", [" ", "\t"])

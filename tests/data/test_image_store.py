@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from seqtool.data import digests
-from seqtool.data.digests import Digests
+from seqtool.data import directories
+from seqtool.data.directories import Digests
 from seqtool.data.images import image_decoding, image_store
 from seqtool.data.images.image_decoding import fit, open_image
 from seqtool.data.images.image_store import ImageStore, is_store, prepare_store, weights_digest
@@ -80,7 +80,9 @@ def left_in(root: Path) -> list[str]:
 def test_the_stored_vectors_are_the_live_ones_rounded(prepare: Prepare, files: list[Path]) -> None:
     store = prepare(files)
     backbone = make_backbone(FROZEN, pretrained=True).eval()
-    assert len(store) == 7 and store.locations == backbone.locations and store.dimension == backbone.dimension
+    assert (
+        len(store) == 7 and store.locations == backbone.locations and store.summary["dimension"] == backbone.dimension
+    )
     source = store.source(store.rows)
     assert isinstance(source, Annotations) and source.values.dtype == torch.float16
     by_content = np.argsort(store.rows)  # the batch that it was made in
@@ -98,7 +100,7 @@ def test_pixels_are_stored_where_the_backbone_is_trained(prepare: Prepare, files
     for mode in ("squash", "crop"):
         store = prepare(files, dataclasses.replace(TUNED, fit=mode, size=32))
         source = store.source(store.rows[[4, 0, 4]])
-        assert isinstance(source, Pixels) and store.locations is None and store.dimension is None
+        assert isinstance(source, Pixels) and store.locations is None and store.summary["dimension"] is None
         assert np.array_equal(source.values.numpy(), pixels([files[4], files[0], files[4]], mode, 32))
         assert store.describe() == f"pixels 32×32 ({mode}): 7 images, 0.0 MB"
         assert store.directory.name.startswith("images-pixels-")
@@ -396,8 +398,8 @@ def test_digests_are_remembered_until_size_or_time_change(
     first = Digests(memory).of([*files, tmp_path / "missing"])
     assert first[7] is None and len(set(first)) == 8
     read: list[str] = []
-    digest = digests._read
-    monkeypatch.setattr(digests, "_read", lambda name: read.append(name) or digest(name))
+    digest = directories._read
+    monkeypatch.setattr(directories, "_read", lambda name: read.append(name) or digest(name))
     again = Digests(memory)
     assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
     assert again(files[3]) == first[3]  # the same memory as any file's

@@ -23,8 +23,7 @@ from scene_captions import Kind, is_true, named, object_words, parse, read_scene
 from seqtool.data.cache import is_cache
 from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
 from seqtool.data.corpora.scenes import SPLITS, Scenes, generate
-from seqtool.data.digests import Digests
-from seqtool.data.directories import make_once
+from seqtool.data.directories import Digests, make_once
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import CaptionEvaluator

@@ -12,16 +12,18 @@ import pytest
 from seqtool.data.corpora import toy_words
 from seqtool.data.corpora.draw import Draw
 from seqtool.data.corpora.parallel import Toy
-from seqtool.data.corpora.toy import Pair, generate, surface
-from seqtool.data.corpora.toy_grammar import (
+from seqtool.data.corpora.toy import (
     Nominal,
+    Pair,
     Word,
     assemble,
     being,
+    generate,
     noun_phrase,
     phrase,
     sentence,
     statement,
+    surface,
 )
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import words_and_punctuation

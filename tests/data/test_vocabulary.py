@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load, load_all, normalize, save_all, train
+from seqtool.data.text.vocabulary import Form, Vocabulary, VocabularySettings, load, load_all, save_all, train
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -82,7 +82,7 @@ def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
     vocabulary.save(tmp_path / "v")
     again = load(tmp_path / "v")
     assert again.fingerprint == vocabulary.fingerprint
-    assert (again.kind, again.lowercase, again.normalization) == (kind, True, "nfc")
+    assert again.form == Form(kind, "nfc", lowercase=True)
     assert [again.piece(i) for i in range(len(again))] == [vocabulary.piece(i) for i in range(len(vocabulary))]
     assert again.encode("¿TIENES un Pingüino?") == vocabulary.encode("¿tienes un pingüino?")
     assert not list(tmp_path.glob("v?*"))
@@ -116,15 +116,16 @@ def test_words_are_known_by_count() -> None:
     assert vocabulary.decode(vocabulary.encode("a c b")) == "a ⁇ b"
 
 
-@pytest.mark.parametrize("form", ["none", "nfc", "nfkc"])
+@pytest.mark.parametrize("normalization", ["none", "nfc", "nfkc"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_normalisation_changes_nothing_the_second_time(form: str, lowercase: bool) -> None:
+def test_normalisation_changes_nothing_the_second_time(normalization: str, lowercase: bool) -> None:
+    form = Form("word", normalization, lowercase)
     for text in ("e\u0301 É ﬁn ㎒ Ⓐ İstanbul", "a\u2028b\u00a0c\t d ▁e", "ẞ ſ Å ΑΣ", " \r ", "…½ ´"):
-        once = normalize(text, normalization=form, lowercase=lowercase)
-        assert normalize(once, normalization=form, lowercase=lowercase) == once
-        if form != "none":
-            assert unicodedata.is_normalized(form.upper(), once)  # type: ignore[arg-type]
-    assert normalize("a\u2028b▁c", normalization=form, lowercase=lowercase) == "a b c"
+        once = form.normalize(text)
+        assert form.normalize(once) == once
+        if normalization != "none":
+            assert unicodedata.is_normalized(normalization.upper(), once)  # type: ignore[arg-type]
+    assert form.normalize("a\u2028b▁c") == "a b c"
 
 
 def test_normal_forms_are_encoded_alike() -> None:
@@ -210,7 +211,7 @@ def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
     one, two = learn("word"), learn("bpe")
     save_all(tmp_path, {"source": one, "target": two})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.vocabulary", "target.vocabulary"]
-    assert [vocabulary.kind for vocabulary in load_all(tmp_path, PAIR).values()] == ["word", "bpe"]
+    assert [vocabulary.form.kind for vocabulary in load_all(tmp_path, PAIR).values()] == ["word", "bpe"]
     joint = tmp_path / "joint"
     joint.mkdir()
     save_all(joint, {"source": one, "target": one})

@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, captioned, read_captions, read_list
-from seqtool.data.corpora.caption_records import Entry
+from seqtool.data.corpora.caption_files import Captions, Entry, captioned, read_captions, read_list
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
@@ -21,16 +20,18 @@ class CaptionFiles(ImageCorpus):
 
     _directory: where the images and annotations are.
     _folders: the directory's folders that must exist, each by its possible names.
-    _advice: what to do if an annotation file is missing, by its role.
+    _files: the annotation files, by their role, unless `files` says otherwise.
+    _advice: what to do if one is missing, by its role.
     """
 
     _directory: Path
+    _files: dict[str, Path]
     _folders: tuple[tuple[str, ...], ...] = ()
     _advice: Mapping[str, str]
 
-    @abstractmethod
     def files(self) -> dict[str, Path]:
         """The annotation files, by their role."""
+        return self._files
 
     def splits(self) -> tuple[str, ...]:
         return tuple(split for split in SPLITS if split in self.files())
@@ -111,11 +112,9 @@ class Karpathy(CaptionFiles):
     def __init__(self, *, directory: str, annotations: str) -> None:
         self._directory = Path(directory)
         self._annotations = Path(annotations)
+        self._files = {"annotations": self._annotations}
         advice = "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
         self._advice = {"annotations": advice}
-
-    def files(self) -> dict[str, Path]:
-        return {"annotations": self._annotations}
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._all)
@@ -182,16 +181,14 @@ class Coco(CaptionFiles):
             raise InputError(f"data.year is {year}; choose from {', '.join(map(str, COCO_YEARS))}.")
         self._directory = Path(directory)
         self._stems = {"train": f"train{year}", "valid": f"val{year}"}
+        folder = self._directory / "annotations"
+        self._files = {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
         self._folders = tuple((stem,) for stem in self._stems.values())
         archive = f"annotations_trainval{year}.zip of cocodataset.org"
         self._advice = dict.fromkeys(self._stems, f"{archive} has it; set data.directory to where annotations/ is.")
 
-    def files(self) -> dict[str, Path]:
-        folder = self._directory / "annotations"
-        return {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
-
     def images(self, split: str) -> list[Captioned]:
-        directory, file = self._folder(self._stems[split]), self.files()[split]
+        directory, file = self._folder(self._stems[split]), self._files[split]
         entries = read_captions(file)
         for image, captions in entries.items():
             if captions and captions[0].image == image:

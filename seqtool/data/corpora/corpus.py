@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 Digest = Callable[[Path], str]
 Files = tuple[Path, ...]
@@ -46,11 +45,13 @@ class Corpus(ABC):
 
 
 class FileCorpus(Corpus):
-    """A corpus of files of text."""
+    """A corpus of files of text, `_files` by split."""
 
-    @abstractmethod
+    _files: dict[str, Files]
+
     def files(self) -> dict[str, Files]:
         """The files of each split."""
+        return self._files
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self.files())
@@ -82,8 +83,7 @@ class TextCorpus(Corpus):
         return text.split()
 
 
-@dataclass(frozen=True)
-class Captioned:
+class Captioned(NamedTuple):
     """An image and its captions, at least one, with only their white space normalised.
 
     The file may be missing or damaged: preparation checks the images, reports bad ones and leaves them out.

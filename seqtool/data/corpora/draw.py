@@ -7,11 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Draw:
+class Draw(random.Random):
     """Choices made only with random(), the one sequence that stays the same in every version of Python."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed).random
 
     def pick(self, options: Sequence[T]) -> T:
         return options[int(self.random() * len(options))]

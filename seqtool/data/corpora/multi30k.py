@@ -1,9 +1,9 @@
 """Multi30k, task 1 (Elliott et al. 2016): captions of photographs in English, German, French and Czech."""
 
+from itertools import chain
 from pathlib import Path
 from typing import final
 
-from seqtool.data.corpora.corpus import Files
 from seqtool.data.corpora.parallel import PairFiles
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file
@@ -40,24 +40,21 @@ class Multi30k(PairFiles):
         if test_set not in tests:
             raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(tests)}.")
         self.source_language, self.target_language = source_language, target_language
-        self._directory = Path(directory)
-        self._stems = {"train": "train", "valid": "val", "test": test_set}
+        self._files = {
+            split: tuple(Path(directory, f"{stem}.{language}.gz") for language in languages.values())
+            for split, stem in (("train", "train"), ("valid", "val"), ("test", test_set))
+        }
         self._download = download
-
-    def files(self) -> dict[str, Files]:
-        languages = self.source_language, self.target_language
-        named = {split: [f"{stem}.{language}.gz" for language in languages] for split, stem in self._stems.items()}
-        return {split: tuple(self._directory / name for name in names) for split, names in named.items()}
 
     def fetch(self) -> None:
         """Download missing files, if asked to, and check every file against its published checksum."""
-        for path in self._paths():
+        for path in chain(*self._files.values()):
             if self._download and not path.exists():
                 download_file(URL + path.name, path, *PUBLISHED[path.name])
         self.check()
 
     def check(self) -> None:
-        for path in self._paths():
+        for path in chain(*self._files.values()):
             if not path.exists():
                 raise InputError(
                     f"{path} does not exist: set data.directory to the directory that has Multi30k's "
@@ -65,6 +62,3 @@ class Multi30k(PairFiles):
                 )
             if problem := difference(check_file(path).read_bytes(), *PUBLISHED[path.name]):
                 raise InputError(f"{path} is not Multi30k's: {problem}. Remove it and set data.download=true.")
-
-    def _paths(self) -> list[Path]:
-        return [path for files in self.files().values() for path in files]

@@ -35,9 +35,6 @@ class ParallelFiles(PairFiles):
         named = {"train": train, "valid": valid, "test": test}
         self._files = {split: _files(split, value or []) for split, value in named.items() if value or split == "train"}
 
-    def files(self) -> dict[str, Files]:
-        return self._files
-
 
 @final
 class Toy(TextCorpus):

@@ -2,11 +2,11 @@
 
 import hashlib
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, captioned, check_captions, read_captions
-from seqtool.data.corpora.caption_records import Entry
+from seqtool.data.corpora.caption_files import Captions, Entry, captioned, check_captions, read_captions
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder
@@ -39,11 +39,7 @@ class Photos(CaptionFiles):
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
                 "they must be at least 0 and leave something to train on."
             )
-        self._read: dict[Path, Captions[Entry]] = {}
-        self._paths: dict[Path, dict[str, str]] = {}
-
-    def files(self) -> dict[str, Path]:
-        return self._files
+        self._entries = cache(self._read)
 
     def splits(self) -> tuple[str, ...]:
         shared = (split for split, share in self._shares.items() if share > 0)
@@ -51,27 +47,23 @@ class Photos(CaptionFiles):
 
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
-        entries = self._entries(file)
+        entries, paths = self._entries(file)
         chosen = self._divided(entries)[split] if self._shares and file == self._files["train"] else entries
         images = {name: entries[name] for name in entries if name in chosen}
-        return captioned(self._directory, images, self._paths[file])
+        return captioned(self._directory, images, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
-    def _entries(self, file: Path) -> Captions[Entry]:
-        """The captions of a file, by image, without the images that have none."""
-        if file not in self._read:
-            entries = read_captions(file)
-            check_captions(entry for of_image in entries.values() for entry in of_image)
-            if bare := [image for image, captions in entries.items() if not captions]:
-                log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
-            for image in bare:
-                del entries[image]
-            names = (of_image[0].image for of_image in entries.values())
-            self._paths[file] = in_folder(self._directory, names, file=file)
-            self._read[file] = entries
-        return self._read[file]
+    def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
+        """The captions of a file, by image, without the images that have none; and these images' paths, by name."""
+        entries = read_captions(file)
+        check_captions(entry for of_image in entries.values() for entry in of_image)
+        if bare := [image for image, captions in entries.items() if not captions]:
+            log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
+        for image in bare:
+            del entries[image]
+        return entries, in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
 
     def _divided(self, entries: Captions[Entry]) -> dict[str, set[str]]:
         """With the names ordered by hash, the first are `valid` and the next `test`: at least one each. A file with

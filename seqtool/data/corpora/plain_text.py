@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora import toy
-from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Names
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 from seqtool.settings import names
@@ -35,11 +35,8 @@ class PlainText(FileCorpus):
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
         named = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
         training = tuple(map(Path, names(train)))
-        self._files: dict[str, Files] = {"train": training, "valid": training, **named}
+        self._files = {"train": training, "valid": training, **named}
         self._share = None if valid else valid_share
-
-    def files(self) -> dict[str, Files]:
-        return self._files
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         inputs = {**super().fingerprint(digest), "valid_share": self._share}

@@ -101,19 +101,14 @@ def invent(draw: Draw) -> Scene:
     items = None
     while items is None:
         if chance < 0.15:
-            items = _single(draw)
+            item = _item(draw, _look(draw), EVERYWHERE)
+            if item and all(any(low <= place <= high for low, high in ZONES) for place in item.centre):
+                items = [item]
         elif chance < 0.35:
             items = _apart(draw, _look(draw), draw.pick((2, 3, 4)), EVERYWHERE)
         else:
             items = _sides(draw, draw.pick(PAIRS) if chance < 0.8 else (1, 1, 1))
     return Scene(tuple(items), clutter=int(draw.random() * 2**31))
-
-
-def _single(draw: Draw) -> list[Item] | None:
-    item = _item(draw, _look(draw), EVERYWHERE)
-    if item is None or any(all(not low <= place <= high for low, high in ZONES) for place in item.centre):
-        return None
-    return [item]
 
 
 def _sides(draw: Draw, counts: Sequence[int]) -> list[Item] | None:
@@ -196,21 +191,11 @@ def _turn(points: Sequence[Point], degrees: int) -> list[Point]:
 
 
 def render(scene: Scene) -> Image.Image:
-    """The picture; the same scene gives the same pixels."""
+    """The picture: its objects on faint lines, rings, dots and a patch of noise. The same scene gives equal pixels."""
     draw = Draw(scene.clutter)
     tint = [value + int(9 * draw.random()) - 4 for value in draw.pick(BACKGROUNDS)]
     image = Image.new("RGB", (SIDE * FINER, SIDE * FINER), tuple(tint))
     pen = ImageDraw.Draw(image)
-    _clutter(draw, pen, tint)
-    for item in scene.items:
-        shade = [value + int(17 * draw.random()) - 8 for value in COLOURS[item.colour]]
-        pen.polygon(_outline(item, 0), fill=_colour(shade, 0.72))
-        pen.polygon(_outline(item, EDGE), fill=_colour(shade, 1))
-    return image.reduce(FINER)
-
-
-def _clutter(draw: Draw, pen: ImageDraw.ImageDraw, tint: Sequence[int]) -> None:
-    """Faint lines, rings, dots and a patch of noise."""
 
     def place() -> float:
         return draw.random() * SIDE * FINER
@@ -230,6 +215,11 @@ def _clutter(draw: Draw, pen: ImageDraw.ImageDraw, tint: Sequence[int]) -> None:
     for _ in range(int(draw.random() * 80)):
         left, top = x + width * draw.random(), y + height * draw.random()
         pen.rectangle((left, top, left + FINER, top + FINER), fill=faint())
+    for item in scene.items:
+        shade = [value + int(17 * draw.random()) - 8 for value in COLOURS[item.colour]]
+        pen.polygon(_outline(item, 0), fill=_colour(shade, 0.72))
+        pen.polygon(_outline(item, EDGE), fill=_colour(shade, 1))
+    return image.reduce(FINER)
 
 
 def _outline(item: Item, inset: float) -> list[Point]:

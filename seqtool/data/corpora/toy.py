@@ -3,18 +3,20 @@
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
 past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`;
-`toy_grammar.py` puts them together; here they become text and links.
+here the grammar puts them together, in both languages at once, and they become text and links.
 
 Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
 dropped pronoun). Possible links lead to the word that decides a gender, from "¿" to "?", and to the word that
 requires one without a counterpart: "near" for "cerca *de*", the person for "veo *a* mi hermano".
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from seqtool.data.corpora import toy_words as words
 from seqtool.data.corpora.draw import Draw
-from seqtool.data.corpora.toy_grammar import Phrase, Word, long_sentence, sentence
+from seqtool.data.corpora.toy_words import Adjective, Noun, Verb, english_plural
 
 GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
     "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",
@@ -26,6 +28,67 @@ LONG = "2"  # the same for sentences longer than usual
 SHORTEST, LONGEST = 3, 25  # words of a sentence; punctuation counts only towards the longest
 MOST = 100  # words of long sentences
 CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; sure link to "to" or "of", possible one to "the"
+TENSES = ("present", "present", "past", "past", "future")
+
+# What phrases are made of
+
+
+@dataclass(frozen=True, eq=False)
+class Word:
+    """A word of either language; a Spanish one also has the English word that it surely, or possibly, came from: so
+    phrases are joined without counting positions.
+    """
+
+    text: str
+    sure: "Word | None" = None
+    possible: tuple["Word", ...] = ()
+
+
+@dataclass(frozen=True)
+class Phrase:
+    source: tuple[Word, ...] = ()
+    target: tuple[Word, ...] = ()
+
+    def __add__(self, other: "Phrase") -> "Phrase":
+        return Phrase(self.source + other.source, self.target + other.target)
+
+
+@dataclass(frozen=True)
+class Nominal(Phrase):
+    """A subject or object, with the features that verbs and adjectives agree with."""
+
+    person: int = 2  # the verb's: I, you, he, we, they
+    gender: int = 0
+    heads: tuple[Word, ...] = ()  # the words that decide the gender
+    kind: str = "person"
+
+    @property
+    def plural(self) -> bool:
+        return self.person >= 3
+
+
+NOTHING = Phrase()
+
+
+def phrase(english: str, spanish: str) -> Phrase:
+    """Words with their links: "last week" gave "la~1 semana:1 pasada:0~1"."""
+    source = tuple(Word(word) for word in english.split())
+    target = []
+    for entry in spanish.split():
+        rest, *possible = entry.split("~")
+        text, _, sure = rest.partition(":")
+        target.append(Word(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
+    return Phrase(source, tuple(target))
+
+
+def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
+    """An article or adjective; if its form shows the gender, the noun's heads are possible links."""
+    word = Word(english)
+    genders = forms[2 * noun.plural : 2 * noun.plural + 2]
+    return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
+
+
+# The corpus
 
 
 @dataclass(frozen=True)
@@ -96,9 +159,331 @@ def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
 
 
 def written(texts: Sequence[str]) -> str:
-    text = " ".join(texts)
-    for mark in ".,?":
-        text = text.replace(" " + mark, mark)
-    text = text.replace("¿ ", "¿")
+    text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # marks stand at words
     start = int(text.startswith("¿"))
     return text[:start] + text[start].upper() + text[start + 1 :]
+
+
+# Sentences
+
+
+def sentence(draw: Draw) -> Phrase:
+    tense = draw.pick(TENSES)
+    shape = draw.random()
+    if shape < 0.12:
+        return question(clause(draw, tense, asked=True))
+    if shape < 0.20:
+        return question(open_question(draw, tense))
+    if shape < 0.58:
+        return statement(clause(draw, tense, time="anywhere"))
+    if shape < 0.70:  # My mother bought a red car but sold the house.
+        who = subject(draw)
+        unsaid = replace(who, source=(), target=())
+        return statement(action(draw, who, tense) + contrast(draw) + action(draw, unsaid, tense))
+    if shape < 0.78:
+        return statement(clause(draw, tense) + phrase(",", ",:0") + contrast(draw) + clause(draw, tense))
+    if shape < 0.86:
+        return statement(clause(draw, tense) + phrase("because", "porque:0") + clause(draw, tense))
+    if shape < 0.90:
+        tense = draw.pick(("present", "past"))
+        return statement(phrase("when", "cuando:0") + clause(draw, tense) + phrase(",", ",:0") + clause(draw, tense))
+    if shape < 0.94:
+        condition = phrase("if", "si:0") + clause(draw, "present") + phrase(",", ",:0")
+        return statement(condition + clause(draw, "future"))
+    thought = phrase("that", "que:0") + clause(draw, tense)
+    who, verb = subject(draw), draw.pick(words.SAYING)
+    return statement(assemble(who, verb, "past" if tense == "past" else "present", thought))
+
+
+def long_sentence(draw: Draw, words: int) -> Phrase:
+    """Clauses joined by conjunctions until there are this many English words."""
+    made = clause(draw, draw.pick(TENSES))
+    while len(made.source) < words:
+        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + contrast(draw)
+        made += joined + clause(draw, draw.pick(TENSES))
+    return statement(made)
+
+
+def statement(clauses: Phrase) -> Phrase:
+    return clauses + phrase(".", ".:0")
+
+
+def question(asked: Phrase) -> Phrase:
+    end = phrase("?", "?:0")
+    return Phrase((), (Word("¿", None, end.source),)) + asked + end
+
+
+def open_question(draw: Draw, tense: str) -> Phrase:
+    """Who, where, why, when."""
+    shape = draw.random()
+    if shape < 0.35:
+        who = phrase("who", "quién:0")
+        return action(draw, Nominal(who.source, who.target, kind="who"), tense)
+    if shape < 0.6:
+        thing = noun_phrase(draw, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
+        return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
+    asked = draw.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
+    return asked + action(draw, subject(draw, asked=True), tense, asked=True, time="nowhere")
+
+
+# Clauses
+
+
+def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+    shape = draw.random()
+    if shape < 0.55:
+        return action(draw, subject(draw, asked), tense, asked=asked, time=time)
+    if shape < 0.70:
+        return being(draw, subject(draw, asked), tense, asked)
+    if shape < 0.83:
+        return being(draw, thing_phrase(draw), tense, asked)
+    if shape < 0.88:  # The dog sleeps in the garden.
+        animal = noun_phrase(draw, ("animal",), words.SUBJECT)
+        return assemble(animal, draw.pick(words.ANIMAL), tense, location(draw, ("home", "place")), asked=asked)
+    if shape < 0.93:  # There is a cat on the table.
+        thing = noun_phrase(draw, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
+        there = Nominal((Word("there"),), person=thing.person)
+        return assemble(there, words.HABER, tense, thing + location(draw, ("furniture", "home")), asked=asked)
+    return liking(draw, "past" if tense == "past" else "present", asked)
+
+
+def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+    """Somebody does something. An adverbial of time may come last, elsewhere or not at all."""
+    negated = not asked and who.kind != "who" and draw.chance(0.15)
+    clitic = rest = NOTHING
+    shape = draw.random()
+    if shape < 0.65:
+        verb = draw.pick(words.TRANSITIVE)
+        rest = objects(draw, verb, negated, asked)
+    elif shape < 0.75:
+        verb = draw.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
+        mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
+        english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
+        clitic = phrase(english, f"{spanish}:0")  # sees him: lo ve
+    elif shape < 0.9:
+        verb = draw.pick(words.STAYING)
+        rest = location(draw, ("home", "place"))
+    else:
+        verb = draw.pick(words.MOVING)
+        rest = phrase("to", "a:0") + noun_phrase(draw, ("place",), words.LOCAL)
+    if not verb.stative and draw.chance(0.08):
+        rest += phrase("with", "con:0") + noun_phrase(draw, ("kin",), words.POSSESSIVES)
+
+    modal = adverb = None
+    if not verb.stative and tense != "future" and draw.chance(0.2):
+        modal = draw.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
+    elif not (verb.stative or negated or asked) and draw.chance(0.08):
+        adverb = phrase(*draw.pick(words.ADVERBS))
+    made = assemble(who, verb, tense, rest, negated=negated, asked=asked, adverb=adverb, clitic=clitic, modal=modal)
+    if time == "nowhere" or adverb or verb.stative or not draw.chance(0.3):
+        return made
+    when = phrase(*draw.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
+    return when + made if time == "anywhere" and not asked and draw.chance(0.4) else made + when
+
+
+def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
+    """Is tall (ser), is tired (estar), is in the garden, is a doctor."""
+    negated = not asked and draw.chance(0.12)
+    shape = draw.random()
+    if shape < 0.7:
+        lasts = shape < 0.4 or who.kind not in words.STATE
+        verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
+        mentioned = {word.text for word in who.source}
+        news = [group for group in groups[who.kind] if mentioned.isdisjoint(english for english, _ in group)]
+        rest = description(draw, news or groups[who.kind], who, predicate=True)  # or what is mentioned already
+    elif who.kind in words.HUMAN and shape < 0.85:
+        english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
+        name = agreeing(english_plural(english) if who.plural else english, forms, who)
+        verb, rest = words.SER, name if who.plural else phrase("a", "") + name
+    else:
+        kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
+        return assemble(who, words.ESTAR, tense, location(draw, kinds), negated=negated, asked=asked)
+    return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
+
+
+def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
+    """I like cats: me gustan los gatos, where the cats are the subject."""
+    who = one_word(draw, words.PRONOUNS[asked:], is_dropped=True)
+    kinds = ("animal", "text", "clothes", "food", "home", "place")
+    bare = draw.chance(0.35)
+    liked = noun_phrase(draw, kinds, ("bare",) if bare else words.DEFINITE)
+    article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
+    rest = Phrase((), (article,)) + liked if bare else liked
+    clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
+    agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
+    verb = words.LIKE._replace(spanish=agreed)
+    negated = not asked and draw.chance(0.15)
+    return assemble(who, verb, tense, rest, negated=negated, asked=asked, clitic=clitic)
+
+
+def assemble(
+    who: Nominal,
+    verb: Verb,
+    tense: str,
+    rest: Phrase,
+    *,
+    negated: bool = False,
+    asked: bool = False,
+    adverb: Phrase | None = None,
+    clitic: Phrase = NOTHING,
+    modal: tuple[Verb, str] | None = None,
+    predicate: bool = False,
+) -> Phrase:
+    """Subject, verb and the rest, in the order of each language.
+
+    English: who [will|do|be] not never verb it …; in questions the auxiliary comes first.
+    Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
+    """
+    finite, chain = verb, NOTHING
+    if modal is not None:  # wants to buy: quiere comprar
+        finite, to = modal
+        chain = phrase(f"to {verb.base}", f"{to} {verb.infinitive}:1")
+    if tense == "future":
+        english = "will", finite.base
+    elif finite.base == "be":  # is … going
+        english = finite.english[tense][who.person], finite.participle
+    elif negated or asked:  # did … buy
+        english = "did" if tense == "past" else "does" if who.person == 2 else "do", finite.base
+    else:
+        english = "", finite.english[tense][who.person]
+    auxiliary, main = (phrase(verbs, "").source for verbs in english)
+    particles = (phrase("not", "no:0") if negated else NOTHING) + (adverb or NOTHING)
+    source = particles.source + main + chain.source + clitic.source + rest.source
+    head = Word(finite.spanish[tense][who.person], (auxiliary + main)[-1])
+    target = (*particles.target, *clitic.target, head)
+    if predicate and asked:
+        return Phrase(auxiliary + who.source + source, target + rest.target + who.target)
+    if asked:
+        return Phrase(auxiliary + who.source + source, target + who.target + chain.target + rest.target)
+    return Phrase(who.source + auxiliary + source, who.target + target + chain.target + rest.target)
+
+
+def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
+    """One object or two: a big cat but a small house."""
+    kind = draw.pick(verb.objects)
+    if kind in ("text", "thing", "clothes", "furniture") and draw.chance(0.06):
+        return relative(draw, noun_phrase(draw, (kind,), ("the",)))
+    owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
+    determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
+    if negated:
+        determiners = words.LACKING if owned else words.NEGATED
+    first = noun_phrase(draw, (kind,), determiners)
+    kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
+    second = noun_phrase(draw, kinds, determiners)
+    if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not draw.chance(0.2):
+        return personal(first, verb)
+    joined = phrase("or", "o:0") if asked else contrast(draw) if owned else phrase("and", "y:0")
+    return personal(first, verb) + joined + personal(second, verb)
+
+
+def thing_phrase(draw: Draw) -> Nominal:
+    """A thing to say something about, sometimes one that somebody bought."""
+    kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
+    if draw.chance(0.12):
+        return relative(draw, noun_phrase(draw, kinds[1:-2], ("the",)))
+    return noun_phrase(draw, kinds, words.DEFINITE)
+
+
+def relative(draw: Draw, thing: Nominal) -> Nominal:
+    """The house that my brother sold."""
+    verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
+    both = thing + phrase("that", "que:0") + assemble(subject(draw), draw.pick(verbs), "past", NOTHING)
+    return replace(thing, source=both.source, target=both.target)
+
+
+# Phrases
+
+
+def subject(draw: Draw, asked: bool = False) -> Nominal:
+    shape = draw.random()
+    if shape < 0.55:
+        return one_word(draw, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+    if shape < 0.85:
+        return noun_phrase(draw, words.HUMAN, words.SUBJECT)
+    if shape < 0.93:
+        return one_word(draw, words.NAMES)
+    first, second = one_word(draw, words.NAMES[:-1]), one_word(draw, words.NAMES[-1:])
+    if draw.chance(0.6):
+        second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
+    both = first + phrase("and", "y:0") + second
+    return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
+
+
+def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
+    """A name, or a pronoun, which Spanish may drop."""
+    text, person, gender = draw.pick(options)
+    word = Word(text)
+    return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
+
+
+def personal(thing: Nominal, verb: Verb) -> Phrase:
+    """Persons take the preposition a, except after tener."""
+    if thing.kind in words.HUMAN and verb is not words.HAVE:
+        return Phrase((), (Word("a", None, thing.heads),)) + thing
+    return thing
+
+
+def location(draw: Draw, kinds: Sequence[str]) -> Phrase:
+    noun = draw.pick(words.NOUNS[draw.pick(kinds)])
+    usual = (noun.preposition, "en:0")
+    relation = draw.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
+    return phrase(*relation) + noun_phrase(draw, kinds, words.LOCAL, noun=noun)
+
+
+def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None) -> Nominal:
+    """A determiner, adjectives and a noun of one of the kinds."""
+    noun = noun or draw.pick(words.NOUNS[draw.pick(kinds)])
+    chosen = draw.pick(determiners)
+    single = len(noun.english) == 1
+    if noun.kind == "kin" and (single or "my" in determiners):
+        chosen = draw.pick(words.POSSESSIVES)
+    elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
+        chosen = "the"
+    many = chosen in words.PLURAL
+    if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
+        many = draw.chance(0.25)
+    head = Word(noun.english[many])
+    bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
+
+    before = after = NOTHING
+    if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+        ranked = chosen in words.DEFINITE and chosen != "this"
+        word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
+        before = agreeing(word, words.BEFORE[word], bare)
+    elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
+        after = description(draw, words.AFTER[noun.kind], bare)
+    before = determiner(draw, chosen, bare) + before
+    source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
+    if noun.kind == "part" and chosen == "the":  # the door of the house
+        whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
+        source, target = source + whole.source, target + whole.target
+    return replace(bare, source=source, target=target)
+
+
+def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
+    if chosen == "bare":
+        return NOTHING
+    if chosen == "number":
+        first = draw.pick(range(len(words.NUMBERS) - 1))
+        low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
+        return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
+    english = "these" if chosen == "this" and noun.plural else chosen
+    return agreeing(english, words.DETERMINERS[chosen], noun)
+
+
+def description(draw: Draw, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False) -> Phrase:
+    """Big, very big, or two of different groups: big and expensive; in predicates also small but modern."""
+    group = draw.pick(groups)
+    english, forms = draw.pick(group)
+    made = agreeing(english, forms, noun)
+    others = [other for other in groups if other is not group]
+    if others and draw.chance(0.2 if predicate else 0.06):
+        joined = contrast(draw) if predicate else phrase("and", "y:0")
+        return made + joined + agreeing(*draw.pick(draw.pick(others)), noun)
+    if english not in words.ABSOLUTE and draw.chance(0.15):
+        return phrase("very", "muy:0") + made
+    return made
+
+
+def contrast(draw: Draw) -> Phrase:
+    return draw.pick((phrase("and", "y:0"), phrase("but", "pero:0")))

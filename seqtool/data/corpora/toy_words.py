@@ -5,17 +5,15 @@ counted I, you, he or she, we, they: 0 to 4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 
-@dataclass(frozen=True)
-class Noun:
+class Noun(NamedTuple):
     english: tuple[str, ...]  # singular and plural; only the singular if one has just one
     spanish: tuple[str, str]
     gender: int  # masculine, feminine
@@ -23,8 +21,7 @@ class Noun:
     preposition: str  # in the garden, on the beach, at the market
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """Forms by tense ("present", "past", "future") and person; English makes its future with "will"."""
 
     base: str

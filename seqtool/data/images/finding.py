@@ -1,10 +1,11 @@
 """Finding images: those that files, folders, globs, web addresses and lists of these name; and the same image under
-names that differ in normal form, in case, in the slashes or the folders of its path.
+names that differ in normal form, in case, in the slashes or the folders of its path, or as COCO numbers it.
 """
 
 import glob
 import logging
 import os
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -18,6 +19,7 @@ from seqtool.runtime.files import read_lines
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 LISTED = ", ".join(SUFFIXES)
 MOST_KINDS = 5  # of other files that a message names
+COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
 
 log = logging.getLogger("seqtool")
 
@@ -42,7 +44,14 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
     elif path.suffix.lower() == ".txt" and path.is_file() and not network.has_scheme(name):
         if in_list:
             raise InputError(f"{name} is a list: a list of images cannot name another.")
-        yield from _listed(path, recursive=recursive)
+        lines = [(number, line) for number, line in enumerate(map(str.strip, read_lines(path)), start=1) if line]
+        if not lines:
+            raise InputError(f"{path} names no images: write one name on each line.")
+        for number, line in lines:
+            try:
+                yield from _find(line, in_list=True, recursive=recursive)
+            except InputError as error:
+                raise InputError(f"{path} line {number:,}: {error}") from error
     elif glob.has_magic(name) and not path.exists() and not network.has_scheme(name):
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         images = sorted(match for match in matches if _is_image(Path(match)))
@@ -87,19 +96,6 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _listed(path: Path, *, recursive: bool) -> Iterator[str]:
-    empty = True
-    for number, line in enumerate(read_lines(path), start=1):
-        if name := line.strip():
-            empty = False
-            try:
-                yield from _find(name, in_list=True, recursive=recursive)
-            except InputError as error:
-                raise InputError(f"{path} line {number:,}: {error}") from error
-    if empty:
-        raise InputError(f"{path} names no images: write one name on each line.")
 
 
 def _is_image(path: Path) -> bool:
@@ -164,6 +160,15 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
                 *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
             )
     return paths
+
+
+def image_id(image: str) -> int | str:
+    """The id that COCO's own tools use: its number of an image, if its name has the form of COCO's file names or is the
+    number; otherwise its name.
+    """
+    if match := COCO.fullmatch(image):
+        return int(match[1])
+    return int(image) if image.isdecimal() and str(int(image)) == image else image
 
 
 def images_in(directory: Path) -> list[str]:

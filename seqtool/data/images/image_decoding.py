@@ -7,13 +7,12 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from seqtool.runtime import network
 from seqtool.runtime.workers import in_order
 
 MAXIMUM_PIXELS = 100_000_000
+TOO_LARGE = f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller."
 LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
 BAND = 1_000_000  # pixels that are converted at a time
 CHUNK = 64  # images that are read, and go through the backbone, together
@@ -117,7 +117,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
         try:
             image = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise _too_large(name) from error
+            raise ImageError(name, TOO_LARGE) from error
         except UnidentifiedImageError as error:
             empty = not file.seek(0) and not file.read(1)
             reason = "is empty." if empty else f"is not an image of a known format ({', '.join(FORMATS)})."
@@ -132,7 +132,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
 def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
     """An image opened by Pillow, converted as `open_image` does. Raises ImageError."""
     if image.width * image.height > MAXIMUM_PIXELS:
-        raise _too_large(name)
+        raise ImageError(name, TOO_LARGE)
     pixels = image.width * image.height
     with QUIET, ALONE if pixels > LARGE else nullcontext():
         try:
@@ -140,7 +140,10 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
             rgb = _rgb(image)
             if pixels > LARGE:
                 rgb = rgb.reduce(math.ceil(math.sqrt(pixels / LARGE)))
-            return _upright(rgb, image)
+            orientation = None
+            with suppress(*DAMAGE):  # EXIF data that cannot be read are ignored
+                orientation = image.getexif().get(ORIENTATION)
+            return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
         except DAMAGE as error:
             raise _damaged(name, error) from error
 
@@ -154,10 +157,6 @@ def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0))
-
-
-def _too_large(name: str) -> ImageError:
-    return ImageError(name, f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller.")
 
 
 def _damaged(name: str, error: BaseException) -> ImageError:
@@ -209,17 +208,7 @@ def _over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
-def _upright(rgb: Image.Image, image: Image.Image) -> Image.Image:
-    """`rgb` turned upright by the EXIF data of its file; EXIF data that cannot be read are ignored."""
-    try:
-        orientation = image.getexif().get(ORIENTATION)
-    except DAMAGE:
-        return rgb
-    return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
-
-
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """pixels: images×3×size×size of the images that can be read; refused: by place in the chunk, why the others
     cannot, as a clause without the file's name.
     """

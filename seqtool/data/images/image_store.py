@@ -1,4 +1,5 @@
-"""The image store: annotation vectors, or pixels, of many images, made once and read memory-mapped.
+"""Images with captions: captions are encoded by one vocabulary; and annotation vectors, or pixels, of the images are
+kept in an image store, made once and read memory-mapped.
 
     cache/images-vgg19-1f2e3d4c5b6a/
         values.bin      float16 annotation vectors N×S×D, or uint8 pixels N×3×size×size (cache/images-pixels-…)
@@ -10,12 +11,17 @@ captions: corpora that share their images share the store.
 """
 
 import hashlib
+import json
 import logging
+import math
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import PIL
@@ -23,22 +29,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from seqtool.data.digests import Digests
-from seqtool.data.directories import SUMMARY, Unfinished, make_once, place, read_summary, versions
+from seqtool.data.cache import OFFSET, REFUSED, Cache
+from seqtool.data.corpora.corpus import Captioned, ImageCorpus
+from seqtool.data.directories import SUMMARY, Digests, Unfinished, make_once, place, read_summary, versions
 from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
+from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
 from seqtool.errors import InputError, UnfinishedError, out_of_memory
-from seqtool.models.backbone import (
-    Backbone,
-    EncoderSettings,
-    backbone_fingerprint,
-    check_default_weights,
-    make_backbone,
-)
+from seqtool.models.backbone import EncoderSettings, backbone_fingerprint, check_default_weights, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime.devices import MODEL_TOO_LARGE
-from seqtool.runtime.files import cut
+from seqtool.runtime.files import cut, one_line, write_lines
 from seqtool.runtime.progress import progress_bar
+from seqtool.settings import Config
 
 Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
 
@@ -48,6 +51,7 @@ MOST = torch.finfo(torch.float16).max  # 65,504
 IMAGES_TOO_LARGE = (
     "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
 )
+STOP = re.compile(r"[\s.]+$")  # captions end in a full stop in some corpora only; no metric counts it
 log = logging.getLogger("seqtool")
 
 
@@ -59,9 +63,7 @@ class ImageStore:
     rows: where their images are, -1 if refused.
     refused: a sentence that says why, by the file's index.
 
-    For annotation vectors, otherwise None:
-    locations: rows and columns of the grid.
-    dimension: of a vector.
+    locations: rows and columns of the grid of annotation vectors; None for pixels.
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
@@ -69,11 +71,10 @@ class ImageStore:
         self.directory = directory
         self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
-        self.dimension: int | None = None
         try:
             if summary["locations"] is not None:
                 rows, columns = summary["locations"]
-                self.locations, self.dimension = (rows, columns), summary["dimension"]
+                self.locations = rows, columns
             kind = "|u1" if self.locations is None else "<f2"
             _, _, *others = shape = tuple(summary["shape"])
             if summary["type"] != kind or len(others) != (2 if self.locations is None else 1):
@@ -109,7 +110,7 @@ class ImageStore:
             return f"pixels {shape[2]}×{shape[3]} ({summary['fit']}): {size}"
         layer = f", layer {summary['layer']}" if summary["layer"] is not None else ""
         rows, columns = self.locations
-        return f"annotation vectors {rows}×{columns}×{self.dimension} ({summary['backbone']}{layer}): {size}"
+        return f"annotation vectors {rows}×{columns}×{shape[2]} ({summary['backbone']}{layer}): {size}"
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -124,6 +125,85 @@ def weights_digest(module: nn.Module) -> str:
 def is_store(path: Path) -> bool:
     """Whether the directory was made by `prepare_store`."""
     return (path / SUMMARY).is_file() and (path / DIGESTS).is_file()
+
+
+# Preparing
+
+
+def prepare_captions(
+    config: Config, encoder: EncoderSettings, *, device: torch.device, needs: Sequence[str] = ()
+) -> Cache:
+    """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
+    `encoder`; see `prepare`. The store is made on `device` if it does not exist.
+    """
+    steps = partial(CaptionSteps, encoder=encoder, device=device)
+    return prepare(config, ImageCorpus, steps, needs=needs)
+
+
+@final
+class CaptionSteps(Steps):
+    """The captions of images that are in a store; the original captions are kept as references."""
+
+    corpus: ImageCorpus
+    store: ImageStore
+    unit = "captions"
+    training = "captions of the split 'train'"
+
+    def __init__(
+        self, corpus: ImageCorpus, settings: CacheSettings, *, encoder: EncoderSettings, device: torch.device
+    ) -> None:
+        """Stores the images. Raises InputError if a split has none that can be used."""
+        splits = {split: corpus.images(split) for split in corpus.splits()}
+        files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
+        root = Path(settings.cache)
+        self.store = store = prepare_store(files, encoder, root=root, processes=settings.processes, device=device)
+        self._rows = dict(zip(files, store.rows.tolist(), strict=True))
+        self._reasons = {files[i]: reason for i, reason in store.refused.items()}
+        self._used: dict[str, list[Captioned]] = {}
+        self._refused: dict[str, list[Captioned]] = {}
+        digests = dict(zip(files, store.digests, strict=True))
+        content = hashlib.sha256()  # of the images and of their names, which are in the cache too
+        for split, images in splits.items():
+            self._used[split] = [image for image in images if image.file not in self._reasons]
+            self._refused[split] = [image for image in images if image.file in self._reasons]
+            if not self._used[split]:
+                first = f"; {self._reasons[images[0].file]}" if images else "."
+                raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
+            used = [[str(image.file), image.identifier, digests[image.file]] for image in self._used[split]]
+            refused = [self._reasons[image.file] for image in self._refused[split]]
+            content.update(json.dumps([split, used, refused]).encode())
+        super().__init__(corpus, settings, corpus.name, {"images": content.hexdigest()})
+
+    def texts(self, split: str) -> Iterator[Texts]:
+        """The captions without their final full stop."""
+        return ((STOP.sub("", caption),) for image in self._used[split] for caption in image.captions)
+
+    def image_of(self, split: str) -> NDArray[np.int64]:
+        counts = [len(image.captions) for image in self._used[split]]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def write_others(self, directory: Path, split: str) -> None:
+        used = self._used[split]
+        rows = [self._rows[image.file] for image in used]
+        (directory / f"{split}.rows.bin").write_bytes(np.array(rows, OFFSET).tobytes())
+        records = (
+            {"identifier": image.identifier, "file": str(image.file), "captions": image.captions} for image in used
+        )
+        write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
+
+    def dropped(self, split: str) -> Counter[str]:
+        return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})
+
+    def summary(self, directory: Path) -> dict[str, Any]:
+        refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
+        write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
+        if self.store.refused:
+            file = directory.with_suffix("") / REFUSED  # when the cache is complete
+            log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", file)
+        return {}
+
+    def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+        return {"images": len(self._used[split]), **counts, "refused": len(self._refused[split])}
 
 
 # Making a store
@@ -154,9 +234,9 @@ def prepare_store(
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
     directory = place(root, name, inputs)
 
+    @memory.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
-        with memory.unchanged():
-            summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
+        summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
@@ -177,23 +257,61 @@ def _instead(missing: Path) -> str:
 def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Write everything in the store of these images but its summary, which is returned."""
-    backbone = make_backbone(encoder, pretrained=True).eval() if encoder.fine_tune_from is None else None
-    if backbone is not None:
-        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
-            backbone.to(device)
-    weights = None if backbone is None else weights_digest(backbone)
+    """Write everything in the store of these images but its summary, which is returned. It resumes from what an
+    interrupted preparation has left, if that was made with the same weights and versions.
+    """
+    backbone = weights = None
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
     kind: np.dtype[Any] = np.dtype("u1")
-    if backbone is not None:
-        shape, kind = (backbone.locations[0] * backbone.locations[1], backbone.dimension), np.dtype("<f2")
-    row = int(np.prod(shape)) * kind.itemsize
-    by = [weights, torch.__version__, PIL.__version__]
-    refused = _write_values(directory, images, encoder, backbone, row=row, processes=processes, by=by)
+    if encoder.fine_tune_from is None:
+        backbone = make_backbone(encoder, pretrained=True).eval()
+        with out_of_memory(lambda: MODEL_TOO_LARGE, device):
+            backbone.to(device)
+        weights = weights_digest(backbone)
+        shape, kind = (math.prod(backbone.locations), backbone.dimension), np.dtype("<f2")
+    row = math.prod(shape) * kind.itemsize  # bytes
+    unfinished, by = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
+    progress = unfinished.progress.get("images", {})
+    if progress.get("by") != by:
+        progress = {"done": 0, "refused": {}}
+    done: int = progress["done"]
+    refused: dict[str, str] = dict(progress["refused"])  # why, by digest
+
+    def size(progress: Mapping[str, Any]) -> int:
+        return int(progress["done"] - len(progress["refused"])) * row
+
+    if done:
+        log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
+    need, free = len(images) * row, shutil.disk_usage(directory).free
+    count = f"{len(images):,}"
+    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), count)
+    if need - size(progress) > free:
+        raise UnfinishedError(
+            f"The image store needs {size_text(need - size(progress))} and {directory.parent} has {size_text(free)} "
+            "free: set data.cache to a directory on a larger disk."
+        )
+    chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
+    with (
+        closing(chunks),
+        (directory / VALUES).open("ab") as file,
+        progress_bar(total=len(images), unit=" images", description="Images") as bar,
+        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
+    ):
+        cut(file, size(progress))
+        bar.update(done)
+        for chunk in chunks:
+            if len(chunk.pixels):
+                file.write(_encoded(chunk.pixels, backbone, encoder, device).tobytes())
+                file.flush()
+            refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
+            read = len(chunk.pixels) + len(chunk.refused)
+            done += read
+            bar.update(read)
+            reached({"done": done, "refused": dict(refused), "by": by})
     kept = [digest for digest, _ in images if digest not in refused]
     if not kept:
-        digest, file = images[0]
-        raise InputError(f"None of the {len(images):,} images can be used; {file} {refused[digest]}")
+        digest, path = images[0]
+        raise InputError(f"None of the {len(images):,} images can be used; {path} {refused[digest]}")
     (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
     return {
         "format": FORMAT,
@@ -210,59 +328,12 @@ def _fill(
     }
 
 
-def _write_values(
-    directory: Path,
-    images: Images,
-    encoder: EncoderSettings,
-    backbone: Backbone | None,
-    *,
-    row: int,
-    processes: int | None,
-    by: list[str | None],
-) -> Mapping[str, str]:
-    """Write the images' rows, of `row` bytes each; returns by digest why some of them are refused.
-
-    It resumes from what an interrupted preparation has left, if that was made `by` the same weights and versions.
-    """
-
-    def size(progress: Mapping[str, Any]) -> int:
-        return int(progress["done"] - len(progress["refused"])) * row
-
-    unfinished = Unfinished(directory)
-    progress = unfinished.progress.get("images", {})
-    if progress.get("by") != by:
-        progress = {"done": 0, "refused": {}}
-    done: int = progress["done"]
-    refused: dict[str, str] = dict(progress["refused"])  # why, by digest
-    if done:
-        log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
-    _check_room(directory, len(images) * row, len(images), written=size(progress))
-    chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
-    with (
-        closing(chunks),
-        (directory / VALUES).open("ab") as file,
-        progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
-    ):
-        cut(file, size(progress))
-        bar.update(done)
-        for chunk in chunks:
-            if len(chunk.pixels):
-                file.write(_encoded(chunk.pixels, backbone, encoder).tobytes())
-                file.flush()
-            refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
-            read = len(chunk.pixels) + len(chunk.refused)
-            done += read
-            bar.update(read)
-            reached({"done": done, "refused": dict(refused), "by": by})
-    return refused
-
-
-def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: EncoderSettings) -> NDArray[Any]:
+def _encoded(
+    pixels: NDArray[np.uint8], backbone: nn.Module | None, encoder: EncoderSettings, device: torch.device
+) -> NDArray[Any]:
     """The rows of these images."""
     if backbone is None:
         return pixels
-    device = backbone.mean.device
     with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
         annotations = backbone(torch.from_numpy(pixels).to(device))
         largest = float(annotations.abs().max())
@@ -274,17 +345,6 @@ def _encoded(pixels: NDArray[np.uint8], backbone: Backbone | None, encoder: Enco
             )
         values: NDArray[np.float16] = annotations.half().cpu().numpy()
     return values
-
-
-def _check_room(directory: Path, need: int, images: int, *, written: int) -> None:
-    """Raise UnfinishedError if the disk has no room for the needed bytes that are not yet `written`."""
-    free = shutil.disk_usage(directory).free
-    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), f"{images:,}")
-    if need - written > free:
-        raise UnfinishedError(
-            f"The image store needs {size_text(need - written)} and {directory.parent} has {size_text(free)} free: "
-            "set data.cache to a directory on a larger disk."
-        )
 
 
 def unreadable(file: Path) -> str:

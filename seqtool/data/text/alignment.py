@@ -52,7 +52,10 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
     expected = len(target), len(source)
     if attention.shape != expected:
         raise ValueError(f"attention is {attention.shape} for {expected} target and source pieces")
-    gather_target, gather_source = _membership(target, shape[0]), _membership(source, shape[1])
+    gather_target, gather_source = (  # words × pieces: 1 where the piece belongs to the word
+        np.equal.outer(np.arange(count), pieces).astype(np.float64)
+        for count, pieces in zip(shape, (target, source), strict=True)
+    )
     counts = np.maximum(gather_target.sum(axis=1, keepdims=True), 1)
     result: Matrix = (gather_target / counts) @ attention @ gather_source.T
     return result
@@ -103,9 +106,3 @@ def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     """Links as a line in Pharaoh format, in the order of the target."""
     marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
-
-
-def _membership(indices: Sequence[int], count: int) -> NDArray[np.float64]:
-    """Words × pieces: 1 where the piece belongs to the word."""
-    belongs: NDArray[np.bool_] = np.arange(count)[:, None] == np.array(indices, dtype=np.int64)
-    return belongs.astype(np.float64)

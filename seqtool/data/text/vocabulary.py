@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import sentencepiece
 
@@ -51,23 +51,63 @@ PART = 2**14  # characters: longer lines are learnt from in parts; at most four 
 LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
+NAMED = 5  # unknown pieces
+
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
+
+
+class Form(NamedTuple):
+    """How a vocabulary reads text: its kind, one of `KINDS`; its normalisation, one of `NORMALIZATIONS`; whether in
+    lower case; and whether verbatim, that is with white space as it is.
+    """
+
+    kind: str
+    normalization: str
+    lowercase: bool
+    verbatim: bool = False
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the vocabulary is a list of the text's pieces by count, not a SentencePiece model."""
+        return self.kind == "word" or (self.verbatim and self.kind == "char")
+
+    def normalize(self, text: str) -> str:
+        """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent. Verbatim,
+        white space stays as it is.
+        """
+        form = NORMALIZATIONS[self.normalization]
+        text = form(text)
+        if self.lowercase:
+            text = form(text.lower())  # lowering the case of a normalised text may denormalise it
+        text = text.replace(SPACE, " ")
+        return text if self.verbatim else " ".join(text.split())
+
+    def pieces(self, text: str) -> list[str]:
+        """The pieces of the text for a list: words as `words_and_punctuation` splits them, ▁ before each that follows a
+        space or begins the text. If verbatim, its characters, or its words, other white space and symbols; every space
+        is written ▁.
+        """
+        text = self.normalize(text)
+        if not self.verbatim:
+            return [piece for token in text.split() for piece in _token_pieces(token)]
+        if self.kind == "char":
+            pieces = list(text)
+        elif text.isascii() or combining_marks().characters.isdisjoint(text):
+            pieces = UNMARKED.findall(text)
+        else:
+            pieces = combining_marks().verbatim.findall(text)
+        return [piece.replace(" ", SPACE) for piece in pieces]
 
 
 class Vocabulary(ABC):
     """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
 
-    def __init__(
-        self, pieces: Iterable[str], *, kind: str, normalization: str, lowercase: bool, verbatim: bool
-    ) -> None:
+    def __init__(self, pieces: Iterable[str], form: Form) -> None:
         """pieces: by id, after the special ones."""
         self._pieces = [*SPECIALS, *pieces]
         self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
-        self._unknown = UNKNOWN
-        self.kind = kind
-        self.normalization = normalization
-        self.lowercase = lowercase
-        self.verbatim = verbatim
+        self._unknown = SPACE + UNKNOWN if form.is_listed and not form.verbatim else UNKNOWN
+        self.form = form
 
     def __len__(self) -> int:
         """The number of ids, the four special ones included."""
@@ -104,10 +144,7 @@ class Vocabulary(ABC):
         """The text of the ids; padding, begin and end are left out."""
         pieces = (self.piece(int(index)) for index in ids if index not in (PAD, BOS, EOS))
         text = "".join(pieces).replace(SPACE, " ")
-        return text if self.verbatim else text.strip()
-
-    def normalize(self, text: str) -> str:
-        return normalize(text, normalization=self.normalization, lowercase=self.lowercase, verbatim=self.verbatim)
+        return text if self.form.verbatim else text.strip()
 
     @property
     def fingerprint(self) -> str:
@@ -119,13 +156,9 @@ class Vocabulary(ABC):
         path.write_bytes(self._bytes())
 
     def _bytes(self) -> bytes:
-        header = {
-            "kind": self.kind,
-            "size": len(self),
-            "normalization": self.normalization,
-            "lowercase": self.lowercase,
-            **({"verbatim": True} if self.verbatim else {}),
-        }
+        header = {"kind": self.form.kind, "size": len(self), **self.form._asdict()}
+        if not self.form.verbatim:
+            del header["verbatim"]
         return json.dumps(header).encode() + b"\n" + self.body()
 
 
@@ -133,7 +166,7 @@ class Vocabulary(ABC):
 class SentencePieceVocabulary(Vocabulary):
     """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
 
-    def __init__(self, model: bytes, *, kind: str, normalization: str, lowercase: bool, verbatim: bool) -> None:
+    def __init__(self, model: bytes, form: Form) -> None:
         self._model = model
         self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
@@ -142,8 +175,7 @@ class SentencePieceVocabulary(Vocabulary):
         learnt = set().union(*pieces)
         self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
         self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
-        restored = map(self._restored, pieces[len(SPECIALS) :])
-        super().__init__(restored, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
+        super().__init__(map(self._restored, pieces[len(SPECIALS) :]), form)
 
     def pieces(self, text: str) -> list[str]:
         return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
@@ -157,7 +189,7 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _read(self, text: str) -> str:
         """The text as SentencePiece reads it."""
-        text = self.normalize(text)
+        text = self.form.normalize(text)
         return text.translate(self._stand_ins) if self._stand_ins else text
 
     def _restored(self, piece: str) -> str:
@@ -166,24 +198,17 @@ class SentencePieceVocabulary(Vocabulary):
 
 @final
 class WordVocabulary(Vocabulary):
-    """A list of words and punctuation or, verbatim, of words or characters: the pieces that `listed_pieces` gives."""
-
-    def __init__(
-        self, tokens: Sequence[str], *, normalization: str, lowercase: bool, kind: str = "word", verbatim: bool = False
-    ) -> None:
-        super().__init__(tokens, kind=kind, normalization=normalization, lowercase=lowercase, verbatim=verbatim)
-        if not verbatim:
-            self._unknown = SPACE + UNKNOWN
+    """A list of words and punctuation or, verbatim, of words or characters: the pieces that `Form.pieces` gives."""
 
     def pieces(self, text: str) -> list[str]:
-        return listed_pieces(self.normalize(text), self.kind, verbatim=self.verbatim)
+        return self.form.pieces(text)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self._ids.get(piece, UNK) for piece in self.pieces(text)] for text in texts]
+        return [[self._ids.get(piece, UNK) for piece in self.form.pieces(text)] for text in texts]
 
     def body(self) -> bytes:
         tokens = self._pieces[len(SPECIALS) :]
-        return (json.dumps(tokens) if self.verbatim else "".join(f"{token}\n" for token in tokens)).encode()
+        return (json.dumps(tokens) if self.form.verbatim else "".join(f"{token}\n" for token in tokens)).encode()
 
 
 def load(path: Path) -> Vocabulary:
@@ -193,16 +218,16 @@ def load(path: Path) -> Vocabulary:
             raise ValueError("a directory, pipe or device")
         header, _, body = path.read_bytes().partition(b"\n")
         stored = parse_json(header)
-        kind, size, verbatim = stored["kind"], stored["size"], stored.get("verbatim") is True
-        form = {"normalization": stored["normalization"], "lowercase": stored["lowercase"], "verbatim": verbatim}
-        if kind not in KINDS or form["normalization"] not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
+        size, verbatim = stored["size"], stored.get("verbatim") is True
+        form = Form(stored["kind"], stored["normalization"], stored["lowercase"], verbatim)
+        if form.kind not in KINDS or form.normalization not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
             raise ValueError("not what is written")
         vocabulary: Vocabulary
-        if is_listed(kind, verbatim=verbatim):
+        if form.is_listed:
             tokens = [str(token) for token in parse_json(body)] if verbatim else body.decode().split("\n")[:-1]
-            vocabulary = WordVocabulary(tokens, kind=kind, **form)
+            vocabulary = WordVocabulary(tokens, form)
         else:
-            vocabulary = SentencePieceVocabulary(body, kind=kind, **form)
+            vocabulary = SentencePieceVocabulary(body, form)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is not a vocabulary file of seqtool.") from error
     if len(vocabulary) != size:
@@ -232,42 +257,36 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
     return dict(zip(sides, map(load, files), strict=True))
 
 
-def normalize(text: str, *, normalization: str, lowercase: bool, verbatim: bool = False) -> str:
-    """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent. Verbatim, white
-    space stays as it is.
-    """
-    form = NORMALIZATIONS[normalization]
-    text = form(text)
-    if lowercase:
-        text = form(text.lower())  # lowering the case of a normalised text may denormalise it
-    text = text.replace(SPACE, " ")
-    return text if verbatim else " ".join(text.split())
-
-
-def is_listed(kind: str, *, verbatim: bool) -> bool:
-    """Whether such a vocabulary is a list of the text's pieces by count, not a SentencePiece model."""
-    return kind == "word" or (verbatim and kind == "char")
-
-
-def listed_pieces(text: str, kind: str, *, verbatim: bool) -> list[str]:
-    """The words of the text as `words_and_punctuation` splits them, ▁ before each that follows a space or begins the
-    text. If verbatim, its characters, or its words, other white space and symbols; every space is written ▁.
-    """
-    if not verbatim:
-        return [piece for token in text.split() for piece in _token_pieces(token)]
-    if kind == "char":
-        pieces = list(text)
-    elif text.isascii() or combining_marks().characters.isdisjoint(text):
-        pieces = UNMARKED.findall(text)
-    else:
-        pieces = combining_marks().verbatim.findall(text)
-    return [piece.replace(" ", SPACE) for piece in pieces]
-
-
 @lru_cache(maxsize=1 << 16)
 def _token_pieces(token: str) -> tuple[str, ...]:
     first, *rest = words_and_punctuation(token)
     return (SPACE + first, *rest)
+
+
+# What a vocabulary does not know of a text
+
+
+def unknown_in(texts: Sequence[str], vocabulary: Vocabulary) -> str:
+    """The commonest pieces of the texts that the vocabulary does not know, as they are written."""
+    encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
+    pieces = (zip(vocabulary.pieces(text), ids, strict=True) for text, ids in encoded if UNK in ids)
+    return commonest_unknown(Counter(piece for piece, index in chain.from_iterable(pieces) if index == UNK))
+
+
+def commonest_unknown(counts: Mapping[str, int]) -> str:
+    """The commonest of these pieces, each with its count: “<” (320), “>” (318)."""
+    chosen = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMED]
+    return ", ".join(f"“{_shown(piece)}” ({count:,})" for piece, count in chosen)
+
+
+def unknown_sentence(counts: Mapping[str, int]) -> str:
+    """A sentence that names the pieces that a vocabulary does not know."""
+    return f"{'The commonest are' if len(counts) > NAMED else 'Unknown:'} {commonest_unknown(counts)}."
+
+
+def _shown(piece: str) -> str:
+    text = piece.replace(SPACE, " ").strip(" ") or " "
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 # Learning
@@ -291,10 +310,8 @@ class VocabularySettings(declarations.Vocabulary):
                 "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false."
             )
 
-    def size_of(self, side: str | None) -> tuple[int, str]:
-        """The size for `source`, `target` or None (joint), and the name of the setting that gives it."""
-        own: int | None = getattr(self, f"{side}_size") if side else None
-        return (self.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+    def form(self, *, verbatim: bool) -> Form:
+        return Form(self.kind, self.normalization, self.lowercase, verbatim)
 
 
 def train(
@@ -307,54 +324,48 @@ def train(
     from, cannot fill the size asked for, or does not fit into it.
     """
     settings.check()
-    size, setting = settings.size_of(side)
-    form: dict[str, Any] = {
-        "normalization": settings.normalization,
-        "lowercase": settings.lowercase,
-        "verbatim": verbatim,
-    }
-    normalized = (text for line in lines if (text := normalize(line, **form)))
-    if is_listed(settings.kind, verbatim=verbatim):
-        tokens = _frequent(normalized, settings, size, verbatim=verbatim)
-        return WordVocabulary(tokens, kind=settings.kind, **form)
+    own = getattr(settings, f"{side}_size") if side else None
+    size, name = (settings.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+    form = settings.form(verbatim=verbatim)
+    if form.is_listed:
+        counts = Counter(chain.from_iterable(map(form.pieces, lines)))
+        frequent = [piece for piece, count in counts.items() if count >= settings.minimum_count]
+        if not frequent:
+            what = "symbol" if verbatim else "word"
+            raise InputError(
+                f"No {what} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
+                "nothing can be learnt from it."
+            )
+        frequent.sort(key=lambda piece: (-counts[piece], piece))
+        return WordVocabulary(frequent[: size - len(SPECIALS)], form)
     try:
-        model = _learn_pieces(list(normalized), settings.kind, size, verbatim=verbatim)
+        return SentencePieceVocabulary(_learn_pieces(filter(None, map(form.normalize, lines)), form, size), form)
     except RuntimeError as error:
         text = f"the {side} side of the training text" if side else "the training text"
-        problem = _problem(str(error), f"{setting}={size:,}", text)
-        if problem is None:
+        if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", str(error)):
+            problem = f"{name}={size:,} is more than is possible with {text}: set it to {int(match[1]):,} or less."
+        elif match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            problem = f"{name}={size:,} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
+        elif "sentences_.empty()" in str(error):
+            problem = "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
+        else:
             raise
         raise InputError(problem) from error
-    return SentencePieceVocabulary(model, kind=settings.kind, **form)
 
 
-def _frequent(lines: Iterable[str], settings: VocabularySettings, size: int, *, verbatim: bool) -> list[str]:
-    """The pieces by decreasing count, then in alphabetical order."""
-    pieces = (listed_pieces(line, settings.kind, verbatim=verbatim) for line in lines)
-    counts = Counter(chain.from_iterable(pieces))
-    frequent = [word for word, count in counts.items() if count >= settings.minimum_count]
-    if not frequent:
-        what = "symbol" if verbatim else "word"
-        raise InputError(
-            f"No {what} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
-            "nothing can be learnt from it."
-        )
-    frequent.sort(key=lambda word: (-counts[word], word))
-    return frequent[: size - len(SPECIALS)]
-
-
-def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> bytes:
+def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
     """SentencePiece's model file; normalisation is ours, so SentencePiece's is the identity."""
+    lines = list(normalized)
     characters = set().union(*lines)
     if not characters:
         raise InputError("The training text has no words: nothing can be learnt from it.")
     model = io.BytesIO()
-    form: dict[str, Any] = {}
-    if verbatim:
+    options: dict[str, Any] = {}
+    if form.verbatim:
         whole = (line.removesuffix("\n") for line in lines)
         lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
         ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
-        form = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
+        options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
     else:
         lines = [part for line in lines for part in _cut_at_spaces(line)]
     if characters & STAND_INS.keys():
@@ -362,14 +373,14 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
         lines = [line.translate(table) for line in lines]
     if any(special in line for line in lines for special in SPECIALS):  # whose characters would not be learnt
         names = ("pad_piece", "unk_piece", "bos_piece", "eos_piece")
-        form |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
+        options |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
-        model_type=kind,
+        model_type=form.kind,
         vocab_size=size,
         # SentencePiece's advice: every character of a small alphabet, most of a large one (Chinese, the web).
-        character_coverage=1.0 if kind == "char" or len(characters) <= size // 4 else 0.9995,
+        character_coverage=1.0 if form.kind == "char" or len(characters) <= size // 4 else 0.9995,
         normalization_rule_name="identity",
         max_sentence_length=LONGEST,
         pad_id=PAD,
@@ -378,7 +389,7 @@ def _learn_pieces(lines: list[str], kind: str, size: int, *, verbatim: bool) -> 
         eos_id=EOS,
         num_threads=THREADS,
         minloglevel=2,  # errors only: they come back as exceptions too
-        **form,
+        **options,
     )
     return model.getvalue()
 
@@ -388,14 +399,3 @@ def _cut_at_spaces(line: str) -> list[str]:
     if len(line) <= PART or len(line.encode()) <= LONGEST:
         return [line]
     return textwrap.wrap(line, PART, break_on_hyphens=False)
-
-
-def _problem(message: str, size: str, text: str) -> str | None:
-    """SentencePiece's message in terms of the settings; None for any other message."""
-    if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", message):
-        return f"{size} is more than is possible with {text}: set it to {int(match[1]):,} or less."
-    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"{size} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
-    if "sentences_.empty()" in message:
-        return "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
-    return None

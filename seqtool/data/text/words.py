@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -129,15 +128,15 @@ AFTER_WORDS = frozenset("。，、！？；：.,!?;:")  # marks that have a spac
 TSHEG = "\u0f0b"  # ends a syllable of Tibetan
 
 
-@dataclass(frozen=True)
-class Writing:
+class Writing(NamedTuple):
     """How a text is written.
 
     scripts: its letters by script.
     lines: those that are not empty.
     characters: besides white space.
     spaces: inside lines.
-    cuts: those of the spaces that stand after words of scripts without spaces.
+    cuts: those of the spaces that stand after words of scripts without spaces, and not where such text has spaces too:
+    beside foreign words and numbers, and after punctuation.
     """
 
     scripts: Counter[str]
@@ -185,7 +184,8 @@ def writing(lines: Iterable[str]) -> Writing:
         filled += bool(parts)
         spaces += max(0, len(parts) - 1)
         if not line.isascii():
-            cuts += sum(_is_cut(before[-1], after[0]) for before, after in pairwise(parts))
+            ends = ((before[-1], after[0]) for before, after in pairwise(parts))
+            cuts += sum(_is_unspaced(end) and (_is_unspaced(start) or start in AFTER_WORDS) for end, start in ends)
         counts.update("".join(parts))
     scripts: Counter[str] = Counter()
     for character, count in counts.items():
@@ -208,13 +208,6 @@ def _is_letter(character: str) -> bool:
 
 def _is_of_word(character: str) -> bool:
     return _is_letter(character) or character.isnumeric()
-
-
-def _is_cut(before: str, after: str) -> bool:
-    """Whether a space between these characters stands after a word of a script without spaces, and not where such
-    text has spaces too: beside foreign words and numbers, and after punctuation.
-    """
-    return _is_unspaced(before) and (_is_unspaced(after) or after in AFTER_WORDS)
 
 
 @cache
