@@ -94,15 +94,18 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
 
 
 class Unfinished:
-    """The progress noted in the directory of an unfinished preparation."""
+    """The progress noted in the directory of an unfinished preparation; if there is none, its files are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / PROGRESS
         self.progress: dict[str, Any] = {}
         for interrupted in directory.glob(f".{PROGRESS}.*"):
             interrupted.unlink()
-        with suppress(FileNotFoundError):
+        try:
             self.progress = json.loads(self._path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            shutil.rmtree(directory)
+            directory.mkdir()
 
     def note(self, **progress: Any) -> None:
         """Note that this is on the disk now."""
