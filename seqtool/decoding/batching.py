@@ -9,15 +9,12 @@ import numpy as np
 import torch
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.forced import force, read_prefix
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis, Whole, length_penalty
+from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
+from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import out_of_memory
 from seqtool.models.inputs import Source
-from seqtool.models.tokens import UNK
 from seqtool.runtime import distributed
 from seqtool.runtime.precision import autocast, onednn
 
@@ -96,7 +93,15 @@ def decode(
                 "prefix": prefix,
             }
             if settings.sample:
-                n_best = _sampled(settings, [i if numbers is None else numbers[i] for i in rows], common)
+                drawn = [settings.uniforms(i if numbers is None else numbers[i]) for i in rows]
+                samples = sample(
+                    uniform_noise=torch.from_numpy(np.stack(drawn)).float(),
+                    temperature=settings.temperature,
+                    top_k=settings.top_k,
+                    top_p=settings.top_p,
+                    **common,
+                )  # those that ended come first, the likelier before the others
+                n_best = [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
             else:
                 n_best = beam_search(
                     beam=settings.beam,
@@ -112,18 +117,6 @@ def decode(
         return n_best
 
     return in_batches(decode_batch, sources.order, settings.at_once)
-
-
-def _sampled(settings: DecodeSettings, numbers: Sequence[int], common: dict[str, Any]) -> list[list[Hypothesis]]:
-    """Samples of each source, those that ended first, the likelier before the others."""
-    samples = sample(
-        uniform_noise=torch.from_numpy(np.stack([settings.uniforms(number) for number in numbers])).float(),
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        **common,
-    )
-    return [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
 
 
 def most_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
@@ -143,7 +136,7 @@ def force_all(
     owners: Sequence[int] | None = None,
     likeliest: int = 0,
 ) -> list[Hypothesis]:
-    """Forced decoding (`forced.force`) of targets, ids without BOS and EOS, in batches.
+    """Forced decoding (`hypotheses.force`) of targets, ids without BOS and EOS, in batches.
 
     owners: for each target the row of `sources` that it belongs to; by default one target for each
     likeliest: also what was expected, so many tokens at each place
@@ -159,56 +152,6 @@ def force_all(
 
     order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -place[owners[i]]))
     return in_batches(force_batch, order, settings.at_once)
-
-
-def explained(
-    model: Any,
-    sources: Sources,
-    decoded: Sequence[Sequence[Hypothesis]],
-    settings: DecodeSettings,
-    *,
-    device: torch.device,
-    likeliest: int,
-) -> list[list[Hypothesis]]:
-    """The n best of each source, also with what the model expected at each token, those of a prefix included."""
-    owners = [row for row, n_best in enumerate(decoded) for _ in n_best]
-    targets = [hypothesis.tokens for n_best in decoded for hypothesis in n_best]
-    forced = iter(force_all(model, sources, targets, settings, device=device, owners=owners, likeliest=likeliest))
-    return [[_with_expected(hypothesis, next(forced)) for hypothesis in n_best] for n_best in decoded]
-
-
-def _with_expected(hypothesis: Hypothesis, forced: Hypothesis) -> Hypothesis:
-    length = len(hypothesis.tokens) + hypothesis.ended  # one that was cut off has no end
-    assert forced.log_p is not None and forced.expected is not None
-    return hypothesis._replace(log_p=forced.log_p[:length], expected=forced.expected.first(length))
-
-
-def with_prefixes(
-    model: Any,
-    sources: Sources,
-    prefixes: Sequence[Sequence[int]],
-    decoded: Sequence[Sequence[Hypothesis]],
-    settings: DecodeSettings,
-    *,
-    device: torch.device,
-) -> list[list[Hypothesis]]:
-    """The n best of each source, decoded from its prefix, also with the probability and score of the whole."""
-    penalty = length_penalty(settings.length_penalty, settings.length_alpha)
-    forced_prefixes = force_all(model, sources, prefixes, settings, device=device)
-    result = []
-    for prefix, forced, n_best in zip(prefixes, forced_prefixes, decoded, strict=True):
-        count, unknown = len(prefix), prefix.count(UNK)
-        before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
-        wholes = []
-        for hypothesis in n_best:
-            length, log_p = len(hypothesis.tokens) + hypothesis.ended, before + hypothesis.log_probability
-            score = log_p
-            if not settings.sample:
-                coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
-                score = log_p / penalty(length) + coverage
-            wholes.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
-        result.append(wholes)
-    return result
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:

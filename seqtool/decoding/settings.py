@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.decoding.ranking import length_penalty
+from seqtool.decoding.beam_search import length_penalty
 from seqtool.errors import InputError
 from seqtool.runtime.defaults import defaults
 from seqtool.settings import declarations

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqtool.data.images.image_decoding import fit
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import Sources, chunks, computing
-from seqtool.decoding.ranking import Hypothesis
+from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import computing, in_batches
-from seqtool.decoding.forced import read_prefix
-from seqtool.decoding.ranking import Expected
+from seqtool.decoding.hypotheses import Expected, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError

@@ -16,16 +16,17 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import joined
 from seqtool.data.text.vocabulary import Vocabulary, load_all
-from seqtool.decoding.batching import Sources, decode, explained, with_prefixes
+from seqtool.decoding.batching import Sources, decode, force_all
+from seqtool.decoding.beam_search import length_penalty
 from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.ranking import Expected, Hypothesis, Whole
+from seqtool.decoding.hypotheses import Expected, Hypothesis, Whole
 from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
-from seqtool.models.tokens import END, EOS
+from seqtool.models.tokens import END, EOS, UNK
 from seqtool.predict.encoded_text import EncodedText
 from seqtool.runtime import devices
 from seqtool.runtime.classes import modules
@@ -354,11 +355,51 @@ class Predictor(ABC):
             with self.own_machine():
                 bests = decode(self.model, batch, self.settings, device=self.device, **options)
                 if likeliest:
-                    bests = explained(self.model, batch, bests, self.settings, device=self.device, likeliest=likeliest)
+                    bests = self._with_expected(batch, bests, likeliest)
                 if length:
-                    bests = with_prefixes(self.model, batch, begun, bests, self.settings, device=self.device)
+                    bests = self._with_prefixes(batch, begun, bests)
             for row, n_best in zip(rows, bests, strict=True):
                 result[row] = n_best
+        return result
+
+    def _with_expected(
+        self, sources: Sources, bests: Sequence[Sequence[Hypothesis]], likeliest: int
+    ) -> list[list[Hypothesis]]:
+        """The n best also with what the model expected at each token, those of a prefix included."""
+        owners = [row for row, n_best in enumerate(bests) for _ in n_best]
+        hypotheses = [hypothesis for n_best in bests for hypothesis in n_best]
+        targets = [hypothesis.tokens for hypothesis in hypotheses]
+        all_forced = force_all(
+            self.model, sources, targets, self.settings, device=self.device, owners=owners, likeliest=likeliest
+        )
+        result: list[list[Hypothesis]] = [[] for _ in bests]
+        for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
+            length = len(hypothesis.tokens) + hypothesis.ended  # one that was cut off has no end
+            assert forced.log_p is not None and forced.expected is not None
+            here = forced.expected.first(length)
+            result[row].append(hypothesis._replace(log_p=forced.log_p[:length], expected=here))
+        return result
+
+    def _with_prefixes(
+        self, sources: Sources, prefixes: Sequence[Sequence[int]], bests: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """The n best also with the probability and score of the whole, prefix and what follows."""
+        settings = self.settings
+        penalty = length_penalty(settings.length_penalty, settings.length_alpha)
+        all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
+        result = []
+        for prefix, forced, n_best in zip(prefixes, all_forced, bests, strict=True):
+            count, unknown = len(prefix), prefix.count(UNK)
+            before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
+            wholes = []
+            for hypothesis in n_best:
+                length, log_p = len(hypothesis.tokens) + hypothesis.ended, before + hypothesis.log_probability
+                score = log_p
+                if not settings.sample:
+                    coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
+                    score = log_p / penalty(length) + coverage
+                wholes.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
+            result.append(wholes)
         return result
 
     def forced(

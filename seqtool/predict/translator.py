@@ -19,8 +19,8 @@ from seqtool.data.text.alignment import (
 )
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, force_all
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis
+from seqtool.decoding.beam_search import Lattice
+from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
 from seqtool.predict.encoded_text import EncodedText
