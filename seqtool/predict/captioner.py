@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from io import BytesIO, TextIOBase
+from os import PathLike
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from seqtool.data.images.image_decoding import fit
+from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import Sources, chunks, computing
 from seqtool.decoding.hypotheses import Hypothesis
@@ -21,13 +24,26 @@ from seqtool.models.hard_attention import Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.predict.encoded_text import EncodedText
+from seqtool.predict.inputs import EncodedText, check_list
 from seqtool.predict.likelihood import Likelihood, of_captions
-from seqtool.predict.lists import Picture, check_pictures, named, opened
 from seqtool.predict.predictor import EnsembleMember, Prediction, Predictor, class_name
 from seqtool.runtime import distributed
 from seqtool.settings import declarations, typed
 from seqtool.training.checkpoint import Checkpoint
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A file that is open."""
+
+    def read(self) -> Any: ...
+
+
+Picture = str | PathLike[str] | Image.Image | NDArray[np.uint8] | bytes | bytearray | memoryview | Readable
+"""A path, an http(s) address, a Pillow image, an array of height × width × 3, the bytes of a file, or an open file."""
+
+LONGEST_NAME = 4096  # characters of a path or an address
+KINDS = "a path, a Pillow image, an array of uint8 (height × width × 3), bytes or a file opened with mode 'rb'"
 
 Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # rows → images, such as `cache.Split.pictures`
 
@@ -82,12 +98,6 @@ class CaptionedImage(NamedTuple):
 @dataclass
 class CaptionDecodeSettings(declarations.DecodeCaptions, DecodeSettings):
     """configs/caption.yaml says what each is and holds the defaults."""
-
-    def uniforms_of_attention(self, number: int) -> Tensor:
-        """The random numbers in [0, 1) for hard attention's draws on one image, for each word and the end, whatever its
-        batch.
-        """
-        return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length + 1)).float()
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,9 @@ class Captioner(Predictor):
 
         Random draws for an image depend on its place in the list.
         """
-        images = check_pictures(images, what="caption takes")
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            images = list(images)
+        images = check_list(images, "caption takes", "image", _is_picture, KINDS)
         begun = self.encode_prefix(prefix)
 
         def captioned(numbers: Sequence[int]) -> list[CaptionedImage]:
@@ -196,8 +208,10 @@ class Captioner(Predictor):
         """
 
         def with_uniforms(rows: Sequence[int]) -> WithUniforms:
-            uniforms = [self.settings.uniforms_of_attention(numbers[row]) for row in rows]
-            return WithUniforms(pictures(rows), torch.stack(uniforms))
+            """For each word and the end, whatever the batch of an image."""
+            seed, length = self.settings.seed, self.settings.max_length + 1
+            uniforms = [np.random.default_rng([seed, numbers[row], 1]).random(length) for row in rows]
+            return WithUniforms(pictures(rows), torch.from_numpy(np.stack(uniforms)).float())
 
         bests = self.search(
             lambda rows: Sources(rows, pictures if self.hard is None else with_uniforms),
@@ -277,3 +291,42 @@ class Captioner(Predictor):
         values = {name: np.array([caption[name] for caption in likely]) for name in likely[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])
         return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
+
+
+def named(picture: Picture, number: int) -> str:
+    """What an image is called: its path or address, or its number in the list, from 1."""
+    if isinstance(picture, Image.Image):
+        return str(getattr(picture, "filename", "")) or f"image {number}"
+    return str(picture) if isinstance(picture, str | PathLike) else f"image {number}"
+
+
+def opened(picture: Picture, name: str) -> Image.Image:
+    """The image as RGB, upright. Raises ImageError, which says `name`."""
+    if isinstance(picture, Image.Image):
+        return upright_rgb(picture, name=name)
+    if isinstance(picture, np.ndarray):
+        return upright_rgb(Image.fromarray(np.ascontiguousarray(picture)), name=name)
+    if isinstance(picture, bytes | bytearray | memoryview):
+        return open_image(BytesIO(picture), name=name)
+    if isinstance(picture, str | PathLike):
+        if len(name) > LONGEST_NAME:  # the image itself as text, as in base64
+            raise ImageError(f"'{name[:40]}…'", "is too long for the name of a file or an address.")
+        return read_image(name)
+    file: Any = picture  # is read from its beginning, if it can go back to it
+    try:
+        if getattr(file, "seekable", bool)():  # without such a method it cannot
+            file.seek(0)
+        content = file.read()
+    except (OSError, ValueError) as error:
+        raise ImageError(name, f"cannot be read ({error}).") from error
+    if not isinstance(content, bytes):
+        raise ImageError(name, "gives no bytes: open the file with mode 'rb'.")
+    return open_image(BytesIO(content), name=name)
+
+
+def _is_picture(picture: Any) -> bool:
+    if isinstance(picture, np.ndarray):
+        return picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
+    if isinstance(picture, Readable):
+        return not isinstance(picture, TextIOBase)
+    return isinstance(picture, str | PathLike | Image.Image | bytes | bytearray | memoryview)

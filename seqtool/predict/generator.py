@@ -16,8 +16,7 @@ from seqtool.decoding.sampling import sample
 from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.encoded_text import EncodedText
-from seqtool.predict.lists import check_texts
+from seqtool.predict.inputs import EncodedText, check_texts, encoded
 from seqtool.predict.predictor import Prediction, Predictor, expectations
 from seqtool.settings import declarations
 
@@ -111,11 +110,7 @@ class Generator(Predictor):
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
         """The `n` continuations of each prompt. They depend on the seed and on how many prompts came before."""
         prompts = check_texts(prompts, what="generate takes", kind="prompt")
-        return [self.continuations(prompt, self.uniforms()) for prompt in self.encode(prompts)]
-
-    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        vocabulary = self.target_vocabulary
-        return [EncodedText(*pair, vocabulary) for pair in zip(texts, vocabulary.encode_batch(texts), strict=True)]
+        return [self.continuations(prompt, self.uniforms()) for prompt in encoded(prompts, self.target_vocabulary)]
 
     def uniforms(self) -> NDArray[np.float64]:
         """The random numbers in [0, 1) of the next prompt, n × max_length."""
@@ -208,13 +203,13 @@ class Generator(Predictor):
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         self.check_scoring(with_sources=sources is not None)
-        encoded = self.encode(check_texts(texts, what="score takes", kind="text"))
+        read = encoded(check_texts(texts, what="score takes", kind="text"), self.target_vocabulary)
 
         def scored(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
-            return [self.predicted(encoded[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
+            return [self.predicted(read[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
 
         continuations = []
-        for text, (nats, predicted) in zip(encoded, in_batches(scored, range(len(encoded)), TEXTS), strict=True):
+        for text, (nats, predicted) in zip(read, in_batches(scored, range(len(read)), TEXTS), strict=True):
             log_p = (-nats).tolist()
             total, pieces = math.fsum(log_p), [self.target_vocabulary.piece(token) for token in text.ids]
             details: dict[str, Any] = {"log_probabilities": log_p, "predicted": predicted if likeliest else None}

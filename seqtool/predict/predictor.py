@@ -27,7 +27,7 @@ from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
-from seqtool.predict.encoded_text import EncodedText
+from seqtool.predict.inputs import EncodedText
 from seqtool.runtime import devices
 from seqtool.runtime.classes import modules
 from seqtool.runtime.defaults import defaults

@@ -23,8 +23,7 @@ from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
-from seqtool.predict.encoded_text import EncodedText
-from seqtool.predict.lists import check_texts
+from seqtool.predict.inputs import EncodedText, check_texts, encoded
 from seqtool.predict.predictor import Prediction, Predictor
 
 
@@ -150,7 +149,7 @@ class Translator(Predictor):
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
         sentences = check_texts(sentences, what="translate takes", kind="sentence")
-        sources = self._encoded(sentences, self.source_vocabulary, limit=self.source_length - 1)
+        sources = encoded(sentences, self.source_vocabulary, self.source_length - 1, self.split)
         if first_line is not None:
             self.warn_of_cut(sources, first_line)
         before, self._done = self._done, self._done + len(sources)
@@ -190,10 +189,6 @@ class Translator(Predictor):
             if len(source.ids) >= limit:
                 cut = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
                 tqdm.write(f"Line {number} has {len(source.ids):,} tokens: {cut}", file=sys.stderr)
-
-    def _encoded(self, texts: Sequence[str], vocabulary: Vocabulary, limit: int | None = None) -> list[EncodedText]:
-        ids = vocabulary.encode_batch(texts)
-        return [EncodedText(*pair, vocabulary, limit, self.split) for pair in zip(texts, ids, strict=True)]
 
     def _prefixes(self, prefixes: Sequence[str | Sequence[str]] | None, count: int) -> list[EncodedText]:
         """Prefixes encoded, all empty if None. InputError unless there is one a sentence, each short enough."""
@@ -238,15 +233,16 @@ class Translator(Predictor):
         texts = check_texts(texts, what="score takes", kind="target sentence")
         if len(sources) != len(texts):
             raise InputError(f"There are {len(sources):,} sources but {len(texts):,} targets: give one for each.")
-        encoded, targets = self._encoded(sources, self.source_vocabulary), self._encoded(texts, self.target_vocabulary)
-        pairs = list(zip(encoded, targets, strict=True))
+        read = encoded(sources, self.source_vocabulary, split=self.split)
+        targets = encoded(texts, self.target_vocabulary, split=self.split)
+        pairs = list(zip(read, targets, strict=True))
         for text in (text for pair in pairs for text in pair if not self._can_read(text.ids)):
             raise InputError(
                 f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
                 f"{self.longest:,}, the number of its learnt positions: shorten it."
             )
         ids = [target.ids for target in targets]
-        rows = encoded_sentences([source.ids for source in encoded])
+        rows = encoded_sentences([source.ids for source in read])
         with self.own_machine():
             forced = force_all(self.model, rows, ids, self.settings, device=self.device, likeliest=likeliest)
         return [
