@@ -17,7 +17,7 @@ from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.evaluation.flags import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
+from seqtool.evaluation.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
 from seqtool.metrics.repetition import repeats
 from seqtool.metrics.words import f1_by_count, labels
 from seqtool.runtime.files import config_directory

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from seqtool.data.corpora.caption_files import Captions
+from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions
+from seqtool.data.corpora.caption_records import records
 from seqtool.data.corpora.coco import image_id
 from seqtool.data.corpora.corpus import ImageCorpus
+from seqtool.data.images.finding import ImageNames
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures
-from seqtool.evaluation.scored_captions import check_images, check_references, read_hypotheses, read_references
 from seqtool.metrics import tokenisers
 from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
@@ -186,18 +187,23 @@ class CaptionEvaluator(Evaluator):
         settings, place = self.settings, self.settings.references[0]
         references = read_references(Path(place))
         if settings.save_document_frequencies is not None:
-            return self._save_frequencies(references, Path(settings.save_document_frequencies))
+            check_references(references, name=place)
+            tokenize, file = self._scoring(references)["tokenize"], Path(settings.save_document_frequencies)
+            captions = [tokenized(image, tokenize) for image in references.values()]
+            frequencies = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
+            frequencies.save(file)
+            return SavedFrequencies(frequencies, str(file))
         name = str(settings.hypotheses)
         warnings: list[str] = []
         outputs = [self._read(file, references) for file in (name, *names(settings.baseline))]
-        captions = outputs[0].hypotheses
-        described = references.only(captions)
+        hypotheses = outputs[0].hypotheses
+        described = references.only(hypotheses)
         if 0 < len(described) < len(references):
             images = f"{len(described):,} of the {len(references):,} images of {place}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
-        check_images(captions, references, hypotheses_name=name, references_name=place)
-        if empty := [image for image in references if not captions[image].strip()]:
+        check_images(hypotheses, references, hypotheses_name=name, references_name=place)
+        if empty := [image for image in references if not hypotheses[image].strip()]:
             warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
         return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
 
@@ -237,7 +243,7 @@ class CaptionEvaluator(Evaluator):
         likelihood = None
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]
-            likelihood = _likelihood(predictor, files, references, settings.bound)
+            likelihood = predictor.likelihood(files, list(references.values()), settings.bound)
         others: dict[str, Any] = {"warnings": [], "counts": counts, "likelihood": likelihood}
         return self._evaluate([output, *baseline], references, options=options, **others)
 
@@ -249,22 +255,12 @@ class CaptionEvaluator(Evaluator):
             output.add_records(records)
         return output
 
-    def _tokenize(self, references: Mapping[str, Sequence[str]]) -> str:
-        return self.tokeniser(lambda: tokenisers.for_captions(chain.from_iterable(references.values())))
-
     def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
-        tokenize, file = self._tokenize(references), self.settings.document_frequencies
+        tokenize = self.tokeniser(lambda: tokenisers.for_captions(chain.from_iterable(references.values())))
+        file = self.settings.document_frequencies
         frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
         return {"tokenize": tokenize, "document_frequencies": frequencies}
-
-    def _save_frequencies(self, references: Mapping[str, Sequence[str]], file: Path) -> SavedFrequencies:
-        check_references(references, name=self.settings.references[0])
-        tokenize = self._tokenize(references)
-        captions = [tokenized(image, tokenize) for image in references.values()]
-        frequencies = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
-        frequencies.save(file)
-        return SavedFrequencies(frequencies, str(file))
 
     def _evaluate(
         self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **others: Any
@@ -296,21 +292,106 @@ class CaptionEvaluator(Evaluator):
         return evaluation
 
 
-def _likelihood(predictor: "Captioner", files: Sequence[str], references: Captions[str], samples: int) -> "Likelihood":
-    """How likely the references are. files: of their images; samples: draws for each reference."""
-    from seqtool.runtime import distributed  # imports torch, which scoring files does without
-
-    with progress_bar(total=len(files), unit="image", description="bound") as bar:
-
-        def progress(done: int) -> None:
-            bar.update(min(done * distributed.size(), len(files) - bar.n))
-
-        return predictor.likelihood(files, list(references.values()), samples, progress)
-
-
 def _coco_results(captions: Mapping[str, str]) -> str:
     ids = {image: image_id(image) for image in captions}
     if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
         ids = {image: image for image in captions}
     results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
     return json.dumps(results, ensure_ascii=False) + "\n"
+
+
+def read_references(path: Path) -> Captions[str]:
+    """Image → captions, from any file of captions."""
+    entries = read_captions(path)
+    check_captions(entry for of_image in entries.values() for entry in of_image if entry.own)
+    captions = {image: [entry.caption for entry in of_image] for image, of_image in entries.items()}
+    return Captions(captions, entries.others)
+
+
+def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
+    """What a file says of each image's only caption: its `text`, what else `caption format=jsonl` wrote of its best
+    one, and as `file` the image's name in the file; under the names that the images have in the references. InputError
+    for an image with two captions.
+
+    An image may have the same name in both, or one that is the end of the other's path (`photos/a.jpg` is `a.jpg`) in
+    any normal form and case, or the number or name that it has in COCO's results. An image that is not among the
+    references, or might be several of them, keeps its name.
+    """
+    captions: dict[str, list[dict[str, Any]]] = {}
+    others: dict[str, str] = {}
+    for record in records(Path(file)):
+        entries = [{**record.best, "text": entry.caption, "file": entry.image} for entry in record.captions]
+        captions.setdefault(record.image, []).extend(entries)
+        others[record.other or record.image] = record.image
+    if not captions:
+        raise InputError(f"{file} has no captions.")
+    for image, listed in captions.items():
+        if len(listed) > 1:
+            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one an image.")
+    image_names = ImageNames([*references, *references.others])
+    short: dict[str, set[str]] = {}
+    for image in references:
+        short.setdefault(_short(image), set()).add(image)
+    further = {image: other for other, image in others.items()}
+
+    def find(name: str) -> str | None:
+        if name in references:
+            return name
+        alike = [name] if name in references.others else image_names.find(name)
+        images = {references.others.get(other, other) for other in alike} & references.keys()
+        images = images or short.get(_short(name), set())
+        return next(iter(images)) if len(images) == 1 else None
+
+    renamed: dict[str, dict[str, Any]] = {}
+    called: dict[str, str] = {}
+    for image, (caption,) in ((image, listed) for image, listed in captions.items() if listed):
+        name = find(image) or find(further.get(image, image)) or image
+        if name in renamed:
+            raise InputError(f"{file} has captions for {called[name]} and {image}, which are both image {name}.")
+        renamed[name], called[name] = caption, image
+    return renamed
+
+
+def check_images(
+    hypotheses: Mapping[str, Any],
+    references: Mapping[str, Sequence[str]],
+    *,
+    hypotheses_name: str = "the hypotheses",
+    references_name: str = "the references",
+) -> None:
+    """Refuse captions and references of different images, saying how many have no counterpart and naming one."""
+    check_references(references, name=references_name)
+    missing = [image for image in references if image not in hypotheses]
+    unknown = [image for image in hypotheses if image not in references]
+    if unknown and len(missing) == len(references):
+        raise InputError(
+            f"{hypotheses_name} and {references_name} have no image in common: {hypotheses_name} has "
+            f"{_count(unknown).rstrip(',')}; {references_name} has {_count(missing).rstrip(',')}."
+        )
+    if missing:
+        raise InputError(
+            f"{hypotheses_name} has no caption for {_count(missing)} of {references_name}: every image must have one."
+        )
+    if unknown:
+        raise InputError(
+            f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
+            "remove them, or give the references of the same images. An image that it has is called "
+            f"{next(iter(references))} there."
+        )
+
+
+def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
+    """Refuse references without images, and images without references."""
+    if not references:
+        raise InputError(f"{name} has no image: there is nothing to score.")
+    if without := [image for image, captions in references.items() if not captions]:
+        raise InputError(f"{name} has no caption for {_count(without)}: every image needs at least one.")
+
+
+def _count(images: Sequence[str]) -> str:
+    return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
+
+
+def _short(image: str) -> str:
+    """COCO's number, or the name of the file without its directory."""
+    return str(image_id(PurePosixPath(image).name))

@@ -14,8 +14,7 @@ from PIL import Image
 
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Output, SystemsEvaluation
-from seqtool.evaluation.flags import flags_of
+from seqtool.evaluation.evaluation import Output, SystemsEvaluation, flags_of
 from seqtool.models.tokens import END
 from seqtool.view.report import Details, Section, rounded_weights
 

@@ -28,6 +28,7 @@ from seqtool.predict.inputs import EncodedText, check_list
 from seqtool.predict.likelihood import Likelihood, of_captions
 from seqtool.predict.predictor import EnsembleMember, Prediction, Predictor, class_name
 from seqtool.runtime import distributed
+from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.training.checkpoint import Checkpoint
 
@@ -248,19 +249,12 @@ class Captioner(Predictor):
             name = class_name(self.checkpoints[0])
             raise InputError(f"bound= is for show_attend_tell, with soft or hard attention, and this is a {name}.")
 
-    def likelihood(
-        self,
-        images: Sequence[Picture],
-        captions: Sequence[Sequence[str]],
-        samples: int,
-        progress: Callable[[int], object],
-    ) -> Likelihood:
+    def likelihood(self, images: Sequence[Picture], captions: Sequence[Sequence[str]], samples: int) -> Likelihood:
         """How likely each image's captions are. Several processes share out the images.
 
         samples: draws for each caption, with hard attention
-        progress: called with the number of images that this process has just finished
         """
-        model = self.models[0]
+        model, processes = self.models[0], distributed.size()
         first = np.cumsum([0, *map(len, captions)])  # the number of each image's first caption: it seeds the draws
 
         def of_images(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
@@ -282,11 +276,12 @@ class Captioner(Predictor):
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
                 a = model.annotations(Pixels(pixels).to(self.device))
                 likely = list(of_captions(model, a, rows, targets, uniforms if model.hard else None))
-            progress(len(numbers))
+            bar.update(min(len(numbers) * processes, len(images) - bar.n))
             return list(zip((len(target) + 1 for target in targets), likely, strict=True))
 
         batches = list(chunks(range(len(images)), self.settings.at_once))
-        of_each = [caption for batch in distributed.together(of_images, batches) for caption in batch]
+        with progress_bar(total=len(images), unit="image", description="bound") as bar:
+            of_each = [caption for batch in distributed.together(of_images, batches) for caption in batch]
         tokens, likely = zip(*of_each, strict=True)
         values = {name: np.array([caption[name] for caption in likely]) for name in likely[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])

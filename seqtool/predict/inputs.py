@@ -1,5 +1,5 @@
-"""What callers in Python hand over: lists, checked before any work and refused without printing what they hold; and texts
-with their token ids.
+"""What callers in Python hand over: lists, which are checked before any work and refused without printing what they
+hold, and texts with their token ids.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set

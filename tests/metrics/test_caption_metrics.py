@@ -8,7 +8,7 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
-from seqtool.evaluation.scored_captions import check_images
+from seqtool.evaluation.captions import check_images
 from seqtool.metrics.captions import NAMES, CaptionScorer, brevity, rouge_l, tokenized
 from seqtool.metrics.ngrams import ORDERS, DocumentFrequencies, count_ngrams
 from seqtool.metrics.scores import scorers
