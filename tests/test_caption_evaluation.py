@@ -20,7 +20,7 @@ from seqtool.errors import InputError
 from seqtool.evaluation import captions
 from seqtool.evaluation.captions import CaptionEvaluator, read_hypotheses, read_references
 from seqtool.evaluation.evaluation import EvaluationData
-from seqtool.metrics.ngrams import DocumentFrequencies
+from seqtool.metrics.captions import DocumentFrequencies
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint

@@ -18,8 +18,7 @@ from PIL import Image
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
 from seqtool.evaluation.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
-from seqtool.metrics.repetition import repeats
-from seqtool.metrics.words import f1_by_count, labels
+from seqtool.metrics.words import f1_by_count, labels, repeats
 from seqtool.runtime.files import config_directory
 from seqtool.view import html
 from seqtool.view.report import SIZE, Details, packed

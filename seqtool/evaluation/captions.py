@@ -20,11 +20,9 @@ from seqtool.data.images.finding import ImageNames
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator, Segment, SystemsEvaluation
 from seqtool.evaluation.pictures import CaptionOutput, pictures
-from seqtool.metrics import tokenisers
 from seqtool.metrics.bootstrap import FEW, few
-from seqtool.metrics.captions import TOKENIZERS, brevity, tokenized
+from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenized
 from seqtool.metrics.java import java_scores
-from seqtool.metrics.ngrams import DocumentFrequencies
 from seqtool.metrics.scores import CAPTIONING, labels_of, score
 from seqtool.runtime.files import replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
@@ -257,7 +255,7 @@ class CaptionEvaluator(Evaluator):
 
     def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
-        tokenize = self.tokeniser(lambda: tokenisers.for_captions(chain.from_iterable(references.values())))
+        tokenize = self.tokeniser(lambda: fitting_tokeniser(chain.from_iterable(references.values())))
         file = self.settings.document_frequencies
         frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
         return {"tokenize": tokenize, "document_frequencies": frequencies}

@@ -20,10 +20,9 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import FEW, few
-from seqtool.metrics.repetition import LONGEST, is_repeated, units
 from seqtool.metrics.scores import metric, score, scored_in, scorers
 from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.words import f1_by_count, unit_of
+from seqtool.metrics.words import LONGEST, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
 from seqtool.settings import declarations, names

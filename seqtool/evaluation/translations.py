@@ -26,7 +26,7 @@ from seqtool.evaluation.evaluation import (
     SystemsEvaluation,
     flags_of,
 )
-from seqtool.metrics import tokenisers, translation
+from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import FEW, few, record_of
 from seqtool.metrics.scores import TRANSLATION, labels_of, score
@@ -299,8 +299,8 @@ class TranslationEvaluator(Evaluator):
         references = chain.from_iterable(segment.references for segment in segments)
         if settings.langpair is not None:
             language = settings.langpair.partition("-")[2]
-        tokenize = self.tokeniser(lambda: tokenisers.for_translations(references, language=language))
-        if settings.ter and tokenize in tokenisers.OF_CHARACTERS:
+        tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
+        if settings.ter and tokenize in translation.OF_CHARACTERS:
             log.info("TER knows only words between spaces: leave it out with ter=false.")
         writers = [settings.hypotheses or "What the model wrote", *names(settings.baseline)]
         for writer, output in zip(writers, outputs, strict=False):

@@ -112,10 +112,10 @@ SCORES = {
         MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
         MetricInfo("cider", "CIDEr-D", digits=3),
         # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
-        MetricInfo("bleu1", "bleu1", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-1"),
-        MetricInfo("bleu2", "bleu2", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-2"),
-        MetricInfo("bleu3", "bleu3", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-3"),
-        MetricInfo("bleu4", "bleu4", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4"),
+        *(
+            MetricInfo(f"bleu{n}", f"bleu{n}", digits=4, task=CAPTIONING, scorer=CAPTIONS, title=f"BLEU-{n}")
+            for n in (1, 2, 3, 4)
+        ),
         MetricInfo("bleu4_no_bp", "bleu4_no_bp", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
         MetricInfo("rouge_l", "rouge_l", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="ROUGE-L"),
         MetricInfo("cider_d", "cider_d", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr-D"),

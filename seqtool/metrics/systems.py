@@ -87,8 +87,13 @@ class Comparison:
     def of(cls, baseline: System, system: System) -> "Comparison":
         differences = []
         for name in system.values:
-            first, second = baseline.estimates[name], system.estimates[name]
-            p = _p_value(name, baseline, system) if system.samples else None
+            first, second, p = baseline.estimates[name], system.estimates[name], None
+            if system.samples:
+                scale = max(abs(first.value), abs(second.value))
+                drawn = system.draws[name] - baseline.draws[name]
+                p = p_value(second.value - first.value, drawn, scale=scale)
+                if name in SCORES and round(scale, score(name).digits) == 0:
+                    p = 1.0  # both are 0 as printed: what then differs is how a score avoids dividing by zero
             signature = system.signature(name, samples=system.samples or None)
             differences.append(Difference(score(name).label, first, second, p, signature))
         return cls(tuple(differences), max(score(name).digits for name in system.values))
@@ -106,12 +111,3 @@ class Comparison:
         signatures = {d.signature for d in self.differences}
         quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
         return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])
-
-
-def _p_value(name: str, baseline: System, system: System) -> float:
-    """1 where both scores are 0 as printed: what then differs is how a score avoids dividing by zero."""
-    first, second = baseline.values[name], system.values[name]
-    scale = max(abs(first), abs(second))
-    if name in SCORES and round(scale, score(name).digits) == 0:
-        return 1.0
-    return p_value(second - first, system.draws[name] - baseline.draws[name], scale=scale)

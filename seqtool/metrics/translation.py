@@ -5,7 +5,8 @@ Scores are on the 0–100 scale, and each has the signature that makes it compar
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -23,6 +24,8 @@ from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.network import LibraryDownload
 
 TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
+BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's tokenisers, for its test sets
+OF_CHARACTERS = ("zh", "char")
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
 
 log = logging.getLogger(__name__)
@@ -76,6 +79,35 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
         raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
 
 
+def fitting_tokeniser(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
+    """The tokeniser of BLEU for these references, of those that need no further package; and a sentence about it, empty
+    where there is nothing to say about 13a. Any text with hardly any spaces, such as letters, counts characters, since
+    a line of one word has no n-grams. `language`: of the references, if they are one of sacreBLEU's test sets.
+    """
+    text = writing(references)
+    tokenize, why = "13a", ""
+    if text.has_no_spaces and text.is_chinese:
+        tokenize, why = "zh", "the references are Chinese; each of their characters counts as a word"
+    elif text.has_no_spaces or text.has_hardly_any_spaces:
+        tokenize, why = "char", "the references have almost no spaces; each character counts as a word"
+    elif text.is_mostly_unspaced:
+        counting = "zh" if text.is_chinese else "char"
+        why = f"the references seem to be cut into words by spaces; tokenize={counting} counts characters"
+    if language is not None:
+        usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
+        with suppress(InputError):
+            if usual != tokenize:
+                make_bleu(usual, lowercase=False)  # is it installed?
+            return usual, f"tokenize={usual}, as sacreBLEU has it for this pair." if why or usual != "13a" else ""
+    else:
+        usual = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
+        usual = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else usual
+    note = f"tokenize={tokenize}{why and ': '}{why}."
+    if usual:
+        note += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
+    return tokenize, note if why or usual else ""
+
+
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
     """chrF2, on characters, so it needs no tokeniser."""
     return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
@@ -96,11 +128,6 @@ def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEU
     return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
 
 
-def bleu_of(statistics: Statistics) -> float:
-    """BLEU alone."""
-    return float(bleu_parts(statistics).score)
-
-
 @dataclass(frozen=True)
 class LengthScore:
     """BLEU of the sentences whose source is as long as the label says; None if there are none."""
@@ -116,7 +143,7 @@ def bleu_by_length(
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
     scores = []
     for label, chosen in length_bins(sources, edges=edges):
-        bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
+        bleu = bootstrap(lambda i: bleu_parts(statistics[i]).score, [chosen], samples) if len(chosen) else None
         scores.append(LengthScore(label, len(chosen), bleu))
     return tuple(scores)
 
@@ -148,7 +175,7 @@ def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: 
     """The gaps between two systems in two bins of sentences, neither empty; each resample serves both."""
 
     def gap(i: Indices) -> float:
-        return bleu_of(system[i]) - bleu_of(baseline[i])
+        return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
 
     def growth(i: Indices, j: Indices) -> float:
         return gap(j) - gap(i)

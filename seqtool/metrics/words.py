@@ -1,5 +1,6 @@
-"""How well a system writes rare and frequent words: F1 by how often a word stands in the training data, as in
-compare-mt (Neubig et al. 2019, section 3).
+"""Words as a system writes them: how well it writes rare and frequent ones, F1 by how often a word stands in the
+training data as in compare-mt (Neubig et al. 2019, section 3); and those repeated in a row, as models write them that
+have learnt too little.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
+LONGEST = 8  # words of a repeated sequence
 EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more
 
 
@@ -78,3 +80,29 @@ def _overlap(
         for word, count in of_column.items():
             overlap[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
     return overlap
+
+
+def repeats(text: str) -> bool:
+    """Whether a sequence of words is repeated in a row (`is_repeated`)."""
+    return is_repeated(*units(text))
+
+
+def units(text: str) -> tuple[list[str], bool]:
+    """The words of a text, or its characters where it has no spaces between words; and whether they are characters."""
+    has_no_spaces = writing([text]).has_no_spaces
+    return characters(text) if has_no_spaces else text.split(), has_no_spaces
+
+
+def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
+    """Whether a sequence of 2 to `LONGEST` words stands twice in a row, or one word three times; of characters 4 to
+    `LONGEST` twice, or fewer four times, since Chinese and others double words.
+    """
+    few, often = (3, 4) if are_characters else (1, 3)
+    for length in range(1, LONGEST + 1):
+        times = often if length <= few else 2
+        alike = 0  # units in a row that are equal to those `length` before
+        for before, unit in zip(units, units[length:], strict=False):
+            alike = alike + 1 if unit == before else 0
+            if alike >= (times - 1) * length:
+                return True
+    return False
