@@ -166,6 +166,12 @@ class SystemsEvaluation(Evaluation):
     segment: ClassVar[str]  # what a segment is called in records
 
     @cached_property
+    def sources(self) -> list[str] | None:
+        """None if they are unknown, and for images."""
+        sources = [segment.source for segment in self.segments if segment.source is not None]
+        return sources if len(sources) == len(self.segments) else None
+
+    @cached_property
     def systems(self) -> dict[str, System]:
         """Every system with its scores, by title; the one that is evaluated first."""
         settings = self.settings
@@ -243,9 +249,8 @@ class SystemsEvaluation(Evaluation):
         """Every segment with the hypotheses of all systems, and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
-        sources = [segment.source for segment in segments]
-        pairs = zip(hypotheses[0], sources, strict=True)
-        flags = output.flags or [flags_of(text, source=source) for text, source in pairs]
+        pairs = zip(hypotheses[0], segments, strict=True)
+        flags = output.flags or [flags_of(text, source=segment.source) for text, segment in pairs]
         labels, values = self.scores_by_segment
         notes = []
         if any(flags):
@@ -260,7 +265,7 @@ class SystemsEvaluation(Evaluation):
             "note": " ".join(notes) or None,
             "systems": list(self.systems),
             "scores": labels,
-            "sources": None if None in sources else sources,
+            "sources": self.sources,
             "names": [segment.name for segment in segments] if isinstance(segments[0].name, str) else None,
             "references": [list(segment.references) for segment in segments],
             "hypotheses": hypotheses,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,6 @@ from seqtool.metrics.bootstrap import FEW, few, record_of
 from seqtool.metrics.scores import TRANSLATION, labels_of, score
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins, warn_of_tokenised
-from seqtool.models.tokens import UNK
 from seqtool.runtime.files import parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.outputs import keeping
@@ -42,7 +41,7 @@ from seqtool.settings import declarations, names
 from seqtool.view import plots, report
 
 if TYPE_CHECKING:
-    from seqtool.predict.translator import Translation, Translator
+    from seqtool.predict.translator import Translator
 
 Split = Callable[[str], list[str]]
 
@@ -59,12 +58,6 @@ class TranslationEvaluation(SystemsEvaluation):
 
     task = TRANSLATION
     segment = "line"
-
-    @cached_property
-    def sources(self) -> list[str] | None:
-        """None if they are unknown."""
-        sources = [segment.source for segment in self.segments if segment.source is not None]
-        return sources if len(sources) == len(self.segments) else None
 
     @cached_property
     def unit(self) -> str | None:
@@ -164,14 +157,6 @@ class TranslationEvaluation(SystemsEvaluation):
         sections.append(self.segment_table("Sentences"))
         return f"Translations of {self.title}", f"{len(self.segments):,} sentences", sections
 
-    def draw(self, directory: Path) -> None:
-        """BLEU by source length."""
-        directory.mkdir(parents=True, exist_ok=True)
-        lengths = {title: self.by_length_of(system) for title, system in self.systems.items()}
-        figure = directory / "bleu_by_length.png"
-        with plots.or_left_out(figure):
-            plots.bleu_by_length(lengths, figure, unit=str(self.unit))
-
 
 class TranslationEvaluator(Evaluator):
     """Evaluates files of translations, or translates a test set and evaluates that."""
@@ -221,10 +206,9 @@ class TranslationEvaluator(Evaluator):
         hypotheses = read_translations(name)
         segments, split = read_test_set(settings, hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
-        if settings.alignments is not None and settings.gold is not None:
+        if settings.alignments is not None:  # and so is gold
             sources, references = _columns(segments)
-            texts = [sources, hypotheses, references]
-            links = read_alignments(settings.alignments, texts, split, name=name)
+            links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
@@ -257,7 +241,8 @@ class TranslationEvaluator(Evaluator):
         alignments of `samples` are drawn.
         """
         settings, place = self.settings, self.settings.output
-        written = Output(translator.name, details=None if settings.report is None else report.Details())
+        details = None if settings.report is None else report.Details()
+        written = Output(translator.name, details=details)
         out = nullcontext() if place is None else keeping(Path(place), lambda: f"{len(written.hypotheses):,} lines")
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST
@@ -265,29 +250,33 @@ class TranslationEvaluator(Evaluator):
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
-                drawn = [i for i in samples if start <= i < start + len(window)]
-                attention = bool(drawn) or settings.report is not None
+                attention = details is not None or any(start < line <= start + size for line in samples)
                 n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest, first_line=start + 1)
-                best = [hypotheses[0] for hypotheses in n_best]
-                _add_details(written, translator, window, best)
-                for i in drawn:
-                    figure = Path(str(settings.plot)) / f"alignment-{i + 1:04d}.png"
-                    if (alignment := best[i - start].shown(end=False)) is not None:
+                for line, (best, *_) in enumerate(n_best, start + 1):
+                    if details is not None:
+                        weights, words, target = best.shown(end=True) or (None, (), ())
+                        details.add(source=words, target=target, weights=weights, predicted=best.predicted)
+                        unattended = None if weights is None else (weights, best.source_words)
+                        conditions = {"ended": best.ended, "unknown": bool(best.source.unknown)}
+                        flags = flags_of(best.text, source=best.source.text, attention=unattended, **conditions)
+                        written.flags.append(flags)
+                    if line in samples and (alignment := best.shown(end=False)) is not None:
+                        figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
                         with plots.or_left_out(figure):
                             plots.alignment(*alignment, figure)
-                if file is not None:
-                    file.writelines(f"{hypothesis.text}\n" for hypothesis in best)
-                written.hypotheses |= {start + i: hypothesis.text for i, hypothesis in enumerate(best, 1)}
-                bar.update(len(best))
+                    if file is not None:
+                        file.write(f"{best.text}\n")
+                    written.hypotheses[line] = best.text
+                bar.update(len(n_best))
         return written
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
-        """Which sentences of 10 to 20 words have their alignments drawn, if any."""
+        """The lines of 10 to 20 words whose alignments are drawn, if any."""
         samples = self.settings.samples
         if not samples:
             return []
         lengths, unit = translation.lengths(sources)
-        fitting = [i for i, length in enumerate(lengths) if 10 <= length <= 20]
+        fitting = [line for line, length in enumerate(lengths, 1) if 10 <= length <= 20]
         if not fitting and self.settings.plot is not None:
             print(f"samples={samples}: no source has 10 to 20 {unit}, so none is drawn.", file=sys.stderr)
         order = np.random.default_rng(seed).permutation(len(fitting))
@@ -312,7 +301,11 @@ class TranslationEvaluator(Evaluator):
             settings=settings, segments=segments, outputs=outputs, options=options, **others
         )
         if settings.plot is not None:
-            evaluation.draw(Path(settings.plot))
+            figure = Path(settings.plot) / "bleu_by_length.png"
+            figure.parent.mkdir(parents=True, exist_ok=True)
+            lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
+            with plots.or_left_out(figure):
+                plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
 
 
@@ -342,25 +335,6 @@ def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], s
 def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
     """The sources and the first references."""
     return [str(segment.source) for segment in segments], [segment.references[0] for segment in segments]
-
-
-def _add_details(
-    output: Output, translator: "Translator", sources: Sequence[str], best: "Sequence[Translation]"
-) -> None:
-    """Add what a report shows of translations, if there will be one: their flags, and as details their words with
-    attention, and what was expected at each token.
-    """
-    if output.details is None:
-        return
-    encoded = translator.source_vocabulary.encode_batch(sources)
-    for source, hypothesis, ids in zip(sources, best, encoded, strict=True):
-        weights, words, target = hypothesis.shown(end=True) or (None, (), ())
-        output.details.add(source=words, target=target, weights=weights, predicted=hypothesis.predicted)
-        attention = None if weights is None else (weights, hypothesis.source_words)
-        flags = flags_of(
-            hypothesis.text, source=source, ended=hypothesis.ended, unknown=UNK in ids, attention=attention
-        )
-        output.flags.append(flags)
 
 
 def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
@@ -395,7 +369,7 @@ def test_set_of(
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
     if settings.testset is not None:
-        return first_here(partial(read_test_set, settings))
+        return first_here(lambda: read_test_set(settings))
     if settings.sources is not None:
         return read_test_set(settings)
     corpus = data.corpus(TextCorpus, translator)
