@@ -40,11 +40,19 @@ class Sources:
     order: the order in which rows are batched, similar lengths together and the longest first
     batch: from rows to the input of the model's `encode`
     maximum: each row's greatest output length in tokens, with EOS and without a prefix, or None
+    remember: changes the memory of a batch of rows, if that is needed
     """
 
     order: Sequence[int]
     batch: Callable[[Sequence[int]], Any]
     maximum: Sequence[int] | None = None
+    remember: Callable[[Any, Sequence[int]], Any] | None = None
+
+    def encoded(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
+        """A batch, its memory and the decoder's first state."""
+        source = self.batch(rows).to(device)
+        memory, state = model.encode(source)
+        return source, memory if self.remember is None else self.remember(memory, rows), state
 
 
 def encoded_sentences(ids: Sequence[Sequence[int]]) -> Sources:
@@ -77,8 +85,7 @@ def decode(
 
     def decode_batch(rows: Sequence[int]) -> list[list[Hypothesis]]:
         with computing(device, settings.precision, lower=settings.memory):
-            source = sources.batch(rows).to(device)
-            memory, state = model.encode(source)
+            source, memory, state = sources.encoded(model, rows, device)
             prefix = None
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
@@ -146,7 +153,7 @@ def force_all(
 
     def force_batch(batch: Sequence[int]) -> list[Hypothesis]:
         with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
-            memory, state = model.encode(sources.batch([owners[i] for i in batch]).to(device))
+            _, memory, state = sources.encoded(model, [owners[i] for i in batch], device)
             target = make_target([targets[i] for i in batch]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)
 

@@ -4,6 +4,7 @@ import base64
 import io
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,9 @@ class CaptionOutput(Output):
         """
         for image, record in [*records.items()][:CONSIDERED]:
             self.captions[image] = _caption(record)
-            if (picture := _read_picture(record["file"])) is not None:
-                self.pictures[image] = picture
+            if Path(record["file"]).is_file():
+                with suppress(InputError):  # squeezed into a square, as `caption` does by default
+                    self.pictures[image] = address(fit(read_image(record["file"]), size=SIDE, mode="squash"))
 
     def add(self, image: str, seen: NDArray[np.uint8], record: Mapping[str, Any]) -> None:
         """An image as the model saw it, and its caption, as `caption format=jsonl weights=true likeliest=5` has it."""
@@ -121,16 +123,6 @@ def _caption(record: Mapping[str, Any]) -> Caption:
     if chosen is not None:
         caption["chosen"] = chosen
     return caption
-
-
-def _read_picture(file: str) -> str | None:
-    """The picture in a file, squeezed into a square as `caption` does by default; None if it cannot be read."""
-    if not Path(file).is_file():
-        return None
-    try:
-        return address(fit(read_image(file), size=SIDE, mode="squash"))
-    except InputError:
-        return None
 
 
 def _chosen(scores: Sequence[float | None]) -> dict[str, list[int]]:

@@ -328,8 +328,9 @@ def _align_references(translator: "Translator", segments: Sequence[Segment]) -> 
 
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
     """Links between the words of sources and first references, a set for each segment, against the gold ones."""
-    sources, references = ([split(text) for text in texts] for texts in _columns(segments))
-    return AlignmentScores.of(links, [segment.gold or (set(), set()) for segment in segments], sources, references)
+    golds = [segment.gold or (set(), set()) for segment in segments]
+    sizes = [(len(split(source)), len(split(target))) for source, target in zip(*_columns(segments), strict=True)]
+    return AlignmentScores.of(links, golds, sizes)
 
 
 def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:

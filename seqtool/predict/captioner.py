@@ -20,7 +20,6 @@ from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
-from seqtool.models.hard_attention import Choice
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
@@ -101,29 +100,6 @@ class CaptionDecodeSettings(declarations.DecodeCaptions, DecodeSettings):
     """configs/caption.yaml says what each is and holds the defaults."""
 
 
-@dataclass(frozen=True)
-class WithUniforms:
-    """A batch of images with a random number in [0, 1) for each word that may be written, B×T."""
-
-    images: Annotations | Pixels
-    uniforms: Tensor
-
-    def to(self, device: torch.device) -> "WithUniforms":
-        return WithUniforms(self.images.to(device), self.uniforms.to(device))
-
-
-class HardAttending:
-    """A model whose attention chooses one location for each word. It reads images `WithUniforms`."""
-
-    def __init__(self, model: Any, choice: Choice) -> None:
-        self.model, self.choice = model, choice
-        self.step, self.prefill = model.step, model.prefill
-
-    def encode(self, source: WithUniforms) -> tuple[Any, Any]:
-        memory, state = self.model.encode(source.images)
-        return replace(memory, uniform_noise=source.uniforms, choose=self.choice), state
-
-
 class Captioner(Predictor):
     """One model or an ensemble, ready to describe images."""
 
@@ -139,12 +115,9 @@ class Captioner(Predictor):
         super().__post_init__()
         self.encoder = typed(EncoderSettings, self.config["model"]["encoder"])
         self.grid: tuple[int, int] = self.models[0].backbone.locations
-        self.hard: HardAttending | None = None
         name = self.settings.hard_attention
-        if name != "expected":
-            if len(self.models) > 1 or name not in self.models[0].choices:
-                raise InputError(f"hard_attention={name} is for one model whose attention can choose locations.")
-            self.model = self.hard = HardAttending(self.models[0], self.models[0].choices[name])
+        if name != "expected" and (len(self.models) > 1 or name not in self.models[0].choices):
+            raise InputError(f"hard_attention={name} is for one model whose attention can choose locations.")
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:
@@ -208,14 +181,18 @@ class Captioner(Predictor):
         row; the others as in `caption_each`.
         """
 
-        def with_uniforms(rows: Sequence[int]) -> WithUniforms:
-            """For each word and the end, whatever the batch of an image."""
-            seed, length = self.settings.seed, self.settings.max_length + 1
-            uniforms = [np.random.default_rng([seed, numbers[row], 1]).random(length) for row in rows]
-            return WithUniforms(pictures(rows), torch.from_numpy(np.stack(uniforms)).float())
+        settings = self.settings
 
+        def choosing(memory: Any, rows: Sequence[int]) -> Any:
+            """A memory whose attention chooses a location for each word and the end, whatever the batch of an image."""
+            generators = (np.random.default_rng([settings.seed, numbers[row], 1]) for row in rows)
+            uniforms = np.stack([generator.random(settings.max_length + 1) for generator in generators])
+            noise = torch.from_numpy(uniforms).float().to(self.device)
+            return replace(memory, uniform_noise=noise, choose=self.models[0].choices[settings.hard_attention])
+
+        remember = None if settings.hard_attention == "expected" else choosing
         bests = self.search(
-            lambda rows: Sources(rows, pictures if self.hard is None else with_uniforms),
+            lambda rows: Sources(rows, pictures, remember=remember),
             numbers,
             [prefix or self.encode_prefix("")] * len(numbers),
             likeliest=likeliest,
