@@ -13,8 +13,8 @@ from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding import hypotheses
+from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
-from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.tree import device_of, keep, select

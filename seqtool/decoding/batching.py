@@ -1,24 +1,88 @@
-"""From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
+"""From sources to hypotheses: the settings of decoding, batches in a good order, then beam search or sampling, for any
+model and any source; and several models that decode as one.
+"""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
 from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import DecodeSettings
-from seqtool.errors import out_of_memory
+from seqtool.errors import InputError, out_of_memory
+from seqtool.models.contract import Prefilled, Step
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
+from seqtool.runtime.defaults import defaults
 from seqtool.runtime.precision import autocast, onednn
+from seqtool.settings import declarations
 
 X = TypeVar("X")
+
+HYPOTHESES = 320  # decoded at once by default
+
+FOR_SAMPLING = ("temperature", "top_k", "top_p")  # `seed` also draws for hard attention
+COLDEST = 1e-4  # but for 0: dividing by less might overflow
+
+
+@dataclass
+class DecodeSettings(declarations.Decode):
+    """configs/decoding.yaml says what each is and holds the defaults."""
+
+    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that take most of it
+
+    def __post_init__(self) -> None:
+        problems = out_of_range(type(self), vars(self))
+        if not self.sample and self.n_best > self.beam:
+            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+        if self.min_length > self.max_length:
+            problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
+        length_penalty(self.length_penalty, self.length_alpha)  # refuses an unknown one
+        if problems:
+            raise InputError("; ".join(problems) + ".")
+
+    @property
+    def at_once(self) -> int:
+        """The number of sources in a batch."""
+        return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
+
+    def uniforms(self, number: int) -> NDArray[np.float64]:
+        """The random numbers in [0, 1) for the samples of one source, n_best × max_length.
+
+        They depend only on the seed and on the source's own `number`, never on the other sources of its batch.
+        """
+        return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+
+
+def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of decoding settings, which `schema` declares, each problem as a clause."""
+    problems = declarations.out_of_range(schema, settings)
+    if 0 < settings["temperature"] < COLDEST:
+        problems.append(f"temperature must be 0 (greedy) or at least {COLDEST:g}, not {settings['temperature']:g}")
+    return problems
+
+
+def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
+    """Raise InputError for settings without effect: sampling's without sampling, coverage without attention, or a
+    length of sources for another task than translation.
+    """
+    changed = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
+    if changed and not settings.sample:
+        named = ", ".join(f"{name}=" for name in changed)
+        raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
+    if settings.max_source_length is not None and task != "translation":
+        raise InputError("max_source_length=… is for translations: a picture has no tokens.")
+    if settings.coverage_penalty and not attends:
+        raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")
 
 
 @contextmanager
@@ -174,3 +238,34 @@ def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence
 
 def chunks(items: Sequence[X], size: int) -> Iterator[Sequence[X]]:
     return (items[i : i + size] for i in range(0, len(items), size))
+
+
+class Ensemble:
+    """Several models that share vocabularies, decoded as one: their probabilities are averaged
+    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry per model.
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self.models = tuple(models)
+
+    def encode(self, source: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        encoded = [model.encode(source) for model in self.models]
+        return tuple(memory for memory, _ in encoded), tuple(state for _, state in encoded)
+
+    def prefill(
+        self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
+    ) -> Prefilled[tuple[Any, ...]]:
+        read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
+        return Prefilled(tuple(each.state for each in read), _mean([each.attention for each in read]))
+
+    def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
+        steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
+        log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
+        attention = _mean([s.attention for s in steps])
+        return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
+
+
+def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:
+    """The mean over the models that attend."""
+    alphas = [alpha for alpha in attention if alpha is not None]
+    return torch.stack(alphas).mean(0) if alphas else None

@@ -9,7 +9,6 @@ have ended, when no live one can enter its n best any more, or at its maximum le
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -57,12 +56,34 @@ def beam_search(
     first = active.repeat_interleave(beam)
     prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
     pointers = BackPointers(prefix, first)
-    finished = _Finished(pointers, beam, maximum, n_best, penalty, coverage, mask)
     to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     state = keep(state, first, len(active))
     token = prefix.tokens[first, -1].cpu()
     total = torch.full((len(active), beam), -math.inf)  # on the CPU like all but the model: one GPU wait per step
     total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
+    finished: list[list[Hypothesis]] = [[] for _ in maximum]
+    limit = torch.tensor(maximum)
+    divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
+    bar = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # to matter, a further score must exceed it
+    real = mask.cpu() if coverage and mask is not None else None
+
+    def set_aside(sentences: Int[Tensor, "n"], length: int, last: Continuations) -> None:
+        """`last`: for each of these sentences, the last step of one of its hypotheses."""
+        bars = {}
+        for i, hypothesis in zip(sentences.tolist(), pointers.trace(last), strict=True):
+            score = hypothesis.log_probability / penalty(length)
+            if coverage and hypothesis.attention is not None and hypothesis.ended:
+                covered = hypothesis.attention.sum(0)
+                covered = covered if real is None else covered[real[i]]
+                score += coverage * float(covered.clamp(LEAST_COVERED, 1).log().sum())
+            done = finished[i]
+            done.append(hypothesis._replace(score=score))
+            if len(done) >= beam:
+                bars[i] = math.inf
+            elif len(done) >= n_best:
+                bars[i] = sorted((h.score for h in done), reverse=True)[n_best - 1]
+        bar[list(bars)] = torch.tensor(list(bars.values()), dtype=torch.float64)
+
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha, location = step(memory, state, to_device(token))
         if alpha is not None and (keep_attention or coverage):
@@ -80,7 +101,19 @@ def beam_search(
         live = Continuations(best.row.gather(1, kept), best.token.gather(1, kept), values)
         if trace is not None:
             trace.add(active, best, kept)
-        unfinished = finished.add(active, length, best, ended, live)
+        owner, place = ended.nonzero(as_tuple=True)
+        if len(owner):
+            set_aside(active[owner], length, best.at(owner, place))
+        if length in maximum:  # live ones of these sentences are set aside while there is room among the n best
+            done = torch.tensor([len(finished[i]) for i in active.tolist()])
+            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
+            room = alive.minimum(n_best - done).masked_fill(limit[active] != length, 0)
+            owner, place = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
+            if len(owner):
+                set_aside(active[owner], length, live.at(owner, place))
+        attainable = live.log_p[:, 0].double() / divisor[active]  # −∞ if none is live
+        hopeless = attainable <= bar[active]
+        unfinished = ((limit[active] > length) & ~hopeless).nonzero().flatten()
         if not len(unfinished):
             break
         if len(unfinished) < len(active):
@@ -90,7 +123,7 @@ def beam_search(
         state = keep(state, row, len(token))
         token, total = live.token.flatten(), live.log_p
         pointers.extend(row, token)
-    ranked = [sorted(done, key=lambda h: (not h.ended, -h.score)) for done in finished.hypotheses]
+    ranked = [sorted(done, key=lambda h: (not h.ended, -h.score)) for done in finished]
     return [done[:n_best] for done in ranked]
 
 
@@ -121,69 +154,6 @@ def length_penalty(name: str, alpha: float) -> LengthPenalty:
         "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
     }
     return chosen(name, penalties, kind="length_penalty")
-
-
-@dataclass
-class _Finished:
-    """The hypotheses set aside for each sentence, and whether they are enough."""
-
-    pointers: "BackPointers"
-    beam: int
-    maximum: Sequence[int]
-    n_best: int
-    penalty: LengthPenalty
-    coverage: float
-    mask: Bool[Tensor, "B S"] | None
-
-    def __post_init__(self) -> None:
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in self.maximum]
-        self.real = self.mask.cpu() if self.coverage and self.mask is not None else None
-        self.limit = torch.tensor(self.maximum)
-        self.divisor = torch.tensor([self.penalty(length) for length in self.maximum], dtype=torch.float64)
-        # the score that a further hypothesis must exceed to matter
-        self.bar = torch.full((len(self.maximum),), -math.inf, dtype=torch.float64)
-
-    def add(
-        self,
-        active: Int[Tensor, "B"],
-        length: int,
-        best: "Continuations",
-        ended: Bool[Tensor, "B K"],
-        live: "Continuations",
-    ) -> Int[Tensor, "n"]:
-        """Set aside those of the best that have ended, and live ones at their sentence's maximum length while there is
-        room among the n best. Returns which of the active sentences are not finished.
-        """
-        owner, place = ended.nonzero(as_tuple=True)
-        if len(owner):
-            self._set_aside(active[owner], length, best.at(owner, place))
-        if length in self.maximum:
-            done = torch.tensor([len(self.hypotheses[i]) for i in active.tolist()])
-            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
-            room = alive.minimum(self.n_best - done).masked_fill(self.limit[active] != length, 0)
-            owner, place = (torch.arange(self.beam) < room[:, None]).nonzero(as_tuple=True)
-            if len(owner):
-                self._set_aside(active[owner], length, live.at(owner, place))
-        attainable = live.log_p[:, 0].double() / self.divisor[active]  # −∞ if none is live
-        hopeless = attainable <= self.bar[active]
-        return ((self.limit[active] > length) & ~hopeless).nonzero().flatten()
-
-    def _set_aside(self, sentences: Int[Tensor, "n"], length: int, last: "Continuations") -> None:
-        """`last`: for each of these sentences, the last step of one of its hypotheses."""
-        bars = {}
-        for i, hypothesis in zip(sentences.tolist(), self.pointers.trace(last), strict=True):
-            score = hypothesis.log_probability / self.penalty(length)
-            if self.coverage and hypothesis.attention is not None and hypothesis.ended:
-                covered = hypothesis.attention.sum(0)
-                covered = covered if self.real is None else covered[self.real[i]]
-                score += self.coverage * float(covered.clamp(LEAST_COVERED, 1).log().sum())
-            done = self.hypotheses[i]
-            done.append(hypothesis._replace(score=score))
-            if len(done) >= self.beam:
-                bars[i] = math.inf
-            elif len(done) >= self.n_best:
-                bars[i] = sorted((h.score for h in done), reverse=True)[self.n_best - 1]
-        self.bar[list(bars)] = torch.tensor(list(bars.values()), dtype=torch.float64)
 
 
 class Continuations(NamedTuple):

@@ -272,12 +272,11 @@ class CaptionEvaluator(Evaluator):
         for output in outputs[1:]:
             described = dict.fromkeys(image for image in references if image in output.hypotheses)
             check_images(described, references, hypotheses_name=output.name)
-        java: list[dict[str, float]] = [{} for _ in outputs]
-        problems: list[str] = []
+        answers: list[tuple[dict[str, float], list[str]]] = [({}, []) for _ in outputs]
         if settings.java:
             texts = [{image: output.hypotheses[image] for image in references} for output in outputs]
             answers = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in texts]
-            java, problems = [scores for scores, _ in answers], answers[0][1]
+        java, problems = [scores for scores, _ in answers], answers[0][1]
         segments = [Segment(image, captions) for image, captions in references.items()]
         evaluation = CaptionEvaluation(
             settings=settings, segments=segments, outputs=outputs, options=options, java=java, **others

@@ -236,11 +236,11 @@ class SystemsEvaluation(Evaluation):
         """F1 of words by their count in the training data; None if that is unknown."""
         if self.counts is None:
             return None
-        references, by_system = [segment.references for segment in self.segments], {}
+        references, series = [segment.references for segment in self.segments], {}
         for title, system in self.systems.items():
-            by_system[title] = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
-        bins = [f"{words.label} ({words.words:,})" for words in next(iter(by_system.values()))]
-        series = {title: [words.f1 for words in scores] for title, scores in by_system.items()}
+            scores = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
+            series[title] = [words.f1 for words in scores]
+        bins = [f"{words.label} ({words.words:,})" for words in scores]
         unit = unit_of(references)
         title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
         return report.intervals(title, x_label, "F1, %", bins, series)

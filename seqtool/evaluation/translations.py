@@ -31,7 +31,7 @@ from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import FEW, few, record_of
 from seqtool.metrics.scores import TRANSLATION, labels_of, score
 from seqtool.metrics.systems import System
-from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins, warn_of_tokenised
+from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins
 from seqtool.runtime.files import parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.outputs import keeping
@@ -284,16 +284,21 @@ class TranslationEvaluator(Evaluator):
 
     def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **others: Any) -> TranslationEvaluation:
         """others: further fields of the evaluation"""
-        settings, language = self.settings, None
+        settings = self.settings
         references = chain.from_iterable(segment.references for segment in segments)
-        if settings.langpair is not None:
-            language = settings.langpair.partition("-")[2]
+        language = None if settings.langpair is None else settings.langpair.partition("-")[2]
         tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
         if settings.ter and tokenize in translation.OF_CHARACTERS:
             log.info("TER knows only words between spaces: leave it out with ter=false.")
         writers = [settings.hypotheses or "What the model wrote", *names(settings.baseline)]
         for writer, output in zip(writers, outputs, strict=False):
-            warn_of_tokenised([*output.hypotheses.values()], name=writer, tokenize=tokenize)
+            ends = sum(line.endswith(" .") for line in output.hypotheses.values())
+            if ends >= translation.TOKENISED and tokenize != "none":  # BLEU would tokenise it a second time
+                log.warning(
+                    f"{writer} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as "
+                    "people write it: detokenise it, or say tokenize=none where hypotheses and references are "
+                    "tokenised alike."
+                )
         if settings.bootstrap and settings.baseline is not None and len(segments) < FEW:
             log.warning(few(len(segments), "sentences"))
         options = {"tokenize": tokenize, "lowercase": settings.lowercase}

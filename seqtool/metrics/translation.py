@@ -4,7 +4,6 @@ baseline by source length.
 Scores are on the 0–100 scale, and each has the signature that makes it comparable.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a te
 BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's tokenisers, for its test sets
 OF_CHARACTERS = ("zh", "char")
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
-
-log = logging.getLogger(__name__)
 
 
 class SacreBleu(Scorer):
@@ -203,13 +200,3 @@ def check_lengths(
                 f"{name} has {len(hypotheses):,} lines but {reference_name} has {len(reference):,}: "
                 "they must be parallel, line by line."
             )
-
-
-def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
-    """Warn if the text already looks tokenised: BLEU would tokenise it a second time."""
-    ends = sum(line.endswith(" .") for line in lines)
-    if ends >= TOKENISED and tokenize != "none":
-        log.warning(
-            f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as people write "
-            "it: detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
-        )

@@ -15,7 +15,8 @@ from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
 LONGEST = 8  # words of a repeated sequence
-EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more
+EDGES = (1, 2, 5, 10, 100, 1000)
+LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # of the ranges between them
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def f1_by_count(
     split = characters if unit_of(references) == "characters" else words
     overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
-    for place, label in enumerate(labels()):
+    for place, label in enumerate(LABELS):
         matched, written, wanted = overlaps[:, place].T
 
         def f1(
@@ -58,15 +59,6 @@ def f1_by_count(
 def unit_of(references: Sequence[Sequence[str]]) -> str:
     """What is counted: words, or characters where references have no spaces."""
     return "characters" if writing(chain.from_iterable(references)).has_no_spaces else "words"
-
-
-def labels() -> list[str]:
-    ends = [*(edge - 1 for edge in EDGES), None]
-    starts = [0, *EDGES]
-    return [
-        f"{start:,}+" if end is None else f"{start:,}" if start == end else f"{start:,}–{end:,}"
-        for start, end in zip(starts, ends, strict=True)
-    ]
 
 
 def _overlap(

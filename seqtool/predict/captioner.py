@@ -15,9 +15,8 @@ from torch import Tensor
 
 from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import Sources, chunks, computing
+from seqtool.decoding.batching import DecodeSettings, Sources, chunks, computing
 from seqtool.decoding.hypotheses import Hypothesis
-from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.image_captioner import ImageCaptioner

@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import computing, in_batches
+from seqtool.decoding.batching import computing, in_batches, out_of_range
 from seqtool.decoding.hypotheses import Expected, read_prefix
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.inputs import EncodedText, check_texts, encoded

@@ -16,11 +16,9 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import joined
 from seqtool.data.text.vocabulary import Vocabulary, load_all
-from seqtool.decoding.batching import Sources, decode, force_all
+from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
-from seqtool.decoding.ensemble import Ensemble
 from seqtool.decoding.hypotheses import Expected, Hypothesis, Whole
-from seqtool.decoding.settings import DecodeSettings, check_used
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
