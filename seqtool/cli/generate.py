@@ -13,7 +13,7 @@ from omegaconf import DictConfig, open_dict
 from seqtool.data.text.unknown import sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
-from seqtool.predict.inputs import encoded
+from seqtool.predict.predictor import encoded
 from seqtool.runtime import distributed
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.outputs import check_outputs, keeping

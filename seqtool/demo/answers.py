@@ -24,7 +24,7 @@ from seqtool.decoding.beam_search import Lattice, LengthPenalty, length_penalty
 from seqtool.demo import scenes, search_tree
 from seqtool.demo.requests import Beginning, Request, check_beginnings, check_work
 from seqtool.errors import InputError
-from seqtool.evaluation.pictures import address
+from seqtool.evaluation.captions import address
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator

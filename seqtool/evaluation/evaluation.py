@@ -20,8 +20,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import FEW, few
-from seqtool.metrics.scores import metric, score, scored_in, scorers
-from seqtool.metrics.systems import Comparison, System
+from seqtool.metrics.scores import Comparison, System, metric, score, scored_in, scorers
 from seqtool.metrics.words import LONGEST, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs

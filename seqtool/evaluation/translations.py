@@ -29,9 +29,7 @@ from seqtool.evaluation.evaluation import (
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import FEW, few, record_of
-from seqtool.metrics.scores import TRANSLATION, labels_of, score
-from seqtool.metrics.systems import System
-from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins
+from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
 from seqtool.runtime.files import parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.outputs import keeping
@@ -65,14 +63,14 @@ class TranslationEvaluation(SystemsEvaluation):
         return None if self.sources is None else translation.lengths(self.sources)[1]
 
     @cached_property
-    def by_length(self) -> Sequence[LengthScore]:
+    def by_length(self) -> Sequence[translation.LengthScore]:
         return self.by_length_of(self.system)
 
-    def by_length_of(self, system: System) -> Sequence[LengthScore]:
+    def by_length_of(self, system: System) -> Sequence[translation.LengthScore]:
         """BLEU by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
-        return bleu_by_length(
+        return translation.bleu_by_length(
             system.statistics[0], self.sources, edges=self.settings.length_bins, samples=system.samples
         )
 
@@ -83,7 +81,7 @@ class TranslationEvaluation(SystemsEvaluation):
         """
         if self.sources is None or self.settings.baseline is None:
             return None
-        (short, first), *_, (long, last) = length_bins(self.sources, edges=self.settings.length_bins)
+        (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.settings.length_bins)
         if len(first) == 0 or len(last) == 0:
             return None
         system, baseline, *_ = self.systems.values()
@@ -232,7 +230,7 @@ class TranslationEvaluator(Evaluator):
         others = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
-            check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
+            translation.check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
             others.append(Output(file, dict(enumerate(lines, 1))))
         return others
 
@@ -358,9 +356,9 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
         reference_names = settings.references
     lines = sources if hypotheses is None else hypotheses
     name = str(settings.hypotheses or settings.sources or f"testset={settings.testset}")
-    check_lengths(lines, references, name=name, reference_names=reference_names)
+    translation.check_lengths(lines, references, name=name, reference_names=reference_names)
     if settings.sources is not None:
-        check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
+        translation.check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
     golds, split = None, SPLITS[settings.words or "spaces"]
     if settings.gold is not None:
         texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]

@@ -22,9 +22,8 @@ from seqtool.models.backbone import EncoderSettings
 from seqtool.models.image_captioner import ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.predict.inputs import EncodedText, check_list
 from seqtool.predict.likelihood import Likelihood, of_captions
-from seqtool.predict.predictor import EnsembleMember, Prediction, Predictor, class_name
+from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
 from seqtool.runtime import distributed
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed

@@ -23,8 +23,7 @@ from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
-from seqtool.predict.inputs import EncodedText, check_texts, encoded
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded
 
 
 @dataclass(frozen=True)

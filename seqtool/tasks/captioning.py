@@ -12,8 +12,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
 from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenized
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
+from seqtool.metrics.scores import System, scorers
 from seqtool.settings import typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 

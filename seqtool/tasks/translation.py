@@ -9,8 +9,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.preparation import prepare_pairs
 from seqtool.errors import InputError
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
+from seqtool.metrics.scores import System, scorers
 from seqtool.metrics.translation import fitting_tokeniser, make_bleu
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 

@@ -19,8 +19,7 @@ from seqtool.metrics.captions import (
     rouge_l,
     tokenized,
 )
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
+from seqtool.metrics.scores import System, scorers
 from seqtool.runtime.files import config_directory
 
 CLOSE = 1e-9
