@@ -133,8 +133,7 @@ def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], In
     """
     whole = x.shape[1] // BLOCK * BLOCK
     if whole < 8 * k * BLOCK:
-        values, index = x.topk(k, -1)
-        return values, index
+        return x.topk(k, -1)
     blocks = x[:, :whole].reshape(len(x), -1, BLOCK)
     first = BLOCK * blocks.amax(-1).topk(k, -1).indices[:, :, None]
     index = (first + torch.arange(BLOCK, device=x.device)).flatten(1)

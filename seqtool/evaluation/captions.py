@@ -76,24 +76,6 @@ class CaptionOutput(Output):
     pictures: dict[str, str] = field(default_factory=dict)
     captions: dict[str, Caption] = field(default_factory=dict)
 
-    def add_records(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Captions of a file, and the pictures if their files are still there; words and attention are what
-        `caption format=jsonl` wrote of them.
-        """
-        for image, record in [*records.items()][:CONSIDERED]:
-            self.captions[image] = _caption(record)
-            if Path(record["file"]).is_file():
-                with suppress(InputError):  # squeezed into a square, as `caption` does by default
-                    self.pictures[image] = address(fit(read_image(record["file"]), size=SIDE, mode="squash"))
-
-    def add(self, image: str, seen: NDArray[np.uint8], record: Mapping[str, Any]) -> None:
-        """An image as the model saw it, and its caption, as `caption format=jsonl weights=true likeliest=5` has it."""
-        self.flags.append(flags_of(str(record["text"]), ended=bool(record["ended"])))
-        self.details = self.details or report.Details()
-        self.details.add(predicted=record.get("predicted"))
-        if len(self.pictures) < CONSIDERED:
-            self.pictures[image], self.captions[image] = address(seen), _caption(record)
-
 
 @dataclass(kw_only=True)
 class CaptionEvaluation(SystemsEvaluation):
@@ -273,6 +255,7 @@ class CaptionEvaluator(Evaluator):
         )
         baseline = [self._read(file, references) for file in names(settings.baseline)]
         output, options = CaptionOutput(predictor.name), self._scoring(references)
+        details = output.details = None if settings.report is None else report.Details()
         asked: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST}
         out = nullcontext() if settings.output is None else replacing(Path(settings.output))
         with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
@@ -283,26 +266,39 @@ class CaptionEvaluator(Evaluator):
                     continue
                 best, image = captions[0], images[path].identifier
                 output.hypotheses[image] = best.text
-                if settings.report is not None:
-                    output.add(image, pixels, best.record(weights=True))
+                if details is not None:
+                    details.add(predicted=best.predicted)
+                    output.flags.append(flags_of(best.text, ended=best.ended))
+                    if len(output.pictures) < CONSIDERED:
+                        output.pictures[image], output.captions[image] = (
+                            address(pixels),
+                            _caption(best.record(weights=True)),
+                        )
             if file is not None:
-                file.write(_coco_results(output.hypotheses))
+                ids: dict[str, int | str] = {image: image_id(image) for image in output.hypotheses}
+                if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+                    ids = {image: image for image in ids}
+                results = [{"image_id": ids[image], "caption": text} for image, text in output.hypotheses.items()]
+                file.write(json.dumps(results, ensure_ascii=False) + "\n")
         references = references.only(output.hypotheses)
         check_references(references, name="the references")
-        counts = None if settings.report is None else data.word_counts(predictor)
-        likelihood = None
+        others: dict[str, Any] = {} if settings.report is None else {"counts": data.word_counts(predictor)}
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]
-            likelihood = predictor.likelihood(files, list(references.values()), settings.bound)
-        others: dict[str, Any] = {"warnings": [], "counts": counts, "likelihood": likelihood}
-        return self._evaluate([output, *baseline], references, options=options, **others)
+            others["likelihood"] = predictor.likelihood(files, list(references.values()), settings.bound)
+        return self._evaluate([output, *baseline], references, options=options, warnings=[], **others)
 
     def _read(self, file: str, references: Captions[str]) -> CaptionOutput:
-        """A system's captions, with what a report shows of them if there will be one."""
+        """A system's captions. If there will be a report, also what it shows of them: words and attention as `caption
+        format=jsonl` wrote them, and the pictures whose files are still there.
+        """
         records = read_hypotheses(file, references)
         output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
-        if self.settings.report is not None:
-            output.add_records(records)
+        for image, record in [] if self.settings.report is None else [*records.items()][:CONSIDERED]:
+            output.captions[image] = _caption(record)
+            if Path(record["file"]).is_file():
+                with suppress(InputError):  # squeezed into a square, as `caption` does by default
+                    output.pictures[image] = address(fit(read_image(record["file"]), size=SIDE, mode="squash"))
         return output
 
     def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -339,14 +335,6 @@ class CaptionEvaluator(Evaluator):
         for warning in evaluation.warnings:
             log.warning(warning)
         return evaluation
-
-
-def _coco_results(captions: Mapping[str, str]) -> str:
-    ids = {image: image_id(image) for image in captions}
-    if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
-        ids = {image: image for image in captions}
-    results = [{"image_id": ids[image], "caption": caption} for image, caption in captions.items()]
-    return json.dumps(results, ensure_ascii=False) + "\n"
 
 
 def read_references(path: Path) -> Captions[str]:
@@ -452,9 +440,14 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     labels, values = evaluation.scores_by_segment
     column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)
     segments = [(i, segment) for i, segment in enumerate(evaluation.segments) if segment.name in addresses]
-    orders = _chosen([values[0][column][i] for i, _ in segments])
+    scores = [values[0][column][i] or 0.0 for i, _ in segments]
+    ranked = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+    drawn = np.random.default_rng(0).permutation(len(scores)).tolist()
+    best, worst = ranked[:IN_ORDER], ranked[::-1][:IN_ORDER]
+    shown = sorted([*dict.fromkeys([*best, *worst, *drawn])][:SHOWN])
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn[:IN_ORDER], "all": shown}
     cards = []
-    for i, segment in (segments[place] for place in orders["all"]):
+    for i, segment in (segments[place] for place in shown):
         image, captions = str(segment.name), []
         for output in outputs:
             text = output.hypotheses[image]
@@ -468,7 +461,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
                 "values": [[of_score[i] for of_score in of_system] for of_system in values],
             }
         )
-    numbers, by = {place: card for card, place in enumerate(orders["all"])}, labels[column]["label"]
+    numbers, by = {place: card for card, place in enumerate(shown)}, labels[column]["label"]
     count = f"{len(cards):,} of {len(evaluation.segments):,} images"
     return {
         "kind": "pictures",
@@ -484,9 +477,8 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
 def address(pixels: NDArray[np.uint8]) -> str:
     """An image, size×size×3, as a data: address."""
     buffer, image = io.BytesIO(), Image.fromarray(pixels)
-    small = max(image.size) <= SMALL
-    image.save(buffer, "PNG" if small else "JPEG", **({"optimize": True} if small else {"quality": QUALITY}))
-    kind = "png" if small else "jpeg"
+    kind, option = ("png", {"optimize": True}) if max(image.size) <= SMALL else ("jpeg", {"quality": QUALITY})
+    image.save(buffer, kind, **option)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
@@ -502,25 +494,12 @@ def _caption(record: Mapping[str, Any]) -> Caption:
         chosen = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
     except (TypeError, ValueError, OverflowError):
         return caption
-    if weights.ndim != 2 or weights.shape[1] != height * width:
+    fits = weights.ndim == 2 and weights.shape[1] == height * width and 0 <= len(weights) - len(words) <= 1
+    if not fits or not np.isfinite(weights).all():
         return caption
-    if len(weights) == len(words) + 1:
+    if len(weights) > len(words):
         words.append(END)
-    if len(weights) != len(words) or not np.isfinite(weights).all():
-        return caption
     caption |= {"grid": [height, width], "weights": report.rounded_weights(weights)}
     if chosen is not None:
         caption["chosen"] = chosen
     return caption
-
-
-def _chosen(scores: Sequence[float | None]) -> dict[str, list[int]]:
-    """Which of the images with these scores are shown, in several orders: the best and the worst twelve, twelve at
-    random, and all that are in the report.
-    """
-    ranked = sorted(range(len(scores)), key=lambda i: (-(scores[i] or 0.0), i))
-    drawn = np.random.default_rng(0).permutation(len(scores)).tolist()
-    best, worst = ranked[:IN_ORDER], ranked[::-1][:IN_ORDER]
-    shown = list(dict.fromkeys([*best, *worst, *drawn]))[:SHOWN]
-    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn[:IN_ORDER], "all": sorted(shown)}
-    return {name: [i for i in order if i in set(shown)] for name, order in orders.items()}

@@ -198,7 +198,7 @@ class SystemsEvaluation(Evaluation):
     @cached_property
     def comparison(self) -> Comparison | None:
         """With the baseline, if there is one."""
-        return None if self.settings.baseline is None else Comparison.of([*self.systems.values()][1], self.system)
+        return None if self.settings.baseline is None else Comparison([*self.systems.values()][1], self.system)
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
         compared = [*self.systems.values()][: 1 if self.settings.baseline is None else 2]
@@ -213,7 +213,7 @@ class SystemsEvaluation(Evaluation):
     def score_table(self) -> report.Section:
         """Every score of every system with its interval, and how far the first is ahead of the others."""
         system, (_, *others) = self.system, self.systems.items()
-        comparisons = [Comparison.of(other, system) for _, other in others]
+        comparisons = [Comparison(other, system) for _, other in others]
         columns = ["score", self.title, *(column for title, _ in others for column in (title, "difference", "p"))]
         rows = []
         for number, (name, estimate) in enumerate(system.estimates.items()):

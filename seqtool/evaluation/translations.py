@@ -220,7 +220,18 @@ class TranslationEvaluator(Evaluator):
         others = self._read_others(segments)
         if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
-        alignment = _align_references(predictor, segments)
+        alignment = None
+        if predictor.attends and all(segment.gold is not None for segment in segments):
+            fitting = [item for item in segments if predictor.can_force(str(item.source), item.references[0])]
+            if len(fitting) < len(segments):
+                print(
+                    f"Alignments are scored without {len(segments) - len(fitting):,} of {len(segments):,} lines, which "
+                    f"are longer than the model's {predictor.longest:,} learnt positions.",
+                    file=sys.stderr,
+                )
+            if fitting:
+                links = [forced.alignment or set() for forced in predictor.forced(*_columns(fitting))]
+                alignment = _score_alignments(fitting, links, predictor.split)
         counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
         return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
@@ -310,23 +321,6 @@ class TranslationEvaluator(Evaluator):
             with plots.or_left_out(figure):
                 plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
-
-
-def _align_references(translator: "Translator", segments: Sequence[Segment]) -> AlignmentScores | None:
-    """The alignments of the references that the model can read, against the gold ones; None if there are none."""
-    if not translator.attends or any(segment.gold is None for segment in segments):
-        return None
-    fitting = [segment for segment in segments if translator.can_force(str(segment.source), segment.references[0])]
-    if len(fitting) < len(segments):
-        print(
-            f"Alignments are scored without {len(segments) - len(fitting):,} of {len(segments):,} lines, which are "
-            f"longer than the model's {translator.longest:,} learnt positions.",
-            file=sys.stderr,
-        )
-    if not fitting:
-        return None
-    links = [forced.alignment or set() for forced in translator.forced(*_columns(fitting))]
-    return _score_alignments(fitting, links, translator.split)
 
 
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:

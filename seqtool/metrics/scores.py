@@ -238,16 +238,12 @@ class Difference:
         return f"{self.system.value - self.baseline.value:+.{digits}f}"
 
 
-@dataclass(frozen=True)
 class Comparison:
     """A system beside its baseline on the same segments, from the same resamples."""
 
-    differences: tuple[Difference, ...]
-    digits: int
-
-    @classmethod
-    def of(cls, baseline: System, system: System) -> "Comparison":
-        differences = []
+    def __init__(self, baseline: System, system: System) -> None:
+        self.digits = max(score(name).digits for name in system.values)
+        self.differences: list[Difference] = []
         for name in system.values:
             first, second, p = baseline.estimates[name], system.estimates[name], None
             if system.samples:
@@ -257,8 +253,7 @@ class Comparison:
                 if name in SCORES and round(scale, score(name).digits) == 0:
                     p = 1.0  # both are 0 as printed: what then differs is how a score avoids dividing by zero
             signature = system.signature(name, samples=system.samples or None)
-            differences.append(Difference(score(name).label, first, second, p, signature))
-        return cls(tuple(differences), max(score(name).digits for name in system.values))
+            self.differences.append(Difference(score(name).label, first, second, p, signature))
 
     def record(self) -> dict[str, Any]:
         """Plain containers, for JSON."""

@@ -65,10 +65,8 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
-    download = LibraryDownload(  # of a model of SentencePiece, if the tokeniser has one
-        what=f"The tokeniser '{tokenize}'",
-        by_hand="copy ~/.sacrebleu/models from another machine",
-    )
+    # of a model of SentencePiece, if the tokeniser has one
+    download = LibraryDownload(f"The tokeniser '{tokenize}'", by_hand="copy ~/.sacrebleu/models from another machine")
     try:
         return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed
@@ -174,13 +172,10 @@ def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: 
     def gap(i: Indices) -> float:
         return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
 
-    def growth(i: Indices, j: Indices) -> float:
-        return gap(j) - gap(i)
-
     return Gaps(
         short=bootstrap(gap, [short], samples),
         long=bootstrap(gap, [long], samples),
-        growth=bootstrap(growth, [short, long], samples),
+        growth=bootstrap(lambda i, j: gap(j) - gap(i), [short, long], samples),
     )
 
 

@@ -43,14 +43,12 @@ def f1_by_count(
     overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
     for place, label in enumerate(LABELS):
-        matched, written, wanted = overlaps[:, place].T
 
-        def f1(
-            rows: NDArray[np.int64], m: NDArray[np.int64] = matched, total: NDArray[np.int64] = written + wanted
-        ) -> float:
-            return 200 * float(m[rows].sum()) / max(1, int(total[rows].sum()))
+        def f1(rows: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, place]) -> float:
+            matched, written, wanted = overlaps[rows].sum(0).tolist()
+            return float(200 * matched / max(1, written + wanted))
 
-        number = int(wanted.sum())
+        number = int(overlaps[:, place, 2].sum())
         estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if number else None
         scores.append(WordScore(label, number, estimate))
     return scores

@@ -408,7 +408,7 @@ class Predictor(ABC):
         likeliest: the number of tokens that were expected at each place, to be kept too
         options: of `batching.decode`: keep_attention, progress, trace
         """
-        result: list[list[Hypothesis]] = [[] for _ in numbers]
+        result: dict[int, list[Hypothesis]] = {}
         for length in sorted({len(prefix.ids) for prefix in prefixes}):
             rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
             batch, begun = sources(rows), [prefixes[row].ids for row in rows]
@@ -419,9 +419,8 @@ class Predictor(ABC):
                     bests = self._with_expected(batch, bests, likeliest)
                 if length:
                     bests = self._with_prefixes(batch, begun, bests)
-            for row, n_best in zip(rows, bests, strict=True):
-                result[row] = n_best
-        return result
+            result |= zip(rows, bests, strict=True)
+        return [result[row] for row in range(len(numbers))]
 
     def _with_expected(
         self, sources: Sources, bests: Sequence[Sequence[Hypothesis]], likeliest: int

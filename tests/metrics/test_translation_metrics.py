@@ -64,7 +64,7 @@ def evaluate(
 
 
 def compare(first: list[str], second: list[str], references: list[list[str]], samples: int = SAMPLES) -> Comparison:
-    return Comparison.of(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
+    return Comparison(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
 
 
 def evaluation(
