@@ -366,10 +366,8 @@ def test_set_of(
     """The test set for a model: `read_test_set`, or a split of `data`."""
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
-    if settings.testset is not None:
+    if settings.testset is not None or settings.sources is not None:
         return first_here(lambda: read_test_set(settings))
-    if settings.sources is not None:
-        return read_test_set(settings)
     corpus = data.corpus(TextCorpus, translator)
     if settings.split not in corpus.splits():
         raise InputError(

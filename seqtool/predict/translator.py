@@ -165,15 +165,13 @@ class Translator(Predictor):
                 trace=trace,
             )
         )
-        return [
-            [
-                self._translation(hypothesis, source, prefix, replace_unknown=replace_unknown)
-                for hypothesis in next(bests)
-            ]
-            if source.read
-            else [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
-            for source, prefix in zip(sources, begun, strict=True)
-        ]
+        translations = []
+        for source, prefix in zip(sources, begun, strict=True):
+            n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
+            if source.read:
+                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(bests)]
+            translations.append(n_best)
+        return translations
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Say on standard error of which lines only the beginning is read."""
