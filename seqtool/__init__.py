@@ -44,7 +44,7 @@ def load(
 
     from seqtool import tasks
     from seqtool.errors import InputError
-    from seqtool.predict.lists import check_paths
+    from seqtool.predict.predictor import check_paths
     from seqtool.settings.classes import modules
     from seqtool.training.checkpoint import find
 

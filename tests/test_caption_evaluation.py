@@ -18,10 +18,9 @@ from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
 from seqtool.evaluation import captions
-from seqtool.evaluation.captions import CaptionEvaluator
+from seqtool.evaluation.captions import CaptionEvaluator, read_hypotheses, read_references
 from seqtool.evaluation.evaluation import EvaluationData
-from seqtool.evaluation.scored_captions import read_hypotheses, read_references
-from seqtool.metrics.ngrams import DocumentFrequencies
+from seqtool.metrics.captions import DocumentFrequencies
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint

@@ -9,11 +9,9 @@ import torch
 from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.forced import force
-from seqtool.decoding.next_token import highest, impossible
-from seqtool.decoding.ranking import Hypothesis, length_penalty
+from seqtool.decoding.batching import Ensemble
+from seqtool.decoding.beam_search import beam_search, highest, length_penalty
+from seqtool.decoding.hypotheses import Hypothesis, force, impossible
 from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError

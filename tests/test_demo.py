@@ -31,8 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 import seqtool
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import length_penalty
+from seqtool.decoding.beam_search import Lattice, length_penalty
 from seqtool.demo import guards, scenes, search_tree
 from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError

@@ -22,7 +22,7 @@ from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import VocabularySettings, train
 from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
-from seqtool.predict.encoded_text import EncodedText
+from seqtool.predict.predictor import EncodedText
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint

@@ -12,12 +12,10 @@ from small_models import VOCABULARY, make_model, random_sentences
 from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding import forced
-from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.forced import force, read_prefix
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis, length_penalty
+from seqtool.decoding import hypotheses
+from seqtool.decoding.batching import Ensemble
+from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
+from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS, PAD
@@ -155,7 +153,7 @@ def test_a_long_prefix_is_read_in_pieces(any_model: Any, monkeypatch: pytest.Mon
     tokens = torch.tensor([[4 + (i + j) % 7 for j in range(5)] for i in range(len(SENTENCES))])
     found = []
     for size in (1000, 2):
-        monkeypatch.setattr(forced, "AT_ONCE", size)
+        monkeypatch.setattr(hypotheses, "AT_ONCE", size)
         with torch.inference_mode():
             memory, state = any_model.encode(make_source(SENTENCES))
             state, prefix = read_prefix(any_model, memory, state, tokens)

@@ -17,9 +17,8 @@ from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.evaluation.flags import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
-from seqtool.metrics.repetition import repeats
-from seqtool.metrics.words import f1_by_count, labels
+from seqtool.evaluation.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
+from seqtool.metrics.words import LABELS, f1_by_count, repeats
 from seqtool.runtime.files import config_directory
 from seqtool.view import html
 from seqtool.view.report import SIZE, Details, packed
@@ -156,7 +155,7 @@ def test_f1_of_words_by_their_count() -> None:
         one.label: one
         for one in f1_by_count(["The dog. the", "the rat"], [["no", "the cat, a dog"], ["the cat"]], counts)
     }
-    assert list(found) == labels() and found["2–4"].words == 3
+    assert list(found) == list(LABELS) and found["2–4"].words == 3
     assert found["2–4"].f1 is not None and found["2–4"].f1.value == pytest.approx(200 * 1 / (1 + 3))
     assert found["1,000+"].f1 is not None and found["1,000+"].f1.value == pytest.approx(200 * 2 / (3 + 2))
     assert found["0"].words == 1 and found["0"].f1 is not None and found["0"].f1.value == 0
@@ -209,7 +208,7 @@ def test_an_evaluation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, data = sections(Path("test.html")), blocks(Path("test.html"))
     assert found["Scores"]["columns"] == ["score", "attend", "signature"] and "[" in found["Scores"]["rows"][0][1]
     assert found["BLEU by source length"]["series"][0]["name"] == "attend"
-    assert len(found["F1 of words by their count in training"]["bins"]) == len(labels())
+    assert len(found["F1 of words by their count in training"]["bins"]) == len(LABELS)
     sentences = found["Sentences"]
     assert len(sentences["sources"]) == len(sentences["hypotheses"][0]) == len(data["details-0"]) == 5
     assert [one["label"] for one in sentences["scores"]][:2] == ["BLEU", "chrF2"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from seqtool.decoding.next_token import highest
+from seqtool.decoding.beam_search import highest
 from seqtool.models.attention import Attended, Attention
 from seqtool.models.contract import Memory
 from seqtool.models.inputs import Source

@@ -30,8 +30,7 @@ from small_models import make_model, of_fast_parts, random_sentences
 import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.batching import decode, encoded_sentences
-from seqtool.decoding.settings import DecodeSettings
+from seqtool.decoding.batching import DecodeSettings, decode, encoded_sentences
 from seqtool.errors import InputError
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.packed import Packed

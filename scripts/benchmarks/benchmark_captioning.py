@@ -36,8 +36,7 @@ import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import Batch, make_target
 from seqtool.data.images.image_store import prepare_captions
-from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.ranking import length_penalty
+from seqtool.decoding.beam_search import beam_search, length_penalty
 from seqtool.errors import InputError
 from seqtool.models.backbone import ImageCaptioner
 from seqtool.models.fast.decoding import optimise_for_decoding

@@ -41,7 +41,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
-from seqtool.decoding.settings import HYPOTHESES
+from seqtool.decoding.batching import HYPOTHESES
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator

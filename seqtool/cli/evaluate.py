@@ -14,8 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
-from seqtool.evaluation.settings import EvaluationSettings
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.scores import TRANSLATION
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import finite_json

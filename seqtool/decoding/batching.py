@@ -1,27 +1,88 @@
-"""From sources to hypotheses: batches in a good order, then beam search or sampling, for any model and any source."""
+"""From sources to hypotheses: the settings of decoding, batches in a good order, then beam search or sampling, for any
+model and any source; and several models that decode as one.
+"""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.forced import force, read_prefix
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis, Whole, length_penalty
+from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
+from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import DecodeSettings
-from seqtool.errors import out_of_memory
+from seqtool.errors import InputError, out_of_memory
+from seqtool.models.contract import Prefilled, Step
 from seqtool.models.inputs import Source
-from seqtool.models.tokens import UNK
 from seqtool.runtime import distributed
+from seqtool.runtime.defaults import defaults
 from seqtool.runtime.precision import autocast, onednn
+from seqtool.settings import declarations
 
 X = TypeVar("X")
+
+HYPOTHESES = 320  # decoded at once by default
+
+FOR_SAMPLING = ("temperature", "top_k", "top_p")  # `seed` also draws for hard attention
+COLDEST = 1e-4  # but for 0: dividing by less might overflow
+
+
+@dataclass
+class DecodeSettings(declarations.Decode):
+    """configs/decoding.yaml says what each is and holds the defaults."""
+
+    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that take most of it
+
+    def __post_init__(self) -> None:
+        problems = out_of_range(type(self), vars(self))
+        if not self.sample and self.n_best > self.beam:
+            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+        if self.min_length > self.max_length:
+            problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
+        length_penalty(self.length_penalty, self.length_alpha)  # refuses an unknown one
+        if problems:
+            raise InputError("; ".join(problems) + ".")
+
+    @property
+    def at_once(self) -> int:
+        """The number of sources in a batch."""
+        return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
+
+    def uniforms(self, number: int) -> NDArray[np.float64]:
+        """The random numbers in [0, 1) for the samples of one source, n_best × max_length.
+
+        They depend only on the seed and on the source's own `number`, never on the other sources of its batch.
+        """
+        return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+
+
+def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of decoding settings, which `schema` declares, each problem as a clause."""
+    problems = declarations.out_of_range(schema, settings)
+    if 0 < settings["temperature"] < COLDEST:
+        problems.append(f"temperature must be 0 (greedy) or at least {COLDEST:g}, not {settings['temperature']:g}")
+    return problems
+
+
+def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
+    """Raise InputError for settings without effect: sampling's without sampling, coverage without attention, or a
+    length of sources for another task than translation.
+    """
+    changed = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
+    if changed and not settings.sample:
+        named = ", ".join(f"{name}=" for name in changed)
+        raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
+    if settings.max_source_length is not None and task != "translation":
+        raise InputError("max_source_length=… is for translations: a picture has no tokens.")
+    if settings.coverage_penalty and not attends:
+        raise InputError("coverage_penalty=… needs a model with attention; this one has a fixed context.")
 
 
 @contextmanager
@@ -43,11 +104,19 @@ class Sources:
     order: the order in which rows are batched, similar lengths together and the longest first
     batch: from rows to the input of the model's `encode`
     maximum: each row's greatest output length in tokens, with EOS and without a prefix, or None
+    remember: changes the memory of a batch of rows, if that is needed
     """
 
     order: Sequence[int]
     batch: Callable[[Sequence[int]], Any]
     maximum: Sequence[int] | None = None
+    remember: Callable[[Any, Sequence[int]], Any] | None = None
+
+    def encoded(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
+        """A batch, its memory and the decoder's first state."""
+        source = self.batch(rows).to(device)
+        memory, state = model.encode(source)
+        return source, memory if self.remember is None else self.remember(memory, rows), state
 
 
 def encoded_sentences(ids: Sequence[Sequence[int]]) -> Sources:
@@ -80,8 +149,7 @@ def decode(
 
     def decode_batch(rows: Sequence[int]) -> list[list[Hypothesis]]:
         with computing(device, settings.precision, lower=settings.memory):
-            source = sources.batch(rows).to(device)
-            memory, state = model.encode(source)
+            source, memory, state = sources.encoded(model, rows, device)
             prefix = None
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
@@ -96,7 +164,15 @@ def decode(
                 "prefix": prefix,
             }
             if settings.sample:
-                n_best = _sampled(settings, [i if numbers is None else numbers[i] for i in rows], common)
+                drawn = [settings.uniforms(i if numbers is None else numbers[i]) for i in rows]
+                samples = sample(
+                    uniform_noise=torch.from_numpy(np.stack(drawn)).float(),
+                    temperature=settings.temperature,
+                    top_k=settings.top_k,
+                    top_p=settings.top_p,
+                    **common,
+                )  # those that ended come first, the likelier before the others
+                n_best = [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
             else:
                 n_best = beam_search(
                     beam=settings.beam,
@@ -112,18 +188,6 @@ def decode(
         return n_best
 
     return in_batches(decode_batch, sources.order, settings.at_once)
-
-
-def _sampled(settings: DecodeSettings, numbers: Sequence[int], common: dict[str, Any]) -> list[list[Hypothesis]]:
-    """Samples of each source, those that ended first, the likelier before the others."""
-    samples = sample(
-        uniform_noise=torch.from_numpy(np.stack([settings.uniforms(number) for number in numbers])).float(),
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        **common,
-    )
-    return [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
 
 
 def most_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
@@ -143,7 +207,7 @@ def force_all(
     owners: Sequence[int] | None = None,
     likeliest: int = 0,
 ) -> list[Hypothesis]:
-    """Forced decoding (`forced.force`) of targets, ids without BOS and EOS, in batches.
+    """Forced decoding (`hypotheses.force`) of targets, ids without BOS and EOS, in batches.
 
     owners: for each target the row of `sources` that it belongs to; by default one target for each
     likeliest: also what was expected, so many tokens at each place
@@ -153,62 +217,12 @@ def force_all(
 
     def force_batch(batch: Sequence[int]) -> list[Hypothesis]:
         with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
-            memory, state = model.encode(sources.batch([owners[i] for i in batch]).to(device))
+            _, memory, state = sources.encoded(model, [owners[i] for i in batch], device)
             target = make_target([targets[i] for i in batch]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)
 
     order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -place[owners[i]]))
     return in_batches(force_batch, order, settings.at_once)
-
-
-def explained(
-    model: Any,
-    sources: Sources,
-    decoded: Sequence[Sequence[Hypothesis]],
-    settings: DecodeSettings,
-    *,
-    device: torch.device,
-    likeliest: int,
-) -> list[list[Hypothesis]]:
-    """The n best of each source, also with what the model expected at each token, those of a prefix included."""
-    owners = [row for row, n_best in enumerate(decoded) for _ in n_best]
-    targets = [hypothesis.tokens for n_best in decoded for hypothesis in n_best]
-    forced = iter(force_all(model, sources, targets, settings, device=device, owners=owners, likeliest=likeliest))
-    return [[_with_expected(hypothesis, next(forced)) for hypothesis in n_best] for n_best in decoded]
-
-
-def _with_expected(hypothesis: Hypothesis, forced: Hypothesis) -> Hypothesis:
-    length = len(hypothesis.tokens) + hypothesis.ended  # one that was cut off has no end
-    assert forced.log_p is not None and forced.expected is not None
-    return hypothesis._replace(log_p=forced.log_p[:length], expected=forced.expected.first(length))
-
-
-def with_prefixes(
-    model: Any,
-    sources: Sources,
-    prefixes: Sequence[Sequence[int]],
-    decoded: Sequence[Sequence[Hypothesis]],
-    settings: DecodeSettings,
-    *,
-    device: torch.device,
-) -> list[list[Hypothesis]]:
-    """The n best of each source, decoded from its prefix, also with the probability and score of the whole."""
-    penalty = length_penalty(settings.length_penalty, settings.length_alpha)
-    forced_prefixes = force_all(model, sources, prefixes, settings, device=device)
-    result = []
-    for prefix, forced, n_best in zip(prefixes, forced_prefixes, decoded, strict=True):
-        count, unknown = len(prefix), prefix.count(UNK)
-        before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
-        wholes = []
-        for hypothesis in n_best:
-            length, log_p = len(hypothesis.tokens) + hypothesis.ended, before + hypothesis.log_probability
-            score = log_p
-            if not settings.sample:
-                coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
-                score = log_p / penalty(length) + coverage
-            wholes.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
-        result.append(wholes)
-    return result
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
@@ -224,3 +238,34 @@ def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence
 
 def chunks(items: Sequence[X], size: int) -> Iterator[Sequence[X]]:
     return (items[i : i + size] for i in range(0, len(items), size))
+
+
+class Ensemble:
+    """Several models that share vocabularies, decoded as one: their probabilities are averaged
+    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry per model.
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        self.models = tuple(models)
+
+    def encode(self, source: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        encoded = [model.encode(source) for model in self.models]
+        return tuple(memory for memory, _ in encoded), tuple(state for _, state in encoded)
+
+    def prefill(
+        self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
+    ) -> Prefilled[tuple[Any, ...]]:
+        read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
+        return Prefilled(tuple(each.state for each in read), _mean([each.attention for each in read]))
+
+    def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
+        steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
+        log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
+        attention = _mean([s.attention for s in steps])
+        return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
+
+
+def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:
+    """The mean over the models that attend."""
+    alphas = [alpha for alpha in attention if alpha is not None]
+    return torch.stack(alphas).mean(0) if alphas else None

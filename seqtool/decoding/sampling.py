@@ -11,9 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from seqtool.decoding.forced import Prefix, StepFunction
-from seqtool.decoding.next_token import impossible, log_probabilities
-from seqtool.decoding.ranking import Hypothesis, hypotheses
+from seqtool.decoding.hypotheses import Hypothesis, Prefix, StepFunction, hypotheses, impossible, log_probabilities
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import stacked
@@ -50,7 +48,7 @@ def sample(
     maximum, minimum: the greatest length of each sentence's samples, and the length before which none ends, in tokens
         with EOS
     unknown: whether the unknown token may be drawn
-    prefix: how each begins (`forced.read_prefix`); lengths count only what follows
+    prefix: how each begins (`hypotheses.read_prefix`); lengths count only what follows
     each: is called with the tokens of every step, one per row and PAD for rows that have ended, and returns which rows
         end with this step
     """
@@ -106,7 +104,15 @@ class TokenSampler:
         if self.temperature == 0:
             greedy = log_p.max(-1)
             return greedy.indices, greedy.values
-        p = _truncated(log_p if self.temperature == 1 else log_p / self.temperature, self.top_k, self.top_p)
+        weights = log_p if self.temperature == 1 else log_p / self.temperature
+        if self.top_k:
+            smallest = weights.topk(min(self.top_k, weights.shape[-1]), -1).values[:, -1:]
+            weights = weights.masked_fill(weights < smallest, -math.inf)
+        p = weights.softmax(-1)
+        if self.top_p < 1:
+            sorted_p, order = p.sort(-1, descending=True)
+            sorted_p = sorted_p.masked_fill(sorted_p.cumsum(-1) - sorted_p >= self.top_p, 0.0)  # the first stays
+            p = torch.zeros_like(p).scatter(-1, order, sorted_p)
         token = categorical(p, self.noise[:, position])
         return token, log_p.gather(1, token[:, None]).squeeze(1)
 
@@ -131,14 +137,3 @@ def _drawn_from_few(
     above_zero = max(uniform * cumulative[-1], sys.float_info.min)
     token = len(x) - 1 if math.isnan(above_zero) else bisect_left(cumulative, above_zero)
     return torch.tensor([token]), torch.tensor([x[token] - log_total])
-
-
-def _truncated(log_p: Float[Tensor, "N V"], top_k: int, top_p: float) -> Float[Tensor, "N V"]:
-    if top_k:
-        smallest = log_p.topk(min(top_k, log_p.shape[-1]), -1).values[:, -1:]
-        log_p = log_p.masked_fill(log_p < smallest, -math.inf)
-    if top_p == 1:
-        return log_p.softmax(-1)
-    p, order = log_p.softmax(-1).sort(-1, descending=True)
-    p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0.0)  # the first token always stays
-    return torch.zeros_like(p).scatter(-1, order, p)

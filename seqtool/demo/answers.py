@@ -20,12 +20,11 @@ from PIL.Image import open as pillow_open
 from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, most_tokens
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import LengthPenalty, length_penalty
+from seqtool.decoding.beam_search import Lattice, LengthPenalty, length_penalty
 from seqtool.demo import scenes, search_tree
 from seqtool.demo.requests import Beginning, Request, check_beginnings, check_work
 from seqtool.errors import InputError
-from seqtool.evaluation.pictures import address
+from seqtool.evaluation.captions import address
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.pointers import Candidate, Lattice
-from seqtool.decoding.ranking import LengthPenalty
+from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty
 from seqtool.models.tokens import EOS
 from seqtool.predict.predictor import displayed
 

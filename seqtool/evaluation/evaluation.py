@@ -3,6 +3,7 @@ the evaluators, which do the work.
 """
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
-from seqtool.evaluation.flags import EXPLAINED, flags_of
-from seqtool.evaluation.settings import EvaluationSettings
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import FEW, few
-from seqtool.metrics.scores import metric, score, scored_in, scorers
-from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.words import f1_by_count, unit_of
+from seqtool.metrics.scores import Comparison, System, metric, score, scored_in, scorers
+from seqtool.metrics.words import LONGEST, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
+from seqtool.settings import declarations, names
 from seqtool.view import html, report
 
 if TYPE_CHECKING:
@@ -32,7 +33,57 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Corpus)
 
+# What is conspicuous about a translation or caption: the flags by which a report's sentences can be chosen.
+EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
+UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
+LEAST = 0.02  # the attention that a source word gets from all target words together: 0.1 marks every other sentence
+
+EXPLAINED = {
+    EMPTY: "no word was written",
+    REPEATED: f"a sequence of 2 to {LONGEST} words stands twice in a row, or one word three times; without "
+    f"spaces, 4 to {LONGEST} characters twice, or fewer four times",
+    CUT: "cut off at the maximum length",
+    COPIED: "the translation is its source",
+    UNKNOWN: "the source has words or pieces that the model does not know",
+    UNATTENDED: f"a source word got less than {LEAST:g} of attention from all target words together",
+}
+
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaptions, declarations.EvalTexts):
+    """The settings of `eval` besides those of decoding; an `Evaluator` says which it uses. configs/eval.yaml says what
+    each is and holds the defaults.
+    """
+
+    def inputs(self) -> dict[str, list[str]]:
+        """The files to read, by setting."""
+        declared = declarations.declared(type(self)).items()
+        files = [name for name, setting in declared if setting.reads and not setting.text]
+        return {name: names(getattr(self, name)) for name in files}
+
+    def outputs(self) -> dict[str, str | None]:
+        """The files and directories to write, by setting."""
+        declared = declarations.declared(type(self)).items()
+        return {name: getattr(self, name) for name, setting in declared if setting.writes}
+
+    def origin(self) -> dict[str, str]:
+        """The files and the test set that are scored, by setting."""
+        declared = declarations.declared(type(self)).items()
+        read = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
+        return {name: ", ".join(files) for name, files in read.items() if files}
+
+    def write_nothing(self) -> None:
+        """Clear the settings of output files, in a process that only shares the work; all share that of a report."""
+        for name in self.outputs().keys() - {"report"}:
+            setattr(self, name, None)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the settings that every task has, and with values that no task can have."""
+        yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
+        if self.bootstrap < 2 and self.bootstrap != 0:
+            yield f"bootstrap must be at least 2, not {self.bootstrap}. 0 leaves intervals out."
 
 
 @dataclass(frozen=True)
@@ -114,6 +165,12 @@ class SystemsEvaluation(Evaluation):
     segment: ClassVar[str]  # what a segment is called in records
 
     @cached_property
+    def sources(self) -> list[str] | None:
+        """None if they are unknown, and for images."""
+        sources = [segment.source for segment in self.segments if segment.source is not None]
+        return sources if len(sources) == len(self.segments) else None
+
+    @cached_property
     def systems(self) -> dict[str, System]:
         """Every system with its scores, by title; the one that is evaluated first."""
         settings = self.settings
@@ -122,15 +179,11 @@ class SystemsEvaluation(Evaluation):
         references = [segment.references for segment in self.segments]
         computed_by = scorers((*metrics, *settings.scores), references, **self.options)
         for title, output in zip(_titles(self.outputs, settings), self.outputs, strict=True):
-            if len(systems) > self.has_baseline and settings.report is None:
+            if len(systems) > (settings.baseline is not None) and settings.report is None:
                 computed_by = computed_by[:1]  # a plot shows only the first score of those beside them
             hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
             systems[title] = System(hypotheses, computed_by, samples=settings.bootstrap)
         return systems
-
-    @property
-    def has_baseline(self) -> bool:
-        return self.settings.baseline is not None
 
     @property
     def title(self) -> str:
@@ -145,10 +198,10 @@ class SystemsEvaluation(Evaluation):
     @cached_property
     def comparison(self) -> Comparison | None:
         """With the baseline, if there is one."""
-        return Comparison.of([*self.systems.values()][1], self.system) if self.has_baseline else None
+        return None if self.settings.baseline is None else Comparison([*self.systems.values()][1], self.system)
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        compared = [*self.systems.values()][: 1 + self.has_baseline]
+        compared = [*self.systems.values()][: 1 if self.settings.baseline is None else 2]
         for segment, system, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
             record = {self.segment: segment.name, "references": list(segment.references), **system}
             yield {**record, "baseline": baseline[0]} if baseline else record
@@ -160,7 +213,7 @@ class SystemsEvaluation(Evaluation):
     def score_table(self) -> report.Section:
         """Every score of every system with its interval, and how far the first is ahead of the others."""
         system, (_, *others) = self.system, self.systems.items()
-        comparisons = [Comparison.of(other, system) for _, other in others]
+        comparisons = [Comparison(other, system) for _, other in others]
         columns = ["score", self.title, *(column for title, _ in others for column in (title, "difference", "p"))]
         rows = []
         for number, (name, estimate) in enumerate(system.estimates.items()):
@@ -182,11 +235,11 @@ class SystemsEvaluation(Evaluation):
         """F1 of words by their count in the training data; None if that is unknown."""
         if self.counts is None:
             return None
-        references, by_system = [segment.references for segment in self.segments], {}
+        references, series = [segment.references for segment in self.segments], {}
         for title, system in self.systems.items():
-            by_system[title] = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
-        bins = [f"{words.label} ({words.words:,})" for words in next(iter(by_system.values()))]
-        series = {title: [words.f1 for words in scores] for title, scores in by_system.items()}
+            scores = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
+            series[title] = [words.f1 for words in scores]
+        bins = [f"{words.label} ({words.words:,})" for words in scores]
         unit = unit_of(references)
         title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
         return report.intervals(title, x_label, "F1, %", bins, series)
@@ -195,9 +248,8 @@ class SystemsEvaluation(Evaluation):
         """Every segment with the hypotheses of all systems, and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
-        sources = [segment.source for segment in segments]
-        pairs = zip(hypotheses[0], sources, strict=True)
-        flags = output.flags or [flags_of(text, source=source) for text, source in pairs]
+        pairs = zip(hypotheses[0], segments, strict=True)
+        flags = output.flags or [flags_of(text, source=segment.source) for text, segment in pairs]
         labels, values = self.scores_by_segment
         notes = []
         if any(flags):
@@ -212,7 +264,7 @@ class SystemsEvaluation(Evaluation):
             "note": " ".join(notes) or None,
             "systems": list(self.systems),
             "scores": labels,
-            "sources": None if None in sources else sources,
+            "sources": self.sources,
             "names": [segment.name for segment in segments] if isinstance(segments[0].name, str) else None,
             "references": [list(segment.references) for segment in segments],
             "hypotheses": hypotheses,
@@ -243,6 +295,38 @@ def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str
         if len({*titles}) == len(titles):
             return titles
     return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+
+
+def flags_of(
+    text: str,
+    *,
+    source: str | None = None,
+    ended: bool = True,
+    unknown: bool = False,
+    attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
+) -> list[str]:
+    """The flags of a text.
+
+    source: None if there is none, or it is unknown
+    ended: by itself, not cut off at its maximum length
+    unknown: the source has pieces that the model does not know
+    attention: target words × source words, and the source's words
+    """
+    words = text.split()
+    counted, are_characters = units(text)
+    unattended = False
+    if attention is not None:  # punctuation need not be looked at
+        columns = zip(attention[1], attention[0].sum(0), strict=False)
+        unattended = any(re.search(r"\w", word) and weight < LEAST for word, weight in columns)
+    holds = {
+        EMPTY: not words,
+        REPEATED: is_repeated(counted, are_characters),
+        CUT: not ended,
+        COPIED: source is not None and len(counted) > 1 and words == source.split(),
+        UNKNOWN: unknown,
+        UNATTENDED: unattended,
+    }
+    return [flag for flag, is_so in holds.items() if is_so]
 
 
 class EvaluationData(NamedTuple):

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, EvaluationData, Evaluator
-from seqtool.evaluation.settings import EvaluationSettings
+from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import read_lines

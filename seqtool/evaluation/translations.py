@@ -2,28 +2,36 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import sacrebleu
 
-from seqtool.data.text.alignment import Link
+from seqtool.data.corpora.corpus import TextCorpus
+from seqtool.data.text.alignment import Link, parse_pharaoh
+from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation
-from seqtool.evaluation.flags import flags_of
-from seqtool.evaluation.test_sets import Split, read_alignments, read_test_set, read_translations, test_set_of
-from seqtool.metrics import tokenisers, translation
-from seqtool.metrics.alignment import AlignmentScores
+from seqtool.evaluation.evaluation import (
+    EvaluationData,
+    EvaluationSettings,
+    Evaluator,
+    Output,
+    Segment,
+    SystemsEvaluation,
+    flags_of,
+)
+from seqtool.metrics import translation
+from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import FEW, few, record_of
-from seqtool.metrics.scores import TRANSLATION, labels_of, score
-from seqtool.metrics.systems import System
-from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins, warn_of_tokenised
-from seqtool.models.tokens import UNK
+from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
+from seqtool.runtime.files import parse_json, read_lines
+from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -31,7 +39,9 @@ from seqtool.settings import declarations, names
 from seqtool.view import plots, report
 
 if TYPE_CHECKING:
-    from seqtool.predict.translator import Translation, Translator
+    from seqtool.predict.translator import Translator
+
+Split = Callable[[str], list[str]]
 
 LIKELIEST = 5  # tokens at each place, in a report
 
@@ -48,25 +58,19 @@ class TranslationEvaluation(SystemsEvaluation):
     segment = "line"
 
     @cached_property
-    def sources(self) -> list[str] | None:
-        """None if they are unknown."""
-        sources = [segment.source for segment in self.segments if segment.source is not None]
-        return sources if len(sources) == len(self.segments) else None
-
-    @cached_property
     def unit(self) -> str | None:
         """Of the sources' lengths: words or characters; None if the sources are unknown."""
         return None if self.sources is None else translation.lengths(self.sources)[1]
 
     @cached_property
-    def by_length(self) -> Sequence[LengthScore]:
+    def by_length(self) -> Sequence[translation.LengthScore]:
         return self.by_length_of(self.system)
 
-    def by_length_of(self, system: System) -> Sequence[LengthScore]:
+    def by_length_of(self, system: System) -> Sequence[translation.LengthScore]:
         """BLEU by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
-        return bleu_by_length(
+        return translation.bleu_by_length(
             system.statistics[0], self.sources, edges=self.settings.length_bins, samples=system.samples
         )
 
@@ -75,9 +79,9 @@ class TranslationEvaluation(SystemsEvaluation):
         """The lead on the baseline on the shortest and on the longest sources, and the difference between the two; None
         without sources or baseline, or if there are no such sources.
         """
-        if self.sources is None or not self.has_baseline:
+        if self.sources is None or self.settings.baseline is None:
             return None
-        (short, first), *_, (long, last) = length_bins(self.sources, edges=self.settings.length_bins)
+        (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.settings.length_bins)
         if len(first) == 0 or len(last) == 0:
             return None
         system, baseline, *_ = self.systems.values()
@@ -151,14 +155,6 @@ class TranslationEvaluation(SystemsEvaluation):
         sections.append(self.segment_table("Sentences"))
         return f"Translations of {self.title}", f"{len(self.segments):,} sentences", sections
 
-    def draw(self, directory: Path) -> None:
-        """BLEU by source length."""
-        directory.mkdir(parents=True, exist_ok=True)
-        lengths = {title: self.by_length_of(system) for title, system in self.systems.items()}
-        figure = directory / "bleu_by_length.png"
-        with plots.or_left_out(figure):
-            plots.bleu_by_length(lengths, figure, unit=str(self.unit))
-
 
 class TranslationEvaluator(Evaluator):
     """Evaluates files of translations, or translates a test set and evaluates that."""
@@ -208,10 +204,9 @@ class TranslationEvaluator(Evaluator):
         hypotheses = read_translations(name)
         segments, split = read_test_set(settings, hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
-        if settings.alignments is not None and settings.gold is not None:
+        if settings.alignments is not None:  # and so is gold
             sources, references = _columns(segments)
-            texts = [sources, hypotheses, references]
-            links = read_alignments(settings.alignments, texts, split, name=name)
+            links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
@@ -225,7 +220,18 @@ class TranslationEvaluator(Evaluator):
         others = self._read_others(segments)
         if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
-        alignment = _align_references(predictor, segments)
+        alignment = None
+        if predictor.attends and all(segment.gold is not None for segment in segments):
+            fitting = [item for item in segments if predictor.can_force(str(item.source), item.references[0])]
+            if len(fitting) < len(segments):
+                print(
+                    f"Alignments are scored without {len(segments) - len(fitting):,} of {len(segments):,} lines, which "
+                    f"are longer than the model's {predictor.longest:,} learnt positions.",
+                    file=sys.stderr,
+                )
+            if fitting:
+                links = [forced.alignment or set() for forced in predictor.forced(*_columns(fitting))]
+                alignment = _score_alignments(fitting, links, predictor.split)
         counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
         return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
@@ -235,7 +241,7 @@ class TranslationEvaluator(Evaluator):
         others = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
-            check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
+            translation.check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
             others.append(Output(file, dict(enumerate(lines, 1))))
         return others
 
@@ -244,7 +250,8 @@ class TranslationEvaluator(Evaluator):
         alignments of `samples` are drawn.
         """
         settings, place = self.settings, self.settings.output
-        written = Output(translator.name, details=None if settings.report is None else report.Details())
+        details = None if settings.report is None else report.Details()
+        written = Output(translator.name, details=details)
         out = nullcontext() if place is None else keeping(Path(place), lambda: f"{len(written.hypotheses):,} lines")
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST
@@ -252,29 +259,33 @@ class TranslationEvaluator(Evaluator):
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
-                drawn = [i for i in samples if start <= i < start + len(window)]
-                attention = bool(drawn) or settings.report is not None
+                attention = details is not None or any(start < line <= start + size for line in samples)
                 n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest, first_line=start + 1)
-                best = [hypotheses[0] for hypotheses in n_best]
-                _add_details(written, translator, window, best)
-                for i in drawn:
-                    figure = Path(str(settings.plot)) / f"alignment-{i + 1:04d}.png"
-                    if (alignment := best[i - start].shown(end=False)) is not None:
+                for line, (best, *_) in enumerate(n_best, start + 1):
+                    if details is not None:
+                        weights, words, target = best.shown(end=True) or (None, (), ())
+                        details.add(source=words, target=target, weights=weights, predicted=best.predicted)
+                        unattended = None if weights is None else (weights, best.source_words)
+                        conditions = {"ended": best.ended, "unknown": bool(best.source.unknown)}
+                        flags = flags_of(best.text, source=best.source.text, attention=unattended, **conditions)
+                        written.flags.append(flags)
+                    if line in samples and (alignment := best.shown(end=False)) is not None:
+                        figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
                         with plots.or_left_out(figure):
                             plots.alignment(*alignment, figure)
-                if file is not None:
-                    file.writelines(f"{hypothesis.text}\n" for hypothesis in best)
-                written.hypotheses |= {start + i: hypothesis.text for i, hypothesis in enumerate(best, 1)}
-                bar.update(len(best))
+                    if file is not None:
+                        file.write(f"{best.text}\n")
+                    written.hypotheses[line] = best.text
+                bar.update(len(n_best))
         return written
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
-        """Which sentences of 10 to 20 words have their alignments drawn, if any."""
+        """The lines of 10 to 20 words whose alignments are drawn, if any."""
         samples = self.settings.samples
         if not samples:
             return []
         lengths, unit = translation.lengths(sources)
-        fitting = [i for i, length in enumerate(lengths) if 10 <= length <= 20]
+        fitting = [line for line, length in enumerate(lengths, 1) if 10 <= length <= 20]
         if not fitting and self.settings.plot is not None:
             print(f"samples={samples}: no source has 10 to 20 {unit}, so none is drawn.", file=sys.stderr)
         order = np.random.default_rng(seed).permutation(len(fitting))
@@ -282,16 +293,21 @@ class TranslationEvaluator(Evaluator):
 
     def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **others: Any) -> TranslationEvaluation:
         """others: further fields of the evaluation"""
-        settings, language = self.settings, None
+        settings = self.settings
         references = chain.from_iterable(segment.references for segment in segments)
-        if settings.langpair is not None:
-            language = settings.langpair.partition("-")[2]
-        tokenize = self.tokeniser(lambda: tokenisers.for_translations(references, language=language))
-        if settings.ter and tokenize in tokenisers.OF_CHARACTERS:
+        language = None if settings.langpair is None else settings.langpair.partition("-")[2]
+        tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
+        if settings.ter and tokenize in translation.OF_CHARACTERS:
             log.info("TER knows only words between spaces: leave it out with ter=false.")
         writers = [settings.hypotheses or "What the model wrote", *names(settings.baseline)]
         for writer, output in zip(writers, outputs, strict=False):
-            warn_of_tokenised([*output.hypotheses.values()], name=writer, tokenize=tokenize)
+            ends = sum(line.endswith(" .") for line in output.hypotheses.values())
+            if ends >= translation.TOKENISED and tokenize != "none":  # BLEU would tokenise it a second time
+                log.warning(
+                    f"{writer} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as "
+                    "people write it: detokenise it, or say tokenize=none where hypotheses and references are "
+                    "tokenised alike."
+                )
         if settings.bootstrap and settings.baseline is not None and len(segments) < FEW:
             log.warning(few(len(segments), "sentences"))
         options = {"tokenize": tokenize, "lowercase": settings.lowercase}
@@ -299,31 +315,19 @@ class TranslationEvaluator(Evaluator):
             settings=settings, segments=segments, outputs=outputs, options=options, **others
         )
         if settings.plot is not None:
-            evaluation.draw(Path(settings.plot))
+            figure = Path(settings.plot) / "bleu_by_length.png"
+            figure.parent.mkdir(parents=True, exist_ok=True)
+            lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
+            with plots.or_left_out(figure):
+                plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
-
-
-def _align_references(translator: "Translator", segments: Sequence[Segment]) -> AlignmentScores | None:
-    """The alignments of the references that the model can read, against the gold ones; None if there are none."""
-    if not translator.attends or any(segment.gold is None for segment in segments):
-        return None
-    fitting = [segment for segment in segments if translator.can_force(str(segment.source), segment.references[0])]
-    if len(fitting) < len(segments):
-        print(
-            f"Alignments are scored without {len(segments) - len(fitting):,} of {len(segments):,} lines, which are "
-            f"longer than the model's {translator.longest:,} learnt positions.",
-            file=sys.stderr,
-        )
-    if not fitting:
-        return None
-    links = [forced.alignment or set() for forced in translator.forced(*_columns(fitting))]
-    return _score_alignments(fitting, links, translator.split)
 
 
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
     """Links between the words of sources and first references, a set for each segment, against the gold ones."""
-    sources, references = ([split(text) for text in texts] for texts in _columns(segments))
-    return AlignmentScores.of(links, [segment.gold or (set(), set()) for segment in segments], sources, references)
+    golds = [segment.gold or (set(), set()) for segment in segments]
+    sizes = [(len(split(source)), len(split(target))) for source, target in zip(*_columns(segments), strict=True)]
+    return AlignmentScores.of(links, golds, sizes)
 
 
 def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
@@ -331,20 +335,139 @@ def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
     return [str(segment.source) for segment in segments], [segment.references[0] for segment in segments]
 
 
-def _add_details(
-    output: Output, translator: "Translator", sources: Sequence[str], best: "Sequence[Translation]"
-) -> None:
-    """Add what a report shows of translations, if there will be one: their flags, and as details their words with
-    attention, and what was expected at each token.
+def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
+    """testset=NAME, or references=FILE,… with sources=FILE and gold=FILE if they are given; and how a text is split
+    into the words that alignments number.
+
+    hypotheses: lines to which the texts must be parallel; without any, they must be so to the sources
     """
-    if output.details is None:
-        return
-    encoded = translator.source_vocabulary.encode_batch(sources)
-    for source, hypothesis, ids in zip(sources, best, encoded, strict=True):
-        weights, words, target = hypothesis.shown(end=True) or (None, (), ())
-        output.details.add(source=words, target=target, weights=weights, predicted=hypothesis.predicted)
-        attention = None if weights is None else (weights, hypothesis.source_words)
-        flags = flags_of(
-            hypothesis.text, source=source, ended=hypothesis.ended, unknown=UNK in ids, attention=attention
+    if settings.testset is not None:
+        sources, *references = _sacrebleu_texts(settings.testset, settings.langpair)
+        reference_names = [f"testset={settings.testset}"] * len(references)
+    else:
+        sources = [] if settings.sources is None else list(read_lines(Path(settings.sources)))
+        references = [list(read_lines(Path(file))) for file in settings.references]
+        reference_names = settings.references
+    lines = sources if hypotheses is None else hypotheses
+    name = str(settings.hypotheses or settings.sources or f"testset={settings.testset}")
+    translation.check_lengths(lines, references, name=name, reference_names=reference_names)
+    if settings.sources is not None:
+        translation.check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
+    golds, split = None, SPLITS[settings.words or "spaces"]
+    if settings.gold is not None:
+        texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]
+        golds = read_alignments(settings.gold, texts, split, name=name)
+    return _segments(sources, references, golds), split
+
+
+def test_set_of(
+    settings: EvaluationSettings, translator: "Translator", data: EvaluationData
+) -> tuple[list[Segment], Split]:
+    """The test set for a model: `read_test_set`, or a split of `data`."""
+    from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+
+    if settings.testset is not None or settings.sources is not None:
+        return first_here(lambda: read_test_set(settings))
+    corpus = data.corpus(TextCorpus, translator)
+    if settings.split not in corpus.splits():
+        raise InputError(
+            f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
+            "For files of your own give sources=FILE references=FILE."
         )
-        output.flags.append(flags)
+    try:
+        data.check_files(corpus)
+        pairs = list(corpus.pairs(settings.split))
+        alignments = corpus.alignments(settings.split)
+    except InputError as missing:
+        from seqtool.training import moved_data  # imports torch, which scoring files does without
+
+        if data.checkpoint is None or moved_data.is_there(corpus, settings.split):
+            raise
+        own = translator.config["data"]
+        cached = moved_data.texts(data.checkpoint, own, settings.split)
+        if cached is None:
+            raise InputError(f"{missing} {moved_data.how_to_find(data.checkpoint, own, [settings.split])}") from missing
+        pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
+        alignments = cached.alignments()
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    split = corpus.words if settings.words is None else SPLITS[settings.words]
+    golds = None if alignments is None else [parse_pharaoh(line) for line in alignments]
+    if golds is not None:
+        _check_links(golds, [sources, targets], split, name=f"The gold alignments of {settings.split}")
+    return _segments(sources, [targets], golds), split
+
+
+def _segments(
+    sources: Sequence[str], references: Sequence[Sequence[str]], golds: Sequence[Gold] | None
+) -> list[Segment]:
+    """From the lines of whole texts; sources are empty if they are unknown."""
+    rows = zip(zip(*references, strict=True), sources or repeat(None), golds or repeat(None), strict=False)
+    return [Segment(number, *row) for number, row in enumerate(rows, 1)]
+
+
+def read_translations(path: str) -> list[str]:
+    """The lines of a file, or the best translation of each line of what `translate format=jsonl` wrote."""
+    lines = list(read_lines(Path(path)))
+    if not lines[0].startswith('{"source": '):
+        return lines
+    translations = []
+    for number, line in enumerate(lines, 1):
+        try:
+            translations.append(str(parse_json(line)["translations"][0]["text"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise InputError(f"{path} line {number:,} is not what translate format=jsonl writes.") from error
+    return translations
+
+
+def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, name: str) -> list[Gold]:
+    """A file of alignments in Pharaoh format.
+
+    texts: the sources, and one or more texts for them; each link is between a word of the source and one of one text
+    split: how a line is split into words
+    name: the file with the lines that are aligned, for messages
+    """
+    alignments = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+    if len(alignments) != len(texts[0]):
+        counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
+        raise InputError(f"{counts}: they must be of the same sentences.")
+    _check_links(alignments, texts, split, name=path)
+    return alignments
+
+
+def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], split: Split, *, name: str) -> None:
+    """Raise InputError for a link of a word that neither the source nor, for the other side, one of the texts has."""
+    for number, ((sure, possible), *lines) in enumerate(zip(alignments, *texts, strict=True), 1):
+        source_words, *target_words = (len(split(line)) for line in lines)
+        most = max(target_words)
+        for i, j in sorted(sure | possible):
+            if i >= source_words or j >= most:
+                raise InputError(
+                    f"{name} line {number:,} has the link {i}-{j}, but its sentences have {source_words} and "
+                    f"{most} words, counted from 0: words are what white space separates, unless words=marks or "
+                    "words=characters says what else the links number. Give the text, tokenised if need be, that the "
+                    "alignments are of."
+                )
+
+
+def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
+    """The lines of the source and of each reference, from the user's files or as sacreBLEU downloads them."""
+    available = sacrebleu.get_available_testsets()
+    if name not in available:
+        raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(available[:8])}, …")
+    pairs = sacrebleu.get_langpairs_for_testset(name)
+    if langpair not in pairs:
+        raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
+    place = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
+    own = [Path(f"{place}.src"), Path(f"{place}.ref")]  # where sacreBLEU keeps them, and users may put them
+    texts = [list(read_lines(file)) for file in own if file.is_file()]
+    if len(texts) == 2 and len(texts[0]) == len(texts[1]):
+        return texts
+    download = LibraryDownload(
+        what=f"testset={name}",
+        by_hand=f"put its text, a sentence a line, into {own[0]} and {own[1]}",
+        addresses=sacrebleu.DATASETS[name].data or [],
+    )
+    files = download.run(
+        lambda: [sacrebleu.get_source_file(name, langpair), *sacrebleu.get_reference_files(name, langpair)]
+    )
+    return [list(read_lines(Path(file))) for file in files]

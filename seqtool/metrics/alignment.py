@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -27,16 +28,9 @@ class AlignmentScores:
     swaps_agreeing: int
 
     @classmethod
-    def of(
-        cls,
-        links: Sequence[set[Link]],
-        golds: Sequence[Gold],
-        sources: Sequence[Sequence[str]],
-        targets: Sequence[Sequence[str]],
-    ) -> "AlignmentScores":
-        """sources, targets: the words that the links number."""
+    def of(cls, links: Sequence[set[Link]], golds: Sequence[Gold], sizes: Sequence[tuple[int, int]]) -> Self:
+        """sizes: of each pair of sentences the number of words of source and target."""
         generator = np.random.default_rng(0)
-        sizes = [(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
         return cls(
             alignment_error_rate(links, golds),
             alignment_error_rate([uniform(*size, generator) for size in sizes], golds),

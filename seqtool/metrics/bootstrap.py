@@ -62,12 +62,11 @@ def resampled(
     The draws depend only on the sizes of the sets and on the seed, so two systems get the same resamples.
     """
     generator = np.random.default_rng(seed)
-    return np.array(
-        [
-            statistic(*(indices[generator.integers(len(indices), size=len(indices))] for indices in strata))
-            for _ in range(samples)
-        ]
-    )
+
+    def of_resample() -> Any:
+        return statistic(*(indices[generator.integers(len(indices), size=len(indices))] for indices in strata))
+
+    return np.array([of_resample() for _ in range(samples)])
 
 
 def estimate(value: float, draws: Draws) -> Estimate:

@@ -1,8 +1,11 @@
-"""The metrics: their names, whether higher is better, and what computes them. A new one is a line in `SCORES`."""
+"""The metrics: their names, whether higher is better, and what computes them; a new one is a line in `SCORES`. Systems
+are scored by them, with intervals and segment by segment, and compared with each other.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
 
@@ -10,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
-from seqtool.metrics.bootstrap import SEED
+from seqtool.metrics.bootstrap import SAMPLES, SEED, Draws, Estimate, estimate, p_value, record_of, resampled
+from seqtool.runtime.tables import table
 from seqtool.settings.classes import imported
 
 Statistics = NDArray[Any]  # a row per segment: everything from which the score of a corpus is computed
@@ -112,10 +116,10 @@ SCORES = {
         MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
         MetricInfo("cider", "CIDEr-D", digits=3),
         # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
-        MetricInfo("bleu1", "bleu1", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-1"),
-        MetricInfo("bleu2", "bleu2", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-2"),
-        MetricInfo("bleu3", "bleu3", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-3"),
-        MetricInfo("bleu4", "bleu4", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4"),
+        *(
+            MetricInfo(f"bleu{n}", f"bleu{n}", digits=4, task=CAPTIONING, scorer=CAPTIONS, title=f"BLEU-{n}")
+            for n in (1, 2, 3, 4)
+        ),
         MetricInfo("bleu4_no_bp", "bleu4_no_bp", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
         MetricInfo("rouge_l", "rouge_l", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="ROUGE-L"),
         MetricInfo("cider_d", "cider_d", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr-D"),
@@ -168,3 +172,99 @@ def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options
     ours = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
     own = [metric(name)(references, name=name) for name in names if name not in SCORES]
     return [*(resolve_name(path)(references, **options) for path in ours), *own]
+
+
+class System:
+    """A system's hypotheses, one for each segment, with all their scores by name; resampled only on request."""
+
+    def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
+        self.hypotheses = hypotheses
+        self.scorers = scorers
+        self.samples = samples
+        self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
+        self.values: dict[str, float] = {}
+        self._scorers: dict[str, Scorer] = {}
+        for scorer, statistics in zip(scorers, self.statistics, strict=True):
+            values = scorer.scores(statistics)
+            self.values |= values
+            self._scorers |= dict.fromkeys(values, scorer)
+
+    def signature(self, name: str, *, samples: int | None = None) -> str:
+        """The signature of a score; `samples`: of a paired bootstrap."""
+        return self._scorers[name].signature(samples=samples)
+
+    @cached_property
+    def draws(self) -> dict[str, Draws]:
+        """Each score of every resample of the segments."""
+        if not self.samples:
+            return dict.fromkeys(self.values, np.empty(0))
+        segments = np.arange(len(self.hypotheses))
+        columns: list[Draws] = []
+        for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
+            drawn = resampled(lambda i, of=scorer, s=statistics: [*of.scores(s[i]).values()], [segments], self.samples)
+            columns += list(drawn.T)
+        return dict(zip(self.values, columns, strict=True))
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """Each score with its interval."""
+        return {name: estimate(value, self.draws[name]) for name, value in self.values.items()}
+
+    def each(self) -> list[dict[str, Any]]:
+        """Each hypothesis, and its own scores by label."""
+        segments: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
+        for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
+            for segment, scores in zip(segments, scorer.each(statistics), strict=True):
+                segment["scores"] |= {score(name).label: value for name, value in scores.items()}
+        return segments
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One score of a system and its baseline. p_value: paired bootstrap, None without resamples."""
+
+    name: str
+    baseline: Estimate
+    system: Estimate
+    p_value: float | None
+    signature: str
+
+    @property
+    def p(self) -> str:
+        return "-" if self.p_value is None else f"{self.p_value:.4f}"
+
+    def text(self, digits: int) -> str:
+        """How far the system is ahead."""
+        return f"{self.system.value - self.baseline.value:+.{digits}f}"
+
+
+class Comparison:
+    """A system beside its baseline on the same segments, from the same resamples."""
+
+    def __init__(self, baseline: System, system: System) -> None:
+        self.digits = max(score(name).digits for name in system.values)
+        self.differences: list[Difference] = []
+        for name in system.values:
+            first, second, p = baseline.estimates[name], system.estimates[name], None
+            if system.samples:
+                scale = max(abs(first.value), abs(second.value))
+                drawn = system.draws[name] - baseline.draws[name]
+                p = p_value(second.value - first.value, drawn, scale=scale)
+                if name in SCORES and round(scale, score(name).digits) == 0:
+                    p = 1.0  # both are 0 as printed: what then differs is how a score avoids dividing by zero
+            signature = system.signature(name, samples=system.samples or None)
+            self.differences.append(Difference(score(name).label, first, second, p, signature))
+
+    def record(self) -> dict[str, Any]:
+        """Plain containers, for JSON."""
+        return {"differences": [record_of(difference) for difference in self.differences]}
+
+    def text(self) -> str:
+        """A readable table, and the signatures, just one if all are equal."""
+        rows = [
+            (d.name, d.baseline.text(self.digits), d.system.text(self.digits), d.text(self.digits), d.p)
+            for d in self.differences
+        ]
+        signatures = {d.signature for d in self.differences}
+        quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
+        return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])

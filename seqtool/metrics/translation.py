@@ -4,8 +4,8 @@ baseline by source length.
 Scores are on the 0–100 scale, and each has the signature that makes it comparable.
 """
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -23,9 +23,9 @@ from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.network import LibraryDownload
 
 TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
+BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's tokenisers, for its test sets
+OF_CHARACTERS = ("zh", "char")
 LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
-
-log = logging.getLogger(__name__)
 
 
 class SacreBleu(Scorer):
@@ -65,15 +65,42 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
-    download = LibraryDownload(  # of a model of SentencePiece, if the tokeniser has one
-        what=f"The tokeniser '{tokenize}'",
-        by_hand="copy ~/.sacrebleu/models from another machine",
-    )
+    # of a model of SentencePiece, if the tokeniser has one
+    download = LibraryDownload(f"The tokeniser '{tokenize}'", by_hand="copy ~/.sacrebleu/models from another machine")
     try:
         return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed
         package = f"sacrebleu[{tokenize.split('-')[0]}]"
         raise InputError(f"The tokeniser '{tokenize}' needs more packages: pip install '{package}'.") from error
+
+
+def fitting_tokeniser(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
+    """The tokeniser of BLEU for these references, of those that need no further package; and a sentence about it, empty
+    where there is nothing to say about 13a. Any text with hardly any spaces, such as letters, counts characters, since
+    a line of one word has no n-grams. `language`: of the references, if they are one of sacreBLEU's test sets.
+    """
+    text = writing(references)
+    tokenize, why = "13a", ""
+    if text.has_no_spaces and text.is_chinese:
+        tokenize, why = "zh", "the references are Chinese; each of their characters counts as a word"
+    elif text.has_no_spaces or text.has_hardly_any_spaces:
+        tokenize, why = "char", "the references have almost no spaces; each character counts as a word"
+    elif text.is_mostly_unspaced:
+        counting = "zh" if text.is_chinese else "char"
+        why = f"the references seem to be cut into words by spaces; tokenize={counting} counts characters"
+    if language is not None:
+        usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
+        with suppress(InputError):
+            if usual != tokenize:
+                make_bleu(usual, lowercase=False)  # is it installed?
+            return usual, f"tokenize={usual}, as sacreBLEU has it for this pair." if why or usual != "13a" else ""
+    else:
+        usual = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
+        usual = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else usual
+    note = f"tokenize={tokenize}{why and ': '}{why}."
+    if usual:
+        note += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
+    return tokenize, note if why or usual else ""
 
 
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
@@ -96,11 +123,6 @@ def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEU
     return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
 
 
-def bleu_of(statistics: Statistics) -> float:
-    """BLEU alone."""
-    return float(bleu_parts(statistics).score)
-
-
 @dataclass(frozen=True)
 class LengthScore:
     """BLEU of the sentences whose source is as long as the label says; None if there are none."""
@@ -116,7 +138,7 @@ def bleu_by_length(
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
     scores = []
     for label, chosen in length_bins(sources, edges=edges):
-        bleu = bootstrap(lambda i: bleu_of(statistics[i]), [chosen], samples) if len(chosen) else None
+        bleu = bootstrap(lambda i: bleu_parts(statistics[i]).score, [chosen], samples) if len(chosen) else None
         scores.append(LengthScore(label, len(chosen), bleu))
     return tuple(scores)
 
@@ -148,15 +170,12 @@ def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: 
     """The gaps between two systems in two bins of sentences, neither empty; each resample serves both."""
 
     def gap(i: Indices) -> float:
-        return bleu_of(system[i]) - bleu_of(baseline[i])
-
-    def growth(i: Indices, j: Indices) -> float:
-        return gap(j) - gap(i)
+        return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
 
     return Gaps(
         short=bootstrap(gap, [short], samples),
         long=bootstrap(gap, [long], samples),
-        growth=bootstrap(growth, [short, long], samples),
+        growth=bootstrap(lambda i, j: gap(j) - gap(i), [short, long], samples),
     )
 
 
@@ -176,13 +195,3 @@ def check_lengths(
                 f"{name} has {len(hypotheses):,} lines but {reference_name} has {len(reference):,}: "
                 "they must be parallel, line by line."
             )
-
-
-def warn_of_tokenised(lines: Sequence[str], *, name: str, tokenize: str) -> None:
-    """Warn if the text already looks tokenised: BLEU would tokenise it a second time."""
-    ends = sum(line.endswith(" .") for line in lines)
-    if ends >= TOKENISED and tokenize != "none":
-        log.warning(
-            f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as people write "
-            "it: detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
-        )

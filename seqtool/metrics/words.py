@@ -1,5 +1,6 @@
-"""How well a system writes rare and frequent words: F1 by how often a word stands in the training data, as in
-compare-mt (Neubig et al. 2019, section 3).
+"""Words as a system writes them: how well it writes rare and frequent ones, F1 by how often a word stands in the
+training data as in compare-mt (Neubig et al. 2019, section 3); and those repeated in a row, as models write them that
+have learnt too little.
 """
 
 from collections import Counter
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
-EDGES = (1, 2, 5, 10, 100, 1000)  # 0, 1, 2–4, 5–9, 10–99, 100–999 and 1,000 times or more
+LONGEST = 8  # words of a repeated sequence
+EDGES = (1, 2, 5, 10, 100, 1000)
+LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # of the ranges between them
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,13 @@ def f1_by_count(
     split = characters if unit_of(references) == "characters" else words
     overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
-    for place, label in enumerate(labels()):
-        matched, written, wanted = overlaps[:, place].T
+    for place, label in enumerate(LABELS):
 
-        def f1(
-            rows: NDArray[np.int64], m: NDArray[np.int64] = matched, total: NDArray[np.int64] = written + wanted
-        ) -> float:
-            return 200 * float(m[rows].sum()) / max(1, int(total[rows].sum()))
+        def f1(rows: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, place]) -> float:
+            matched, written, wanted = overlaps[rows].sum(0).tolist()
+            return float(200 * matched / max(1, written + wanted))
 
-        number = int(wanted.sum())
+        number = int(overlaps[:, place, 2].sum())
         estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if number else None
         scores.append(WordScore(label, number, estimate))
     return scores
@@ -56,15 +57,6 @@ def f1_by_count(
 def unit_of(references: Sequence[Sequence[str]]) -> str:
     """What is counted: words, or characters where references have no spaces."""
     return "characters" if writing(chain.from_iterable(references)).has_no_spaces else "words"
-
-
-def labels() -> list[str]:
-    ends = [*(edge - 1 for edge in EDGES), None]
-    starts = [0, *EDGES]
-    return [
-        f"{start:,}+" if end is None else f"{start:,}" if start == end else f"{start:,}–{end:,}"
-        for start, end in zip(starts, ends, strict=True)
-    ]
 
 
 def _overlap(
@@ -78,3 +70,29 @@ def _overlap(
         for word, count in of_column.items():
             overlap[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
     return overlap
+
+
+def repeats(text: str) -> bool:
+    """Whether a sequence of words is repeated in a row (`is_repeated`)."""
+    return is_repeated(*units(text))
+
+
+def units(text: str) -> tuple[list[str], bool]:
+    """The words of a text, or its characters where it has no spaces between words; and whether they are characters."""
+    has_no_spaces = writing([text]).has_no_spaces
+    return characters(text) if has_no_spaces else text.split(), has_no_spaces
+
+
+def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
+    """Whether a sequence of 2 to `LONGEST` words stands twice in a row, or one word three times; of characters 4 to
+    `LONGEST` twice, or fewer four times, since Chinese and others double words.
+    """
+    few, often = (3, 4) if are_characters else (1, 3)
+    for length in range(1, LONGEST + 1):
+        times = often if length <= few else 2
+        alike = 0  # units in a row that are equal to those `length` before
+        for before, unit in zip(units, units[length:], strict=False):
+            alike = alike + 1 if unit == before else 0
+            if alike >= (times - 1) * length:
+                return True
+    return False

@@ -3,30 +3,44 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from io import BytesIO, TextIOBase
+from os import PathLike
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from seqtool.data.images.image_decoding import fit
+from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import Sources, chunks, computing
-from seqtool.decoding.ranking import Hypothesis
-from seqtool.decoding.settings import DecodeSettings
+from seqtool.decoding.batching import DecodeSettings, Sources, chunks, computing
+from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
-from seqtool.models.hard_attention import Choice
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.predict.encoded_text import EncodedText
 from seqtool.predict.likelihood import Likelihood, of_captions
-from seqtool.predict.lists import Picture, check_pictures, named, opened
-from seqtool.predict.predictor import EnsembleMember, Prediction, Predictor, class_name
+from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
 from seqtool.runtime import distributed
+from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.training.checkpoint import Checkpoint
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A file that is open."""
+
+    def read(self) -> Any: ...
+
+
+Picture = str | PathLike[str] | Image.Image | NDArray[np.uint8] | bytes | bytearray | memoryview | Readable
+"""A path, an http(s) address, a Pillow image, an array of height × width × 3, the bytes of a file, or an open file."""
+
+LONGEST_NAME = 4096  # characters of a path or an address
+KINDS = "a path, a Pillow image, an array of uint8 (height × width × 3), bytes or a file opened with mode 'rb'"
 
 Pictures = Callable[[Sequence[int]], Annotations | Pixels]  # rows → images, such as `cache.Split.pictures`
 
@@ -82,35 +96,6 @@ class CaptionedImage(NamedTuple):
 class CaptionDecodeSettings(declarations.DecodeCaptions, DecodeSettings):
     """configs/caption.yaml says what each is and holds the defaults."""
 
-    def uniforms_of_attention(self, number: int) -> Tensor:
-        """The random numbers in [0, 1) for hard attention's draws on one image, for each word and the end, whatever its
-        batch.
-        """
-        return torch.from_numpy(np.random.default_rng([self.seed, number, 1]).random(self.max_length + 1)).float()
-
-
-@dataclass(frozen=True)
-class WithUniforms:
-    """A batch of images with a random number in [0, 1) for each word that may be written, B×T."""
-
-    images: Annotations | Pixels
-    uniforms: Tensor
-
-    def to(self, device: torch.device) -> "WithUniforms":
-        return WithUniforms(self.images.to(device), self.uniforms.to(device))
-
-
-class HardAttending:
-    """A model whose attention chooses one location for each word. It reads images `WithUniforms`."""
-
-    def __init__(self, model: Any, choice: Choice) -> None:
-        self.model, self.choice = model, choice
-        self.step, self.prefill = model.step, model.prefill
-
-    def encode(self, source: WithUniforms) -> tuple[Any, Any]:
-        memory, state = self.model.encode(source.images)
-        return replace(memory, uniform_noise=source.uniforms, choose=self.choice), state
-
 
 class Captioner(Predictor):
     """One model or an ensemble, ready to describe images."""
@@ -127,12 +112,9 @@ class Captioner(Predictor):
         super().__post_init__()
         self.encoder = typed(EncoderSettings, self.config["model"]["encoder"])
         self.grid: tuple[int, int] = self.models[0].backbone.locations
-        self.hard: HardAttending | None = None
         name = self.settings.hard_attention
-        if name != "expected":
-            if len(self.models) > 1 or name not in self.models[0].choices:
-                raise InputError(f"hard_attention={name} is for one model whose attention can choose locations.")
-            self.model = self.hard = HardAttending(self.models[0], self.models[0].choices[name])
+        if name != "expected" and (len(self.models) > 1 or name not in self.models[0].choices):
+            raise InputError(f"hard_attention={name} is for one model whose attention can choose locations.")
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:
@@ -168,7 +150,9 @@ class Captioner(Predictor):
 
         Random draws for an image depend on its place in the list.
         """
-        images = check_pictures(images, what="caption takes")
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            images = list(images)
+        images = check_list(images, "caption takes", "image", _is_picture, KINDS)
         begun = self.encode_prefix(prefix)
 
         def captioned(numbers: Sequence[int]) -> list[CaptionedImage]:
@@ -194,12 +178,18 @@ class Captioner(Predictor):
         row; the others as in `caption_each`.
         """
 
-        def with_uniforms(rows: Sequence[int]) -> WithUniforms:
-            uniforms = [self.settings.uniforms_of_attention(numbers[row]) for row in rows]
-            return WithUniforms(pictures(rows), torch.stack(uniforms))
+        settings = self.settings
 
+        def choosing(memory: Any, rows: Sequence[int]) -> Any:
+            """A memory whose attention chooses a location for each word and the end, whatever the batch of an image."""
+            generators = (np.random.default_rng([settings.seed, numbers[row], 1]) for row in rows)
+            uniforms = np.stack([generator.random(settings.max_length + 1) for generator in generators])
+            noise = torch.from_numpy(uniforms).float().to(self.device)
+            return replace(memory, uniform_noise=noise, choose=self.models[0].choices[settings.hard_attention])
+
+        remember = None if settings.hard_attention == "expected" else choosing
         bests = self.search(
-            lambda rows: Sources(rows, pictures if self.hard is None else with_uniforms),
+            lambda rows: Sources(rows, pictures, remember=remember),
             numbers,
             [prefix or self.encode_prefix("")] * len(numbers),
             likeliest=likeliest,
@@ -233,19 +223,12 @@ class Captioner(Predictor):
             name = class_name(self.checkpoints[0])
             raise InputError(f"bound= is for show_attend_tell, with soft or hard attention, and this is a {name}.")
 
-    def likelihood(
-        self,
-        images: Sequence[Picture],
-        captions: Sequence[Sequence[str]],
-        samples: int,
-        progress: Callable[[int], object],
-    ) -> Likelihood:
+    def likelihood(self, images: Sequence[Picture], captions: Sequence[Sequence[str]], samples: int) -> Likelihood:
         """How likely each image's captions are. Several processes share out the images.
 
         samples: draws for each caption, with hard attention
-        progress: called with the number of images that this process has just finished
         """
-        model = self.models[0]
+        model, processes = self.models[0], distributed.size()
         first = np.cumsum([0, *map(len, captions)])  # the number of each image's first caption: it seeds the draws
 
         def of_images(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
@@ -267,12 +250,52 @@ class Captioner(Predictor):
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
                 a = model.annotations(Pixels(pixels).to(self.device))
                 likely = list(of_captions(model, a, rows, targets, uniforms if model.hard else None))
-            progress(len(numbers))
+            bar.update(min(len(numbers) * processes, len(images) - bar.n))
             return list(zip((len(target) + 1 for target in targets), likely, strict=True))
 
         batches = list(chunks(range(len(images)), self.settings.at_once))
-        of_each = [caption for batch in distributed.together(of_images, batches) for caption in batch]
+        with progress_bar(total=len(images), unit="image", description="bound") as bar:
+            of_each = [caption for batch in distributed.together(of_images, batches) for caption in batch]
         tokens, likely = zip(*of_each, strict=True)
         values = {name: np.array([caption[name] for caption in likely]) for name in likely[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])
         return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
+
+
+def named(picture: Picture, number: int) -> str:
+    """What an image is called: its path or address, or its number in the list, from 1."""
+    if isinstance(picture, Image.Image):
+        return str(getattr(picture, "filename", "")) or f"image {number}"
+    return str(picture) if isinstance(picture, str | PathLike) else f"image {number}"
+
+
+def opened(picture: Picture, name: str) -> Image.Image:
+    """The image as RGB, upright. Raises ImageError, which says `name`."""
+    if isinstance(picture, Image.Image):
+        return upright_rgb(picture, name=name)
+    if isinstance(picture, np.ndarray):
+        return upright_rgb(Image.fromarray(np.ascontiguousarray(picture)), name=name)
+    if isinstance(picture, bytes | bytearray | memoryview):
+        return open_image(BytesIO(picture), name=name)
+    if isinstance(picture, str | PathLike):
+        if len(name) > LONGEST_NAME:  # the image itself as text, as in base64
+            raise ImageError(f"'{name[:40]}…'", "is too long for the name of a file or an address.")
+        return read_image(name)
+    file: Any = picture  # is read from its beginning, if it can go back to it
+    try:
+        if getattr(file, "seekable", bool)():  # without such a method it cannot
+            file.seek(0)
+        content = file.read()
+    except (OSError, ValueError) as error:
+        raise ImageError(name, f"cannot be read ({error}).") from error
+    if not isinstance(content, bytes):
+        raise ImageError(name, "gives no bytes: open the file with mode 'rb'.")
+    return open_image(BytesIO(content), name=name)
+
+
+def _is_picture(picture: Any) -> bool:
+    if isinstance(picture, np.ndarray):
+        return picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
+    if isinstance(picture, Readable):
+        return not isinstance(picture, TextIOBase)
+    return isinstance(picture, str | PathLike | Image.Image | bytes | bytearray | memoryview)

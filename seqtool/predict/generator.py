@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,16 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import computing, in_batches
-from seqtool.decoding.forced import read_prefix
-from seqtool.decoding.ranking import Expected
+from seqtool.decoding.batching import computing, in_batches, out_of_range
+from seqtool.decoding.hypotheses import Expected, read_prefix
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import out_of_range
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.encoded_text import EncodedText
-from seqtool.predict.lists import check_texts
-from seqtool.predict.predictor import Prediction, Predictor, expectations
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded, expectations
 from seqtool.settings import declarations
 
 MOST_TOKENS = 100_000  # of a prompt
@@ -55,32 +51,31 @@ class Continuation(Prediction):
         }
 
 
+@dataclass
 class Draft:
     """A text being sampled, up to the first of `stops`.
 
     on_text: called with each part of it that is certain to stay, as soon as it is
     """
 
-    def __init__(self, stops: Sequence[str], on_text: Callable[[str], None] | None) -> None:
-        self.text = ""
-        self.ended = False
-        self.pieces: list[str] = []
-        self._stops = stops
-        self._longest_stop = max(map(len, stops), default=1)
-        self._on_text = on_text
-        self._passed_on = 0
+    stops: Sequence[str]
+    on_text: Callable[[str], None] | None
+    text: str = ""
+    ended: bool = False
+    pieces: list[str] = field(default_factory=list)
+    passed_on: int = 0
 
     def add(self, piece: str) -> bool:
         """Add a piece; returns whether the text has ended with it. Anything after the end is left out."""
         if self.ended:
             return True
         self.pieces.append(piece)
-        since = max(0, len(self.text) - self._longest_stop + 1)
+        since = max(0, len(self.text) - max(map(len, self.stops), default=1) + 1)
         self.text += piece.replace(SPACE, " ")
-        if places := [place for stop in self._stops if (place := self.text.find(stop, since)) >= 0]:
+        if places := [place for stop in self.stops if (place := self.text.find(stop, since)) >= 0]:
             self.text, self.ended = self.text[: min(places)], True
-        if self._on_text is not None:
-            begun = (n for stop in self._stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
+        if self.on_text is not None:
+            begun = (n for stop in self.stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
             self._pass_on(len(self.text) - (0 if self.ended else max(begun, default=0)))  # not what may begin a stop
         return self.ended
 
@@ -89,9 +84,9 @@ class Draft:
         self._pass_on(len(self.text))
 
     def _pass_on(self, end: int) -> None:
-        if self._on_text is not None and end > self._passed_on:
-            self._on_text(self.text[self._passed_on : end])
-            self._passed_on = end
+        if self.on_text is not None and end > self.passed_on:
+            self.on_text(self.text[self.passed_on : end])
+            self.passed_on = end
 
 
 @dataclass(eq=False, repr=False)
@@ -112,11 +107,7 @@ class Generator(Predictor):
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
         """The `n` continuations of each prompt. They depend on the seed and on how many prompts came before."""
         prompts = check_texts(prompts, what="generate takes", kind="prompt")
-        return [self.continuations(prompt, self.uniforms()) for prompt in self.encode(prompts)]
-
-    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        vocabulary = self.target_vocabulary
-        return [EncodedText(*pair, vocabulary) for pair in zip(texts, vocabulary.encode_batch(texts), strict=True)]
+        return [self.continuations(prompt, self.uniforms()) for prompt in encoded(prompts, self.target_vocabulary)]
 
     def uniforms(self) -> NDArray[np.float64]:
         """The random numbers in [0, 1) of the next prompt, n × max_length."""
@@ -209,13 +200,13 @@ class Generator(Predictor):
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Each text begins anew; none has an end of its own."""
         self.check_scoring(with_sources=sources is not None)
-        encoded = self.encode(check_texts(texts, what="score takes", kind="text"))
+        read = encoded(check_texts(texts, what="score takes", kind="text"), self.target_vocabulary)
 
         def scored(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
-            return [self.predicted(encoded[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
+            return [self.predicted(read[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
 
         continuations = []
-        for text, (nats, predicted) in zip(encoded, in_batches(scored, range(len(encoded)), TEXTS), strict=True):
+        for text, (nats, predicted) in zip(read, in_batches(scored, range(len(read)), TEXTS), strict=True):
             log_p = (-nats).tolist()
             total, pieces = math.fsum(log_p), [self.target_vocabulary.piece(token) for token in text.ids]
             details: dict[str, Any] = {"log_probabilities": log_p, "predicted": predicted if likeliest else None}

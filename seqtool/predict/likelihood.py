@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -84,30 +84,25 @@ def of_captions(
     for start in range(0, len(captions), AT_ONCE):
         batch = range(start, min(start + AT_ONCE, len(captions)))
         images, target = a[[rows[i] for i in batch]], make_target([captions[i] for i in batch]).to(a.device)
+        draws: Sequence[Tensor | None] = [None]
+        if uniforms is not None:
+            steps = target.shape[1] - 1
+            padded = [nn.functional.pad(drawn, (0, steps - drawn.shape[1])) for drawn in map(uniforms, batch)]
+            draws = torch.split(torch.stack(padded).to(a.device), max(1, ROWS // len(images)), 1)
+        of_draws = []
+        for noise in draws:
+            if noise is None:  # the expected context
+                output = model(Annotations(images), target[:, :-1])
+            else:
+                drawn_rows = Rows.with_noise(len(images), noise.flatten(0, 1))
+                output = model.forward_rows(model.annotations(Annotations(images)), target[:, :-1], drawn_rows)
+            labels = target[:, 1:].repeat_interleave(len(output.features) // len(images), 0)
+            nll = model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1)
+            of_draws.append(-nll.view(len(images), -1))
+        log_p = torch.cat(of_draws, 1)  # log p(y | s_k, a), B×K
         if uniforms is None:
-            nll = _nll(model, images, target, None)
-            yield from ({"log_p": -float(each)} for each in nll[:, 0])
+            yield from ({"log_p": float(each)} for each in log_p[:, 0])
             continue
-        steps = target.shape[1] - 1
-        padded = [nn.functional.pad(drawn, (0, steps - drawn.shape[1])) for drawn in map(uniforms, batch)]
-        nll = _nll(model, images, target, torch.stack(padded).to(a.device))
-        estimates = (-nll).logsumexp(1) - math.log(nll.shape[1])
-        for bound, estimate in zip(-nll.mean(1), estimates, strict=True):
+        estimates = log_p.logsumexp(1) - math.log(log_p.shape[1])
+        for bound, estimate in zip(log_p.mean(1), estimates, strict=True):
             yield {"bound": float(bound), "estimate": float(estimate)}
-
-
-def _nll(
-    model: Any, a: Float[Tensor, "B S D"], target: Int[Tensor, "B T1"], uniforms: Float[Tensor, "B K T"] | None
-) -> Tensor:
-    """−log p(y | s_k, a), B×K, in double precision; without random numbers B×1, of the expected context."""
-    nll = []
-    draws = [None] if uniforms is None else torch.split(uniforms, max(1, ROWS // len(a)), 1)
-    for noise in draws:
-        if noise is None:
-            output = model(Annotations(a), target[:, :-1])
-        else:
-            rows = Rows.with_noise(len(a), noise.flatten(0, 1))
-            output = model.forward_rows(model.annotations(Annotations(a)), target[:, :-1], rows)
-        labels = target[:, 1:].repeat_interleave(len(output.features) // len(a), 0)
-        nll.append(model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1).view(len(a), -1))
-    return torch.cat(nll, 1)

@@ -1,11 +1,14 @@
-"""A trained model, or several as an ensemble, that writes text: what translators, captioners and generators share."""
+"""A trained model, or several as an ensemble, that writes text: what translators, captioners and generators share. The
+lists that callers in Python hand over are checked before any work, and refused without printing what they hold.
+"""
 
 import math
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -14,19 +17,17 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import joined
+from seqtool.data.text.alignment import joined, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
-from seqtool.decoding.batching import Sources, decode, explained, with_prefixes
-from seqtool.decoding.ensemble import Ensemble
-from seqtool.decoding.ranking import Expected, Hypothesis, Whole
-from seqtool.decoding.settings import DecodeSettings, check_used
+from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
+from seqtool.decoding.beam_search import length_penalty
+from seqtool.decoding.hypotheses import Expected, Hypothesis, Whole
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
-from seqtool.models.tokens import END, EOS
-from seqtool.predict.encoded_text import EncodedText
+from seqtool.models.tokens import END, EOS, UNK
 from seqtool.runtime import devices
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.devices import MachineSettings
@@ -35,6 +36,67 @@ from seqtool.runtime.task_table import TASKS
 from seqtool.settings import names, typed
 from seqtool.settings.classes import modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
+
+
+@dataclass(eq=False)
+class EncodedText:
+    """A text and the ids of its tokens, without BOS and EOS. Its pieces and words, which only some outputs need, are
+    worked out when they are asked for.
+
+    limit: the number of tokens that the model reads; None is all of them
+    split: the text into the words that links number
+    """
+
+    text: str
+    ids: list[int]
+    vocabulary: Vocabulary
+    limit: int | None = None
+    split: Callable[[str], list[str]] = str.split
+
+    @property
+    def read(self) -> list[int]:
+        """The ids that the model reads."""
+        return self.ids[: self.limit]
+
+    @cached_property
+    def all_pieces(self) -> list[str]:
+        """A piece for each id; unknown ones as they are written."""
+        if UNK in self.ids:
+            return self.vocabulary.pieces(self.text)
+        return list(map(self.vocabulary.piece, self.ids))
+
+    @property
+    def pieces(self) -> list[str]:
+        """A piece for each id that the model reads."""
+        return self.all_pieces[: self.limit]
+
+    @cached_property
+    def unknown(self) -> list[str]:
+        """The pieces of the whole text that the vocabulary does not have."""
+        if UNK not in self.ids:
+            return []
+        return [piece for piece, index in zip(self.all_pieces, self.ids, strict=True) if index == UNK]
+
+    @cached_property
+    def words(self) -> list[str]:
+        """All words, as they are written."""
+        return self.split(self.text)
+
+    @cached_property
+    def places(self) -> list[int]:
+        """The word of each piece that the model reads."""
+        return piece_words(self.pieces, list(map(self.vocabulary.form.normalize, self.words)))
+
+
+def encoded(
+    texts: Sequence[str],
+    vocabulary: Vocabulary,
+    limit: int | None = None,
+    split: Callable[[str], list[str]] = str.split,
+) -> list[EncodedText]:
+    """The texts with their ids; `limit` and `split` as in `EncodedText`."""
+    ids = vocabulary.encode_batch(texts)
+    return [EncodedText(*pair, vocabulary, limit, split) for pair in zip(texts, ids, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -346,7 +408,7 @@ class Predictor(ABC):
         likeliest: the number of tokens that were expected at each place, to be kept too
         options: of `batching.decode`: keep_attention, progress, trace
         """
-        result: list[list[Hypothesis]] = [[] for _ in numbers]
+        result: dict[int, list[Hypothesis]] = {}
         for length in sorted({len(prefix.ids) for prefix in prefixes}):
             rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
             batch, begun = sources(rows), [prefixes[row].ids for row in rows]
@@ -354,11 +416,49 @@ class Predictor(ABC):
             with self.own_machine():
                 bests = decode(self.model, batch, self.settings, device=self.device, **options)
                 if likeliest:
-                    bests = explained(self.model, batch, bests, self.settings, device=self.device, likeliest=likeliest)
+                    bests = self._with_expected(batch, bests, likeliest)
                 if length:
-                    bests = with_prefixes(self.model, batch, begun, bests, self.settings, device=self.device)
-            for row, n_best in zip(rows, bests, strict=True):
-                result[row] = n_best
+                    bests = self._with_prefixes(batch, begun, bests)
+            result |= zip(rows, bests, strict=True)
+        return [result[row] for row in range(len(numbers))]
+
+    def _with_expected(
+        self, sources: Sources, bests: Sequence[Sequence[Hypothesis]], likeliest: int
+    ) -> list[list[Hypothesis]]:
+        """The n best also with what the model expected at each token, those of a prefix included."""
+        owners, hypotheses = zip(*((row, best) for row, n_best in enumerate(bests) for best in n_best), strict=True)
+        targets = [hypothesis.tokens for hypothesis in hypotheses]
+        all_forced = force_all(
+            self.model, sources, targets, self.settings, device=self.device, owners=owners, likeliest=likeliest
+        )
+        result: list[list[Hypothesis]] = [[] for _ in bests]
+        for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
+            length = len(hypothesis.tokens) + hypothesis.ended  # one that was cut off has no end
+            assert forced.log_p is not None and forced.expected is not None
+            here = forced.expected.first(length)
+            result[row].append(hypothesis._replace(log_p=forced.log_p[:length], expected=here))
+        return result
+
+    def _with_prefixes(
+        self, sources: Sources, prefixes: Sequence[Sequence[int]], bests: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """The n best also with the probability and score of the whole, prefix and what follows."""
+        settings = self.settings
+        penalty = length_penalty(settings.length_penalty, settings.length_alpha)
+        all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
+        result = []
+        for prefix, forced, n_best in zip(prefixes, all_forced, bests, strict=True):
+            count, unknown = len(prefix), prefix.count(UNK)
+            before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
+            wholes = []
+            for hypothesis in n_best:
+                length, log_p = len(hypothesis.tokens) + hypothesis.ended, before + hypothesis.log_probability
+                score = log_p
+                if not settings.sample:
+                    coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
+                    score = log_p / penalty(length) + coverage
+                wholes.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
+            result.append(wholes)
         return result
 
     def forced(
@@ -382,3 +482,35 @@ class Predictor(ABC):
 def class_name(checkpoint: Checkpoint) -> str:
     """The name of the class of a checkpoint's model."""
     return str(checkpoint.config["model"]["_target_"]).rpartition(".")[2]
+
+
+def check_texts(values: Any, *, what: str, kind: str) -> list[str]:
+    """The texts of a list. `what`: the beginning of a message, as "translate takes"; `kind`: what each text is."""
+    return [str(text) for text in check_list(values, what, kind, lambda text: isinstance(text, str), "text")]
+
+
+def check_paths(values: Any, *, what: str, kind: str) -> list[str]:
+    """The paths of a list."""
+    listed = check_list(values, what, kind, lambda path: isinstance(path, str | PathLike), "a path")
+    return [str(fspath(path)) for path in listed]
+
+
+def check_list(values: Any, what: str, kind: str, suits: Callable[[Any], bool], wanted: str) -> list[Any]:
+    """The items of a list, a tuple, or an array or column of a table; a set has no order, and a table has columns."""
+    if suits(values):
+        raise InputError(f"{what} a list of {kind}s: write [{kind}] for a single one.")
+    unfit = isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Collection)
+    if unfit or getattr(values, "ndim", 1) != 1:
+        raise InputError(f"{what} a list of {kind}s, not {_described(values)}.")
+    items = list(values)
+    for number, item in enumerate(items, 1):
+        if not suits(item):
+            raise InputError(f"{what} a list of {kind}s, but number {number:,} is {_described(item)}, not {wanted}.")
+    return items
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} ({' × '.join(map(str, value.shape)) or 'one number'})"
+    name = type(value).__name__
+    return "None" if value is None else f"a{'n' if name[0] in 'aeiou' else ''} {name}"

@@ -19,13 +19,11 @@ from seqtool.data.text.alignment import (
 )
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, force_all
-from seqtool.decoding.pointers import Lattice
-from seqtool.decoding.ranking import Hypothesis
+from seqtool.decoding.beam_search import Lattice
+from seqtool.decoding.hypotheses import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
-from seqtool.predict.encoded_text import EncodedText
-from seqtool.predict.lists import check_texts
-from seqtool.predict.predictor import Prediction, Predictor
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class Translator(Predictor):
         Samples depend on the seed and on how many sentences this translator has had before, not on batches.
         """
         sentences = check_texts(sentences, what="translate takes", kind="sentence")
-        sources = self._encoded(sentences, self.source_vocabulary, limit=self.source_length - 1)
+        sources = encoded(sentences, self.source_vocabulary, self.source_length - 1, self.split)
         if first_line is not None:
             self.warn_of_cut(sources, first_line)
         before, self._done = self._done, self._done + len(sources)
@@ -167,15 +165,13 @@ class Translator(Predictor):
                 trace=trace,
             )
         )
-        return [
-            [
-                self._translation(hypothesis, source, prefix, replace_unknown=replace_unknown)
-                for hypothesis in next(bests)
-            ]
-            if source.read
-            else [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
-            for source, prefix in zip(sources, begun, strict=True)
-        ]
+        translations = []
+        for source, prefix in zip(sources, begun, strict=True):
+            n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
+            if source.read:
+                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(bests)]
+            translations.append(n_best)
+        return translations
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Say on standard error of which lines only the beginning is read."""
@@ -190,10 +186,6 @@ class Translator(Predictor):
             if len(source.ids) >= limit:
                 cut = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
                 tqdm.write(f"Line {number} has {len(source.ids):,} tokens: {cut}", file=sys.stderr)
-
-    def _encoded(self, texts: Sequence[str], vocabulary: Vocabulary, limit: int | None = None) -> list[EncodedText]:
-        ids = vocabulary.encode_batch(texts)
-        return [EncodedText(*pair, vocabulary, limit, self.split) for pair in zip(texts, ids, strict=True)]
 
     def _prefixes(self, prefixes: Sequence[str | Sequence[str]] | None, count: int) -> list[EncodedText]:
         """Prefixes encoded, all empty if None. InputError unless there is one a sentence, each short enough."""
@@ -238,15 +230,16 @@ class Translator(Predictor):
         texts = check_texts(texts, what="score takes", kind="target sentence")
         if len(sources) != len(texts):
             raise InputError(f"There are {len(sources):,} sources but {len(texts):,} targets: give one for each.")
-        encoded, targets = self._encoded(sources, self.source_vocabulary), self._encoded(texts, self.target_vocabulary)
-        pairs = list(zip(encoded, targets, strict=True))
+        read = encoded(sources, self.source_vocabulary, split=self.split)
+        targets = encoded(texts, self.target_vocabulary, split=self.split)
+        pairs = list(zip(read, targets, strict=True))
         for text in (text for pair in pairs for text in pair if not self._can_read(text.ids)):
             raise InputError(
                 f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
                 f"{self.longest:,}, the number of its learnt positions: shorten it."
             )
         ids = [target.ids for target in targets]
-        rows = encoded_sentences([source.ids for source in encoded])
+        rows = encoded_sentences([source.ids for source in read])
         with self.own_machine():
             forced = force_all(self.model, rows, ids, self.settings, device=self.device, likeliest=likeliest)
         return [

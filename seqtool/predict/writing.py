@@ -88,6 +88,8 @@ class Writer(ABC, Generic[P]):
         """An output file; standard output if it has no path."""
         if path is None or not distributed.is_first():
             return nullcontext(sys.stdout)
+        if self.settings.format == "coco":
+            return replacing(Path(path))  # a part of it is of no use, since it has no lines
         return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
@@ -105,6 +107,11 @@ class Writer(ABC, Generic[P]):
 
     def records(self, n_best: Sequence[P]) -> list[dict[str, Any]]:
         return [prediction.record(weights=self.settings.weights) for prediction in n_best]
+
+    def lines(self, source: str, n_best: Sequence[P], separator: str) -> str:
+        """A line for each of the n best, which says whether one was cut off at its maximum length."""
+        fields = ((source, best.text, f"{best.score:.6f}", *([] if best.ended else [NOT_ENDED])) for best in n_best)
+        return "".join(separator.join(line) + "\n" for line in fields)
 
 
 class TranslationWriter(Writer[Translation]):
@@ -151,8 +158,7 @@ class TranslationWriter(Writer[Translation]):
             return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
         if self.predictor.settings.n_best == 1:
             return f"{n_best[0].text}\n"
-        lines = ((str(self.count), best.text, f"{best.score:.6f}", *_mark(best)) for best in n_best)
-        return "".join(" ||| ".join(line) + "\n" for line in lines)
+        return self.lines(str(self.count), n_best, " ||| ")
 
 
 class ScoreWriter(TranslationWriter):
@@ -183,11 +189,6 @@ class CaptionWriter(Writer["Caption"]):
             if self.settings.format == "coco":
                 self.out.write(_json(self._results))
 
-    def file(self, path: str | None) -> AbstractContextManager[TextIO]:
-        if path is not None and self.settings.format == "coco" and distributed.is_first():
-            return replacing(Path(path))  # a part of it is of no use, since it has no lines
-        return super().file(path)
-
     def write_seen(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
         """Write the captions of an image, and draw what the best one attended to in the pixels that the model saw."""
         self.write(name, n_best)
@@ -211,18 +212,12 @@ class CaptionWriter(Writer["Caption"]):
             return _json({"image": source, "captions": self.records(n_best)})
         if self.predictor.settings.n_best == 1:
             return f"{source}\t{n_best[0].text}\n"
-        lines = ((source, best.text, f"{best.score:.6f}", *_mark(best)) for best in n_best)
-        return "".join("\t".join(line) + "\n" for line in lines)
+        return self.lines(source, n_best, "\t")
 
 
 def coco_id(name: str) -> int | str:
     """The id of an image in COCO's results, by its file's name."""
     return image_id(PurePosixPath(name).name)
-
-
-def _mark(hypothesis: Prediction) -> list[str]:
-    """The last field of one of the n best, if it was cut off at its maximum length."""
-    return [] if hypothesis.ended else [NOT_ENDED]
 
 
 def _json(value: Any) -> str:

@@ -11,10 +11,8 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics import tokenisers
-from seqtool.metrics.captions import NAMES, tokenized
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
+from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenized
+from seqtool.metrics.scores import System, scorers
 from seqtool.settings import typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
@@ -107,7 +105,7 @@ class Captioning(Task):
         tokenized([], tokenize)
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
-        return tokenisers.for_captions(chain.from_iterable(cache.split("valid").references()))
+        return fitting_tokeniser(chain.from_iterable(cache.split("valid").references()))
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

@@ -9,10 +9,8 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.preparation import prepare_pairs
 from seqtool.errors import InputError
-from seqtool.metrics import tokenisers
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
-from seqtool.metrics.translation import make_bleu
+from seqtool.metrics.scores import System, scorers
+from seqtool.metrics.translation import fitting_tokeniser, make_bleu
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ class Translation(Task):
         make_bleu(tokenize, lowercase=False)
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
-        return tokenisers.for_translations(cache.split("valid").texts("target"))
+        return fitting_tokeniser(cache.split("valid").texts("target"))
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

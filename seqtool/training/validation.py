@@ -14,12 +14,11 @@ from torch import Tensor
 from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import Sources, chunks, decode
+from seqtool.decoding.batching import DecodeSettings, Sources, chunks, decode
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.settings import DecodeSettings
 from seqtool.errors import out_of_memory
-from seqtool.metrics.repetition import repeats
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
+from seqtool.metrics.words import repeats
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
 from seqtool.runtime.defaults import defaults

@@ -8,11 +8,18 @@ import pytest
 
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
-from seqtool.evaluation.scored_captions import check_images
-from seqtool.metrics.captions import NAMES, CaptionScorer, brevity, rouge_l, tokenized
-from seqtool.metrics.ngrams import ORDERS, DocumentFrequencies, count_ngrams
-from seqtool.metrics.scores import scorers
-from seqtool.metrics.systems import System
+from seqtool.evaluation.captions import check_images
+from seqtool.metrics.captions import (
+    NAMES,
+    ORDERS,
+    CaptionScorer,
+    DocumentFrequencies,
+    brevity,
+    count_ngrams,
+    rouge_l,
+    tokenized,
+)
+from seqtool.metrics.scores import System, scorers
 from seqtool.runtime.files import config_directory
 
 CLOSE = 1e-9

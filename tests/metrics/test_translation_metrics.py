@@ -16,9 +16,8 @@ from seqtool.evaluation.evaluation import Output, Segment
 from seqtool.evaluation.translations import TranslationEvaluation
 from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
-from seqtool.metrics.scores import SCORES, Statistics, scored_in, scorers
-from seqtool.metrics.systems import Comparison, System
-from seqtool.metrics.translation import Bleu, bleu_by_length, bleu_of, check_lengths, length_bins, length_gaps
+from seqtool.metrics.scores import SCORES, Comparison, Statistics, System, scored_in, scorers
+from seqtool.metrics.translation import Bleu, bleu_by_length, bleu_parts, check_lengths, length_bins, length_gaps
 
 NAMES = scored_in("translation")
 WORDS = [
@@ -65,7 +64,7 @@ def evaluate(
 
 
 def compare(first: list[str], second: list[str], references: list[list[str]], samples: int = SAMPLES) -> Comparison:
-    return Comparison.of(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
+    return Comparison(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
 
 
 def evaluation(
@@ -84,7 +83,7 @@ def bleu_statistics(hypotheses: list[str], references: list[list[str]]) -> Stati
 
 
 def bleu_interval(statistics: Statistics, samples: int = SAMPLES, seed: int = SEED) -> Estimate:
-    return bootstrap(lambda i: bleu_of(statistics[i]), [np.arange(len(statistics))], samples, seed)
+    return bootstrap(lambda i: bleu_parts(statistics[i]).score, [np.arange(len(statistics))], samples, seed)
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "none", "char"])
@@ -135,7 +134,7 @@ def test_statistics_of_parts_add_up_to_the_corpus() -> None:
     statistics = bleu_statistics(hypotheses, [first, second])
     for chosen in (slice(0, 1), slice(5, 40), slice(None)):
         expected = sacrebleu.corpus_bleu(hypotheses[chosen], [first[chosen], second[chosen]]).score
-        assert bleu_of(statistics[chosen]) == pytest.approx(expected, rel=1e-12)
+        assert bleu_parts(statistics[chosen]).score == pytest.approx(expected, rel=1e-12)
 
 
 def test_length_bins_hold_every_sentence_once() -> None:
@@ -180,7 +179,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     noise = generator.integers(-2, 3, size=(4000, 4))
     population = np.tile(counts, (4000, 1))
     population[:, 2:6] += noise
-    truth = bleu_of(population)
+    truth = bleu_parts(population).score
     covered = 0
     for trial in range(100):
         sample = population[generator.integers(4000, size=100)]
@@ -230,7 +229,7 @@ def test_length_gaps() -> None:
     statistics = [bleu_statistics(texts, [references]) for texts in (hypotheses, system)]
     gaps = length_gaps(statistics[0], statistics[1], short, long, samples=200)
     assert (gaps.short.value, gaps.short.low, gaps.short.high) == (0, 0, 0)
-    assert gaps.long.value == pytest.approx(100 - bleu_of(statistics[0][long]))
+    assert gaps.long.value == pytest.approx(100 - bleu_parts(statistics[0][long]).score)
     assert gaps.growth.value == pytest.approx(gaps.long.value - gaps.short.value)
     assert 0 < gaps.growth.low < gaps.growth.value < gaps.growth.high
     opposite = length_gaps(statistics[1], statistics[0], short, long, samples=200)
