@@ -24,9 +24,8 @@ from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.optimisation import Optimisation, check_optimisation, check_warmup, make_optimisation
-from seqtool.training.progress import Progress
 from seqtool.training.recording import MetricsLog, closing
-from seqtool.training.saving import Checkpoints
+from seqtool.training.saving import Checkpoints, Progress
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.trainer import Trainer, epoch_of, expected_steps
 from seqtool.training.validation import ValidationSettings

@@ -11,7 +11,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -238,31 +238,25 @@ def total(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def wait_for_all() -> None:
-    highest(0.0)
-
-
 class DataParallel:
     """A loss whose gradients, after the last batch of a step, are the mean over all processes."""
 
     def __init__(self, loss: nn.Module) -> None:
-        self.loss = loss
-        self._wrapped: nn.Module = loss
+        self._loss = loss
+        self._wrapped: Any = None
         self._trained = -1
 
-    def prepare(self) -> None:
-        """Call this before each step, since the set of trained parameters may have changed."""
-        trained = sum(parameter.requires_grad for parameter in self.loss.parameters())
-        if _size > 1 and trained != self._trained:
+    @contextmanager
+    def exchanging(self, last: bool) -> Iterator[Any]:
+        """The loss for the forward and backward pass of a batch, within which gradients add up, to be exchanged after
+        the last batch. From one step to the next the set of trained parameters may change.
+        """
+        if _size == 1:
+            yield self._loss
+            return
+        trained = sum(parameter.requires_grad for parameter in self._loss.parameters())
+        if trained != self._trained:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # for matrices with one row: harmless
-            self._wrapped = DistributedDataParallel(self.loss)
-            self._trained = trained
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._wrapped(*arguments)
-
-    def exchanging(self, *, last: bool) -> AbstractContextManager[None]:
-        """Encloses a batch's forward and backward pass: gradients add up and are exchanged after the last batch."""
-        if last or not isinstance(self._wrapped, DistributedDataParallel):
-            return nullcontext()
-        return self._wrapped.no_sync()
+            self._wrapped, self._trained = DistributedDataParallel(self._loss), trained
+        with nullcontext() if last else self._wrapped.no_sync():
+            yield self._wrapped

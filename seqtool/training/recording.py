@@ -21,8 +21,8 @@ from seqtool.runtime import distributed
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
-from seqtool.training.progress import Progress
 from seqtool.training.resuming import resume_command, trusting
+from seqtool.training.saving import Progress
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Sample, Scores, format_scores
 from seqtool.training.verdict import UNKNOWN_WORDS, verdict

@@ -24,8 +24,7 @@ from seqtool.runtime.classes import check_named, imported, modules, own_modules
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
-from seqtool.training.progress import Progress
-from seqtool.training.saving import AVERAGED
+from seqtool.training.saving import AVERAGED, Progress
 from seqtool.training.train_settings import TrainSettings
 
 log = logging.getLogger("seqtool")

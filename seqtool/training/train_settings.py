@@ -11,11 +11,12 @@ from seqtool.settings import declarations
 class TrainSettings(declarations.Train):
     """The `train` settings; configs/train.yaml says what each is and holds the defaults."""
 
+    def __post_init__(self) -> None:
+        self.resume = str(self.resume).lower()
+
     def check(self) -> None:
         """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""
-        values = {**vars(self), "resume": str(self.resume).lower()}
-        if problems := declarations.out_of_range(declarations.Train, values, "train."):
-            raise InputError(" ".join(f"{problem}." for problem in problems))
+        declarations.check_values(self, "train.")
 
     def check_packages(self) -> None:
         """Raise InputError if TensorBoard is asked for and not installed; a finished run does without it."""

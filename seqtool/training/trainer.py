@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,16 +16,14 @@ from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
-from seqtool.training import checkpoint, gradient_flow, tensors
+from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
-from seqtool.training.progress import Progress
 from seqtool.training.recording import MetricsLog
-from seqtool.training.saving import Checkpoints
+from seqtool.training.saving import Checkpoints, Progress, TrainingState
 from seqtool.training.signals import Stop
 from seqtool.training.train_settings import TrainSettings
-from seqtool.training.training_state import TrainingState
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
@@ -97,15 +95,14 @@ class Trainer:
                     self._save("saved")
                 batches, following, tokens, divisor = self._next_batches(epoch)
                 optimiser.zero_grad(set_to_none=True)
-                parallel.prepare()
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if prefetcher.has_shard(indices) else 0  # gradients are averaged over processes
                     last = number == len(batches)
-                    with parallel.exchanging(last=last), out_of_memory(partial(self._too_large, batch), device):
+                    with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
                         with autocast(device, self.machine.precision):
-                            loss = parallel(batch.to(device), state.carried if batch.continues else None)
+                            loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
                     sums += loss.sums() if weight else 0
                     state.carried, loss = loss.state, None  # frees the graph before the next forward pass
@@ -124,18 +121,18 @@ class Trainer:
                         state.loss.observe(reward / rewards)
                         self.log.meter.add(nll, tokens, norm)
                 scaler.update()  # lowers the scale after an infinite gradient
-                if progress.count(skipped=skipped) == HOPELESS:
+                progress.skipped += skipped
+                progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
+                if progress.skipped_in_a_row == HOPELESS:
                     self._give_up()
-                epoch = self._epoch_after(epoch)
+                if epoch.has_ended(progress.position):
+                    progress.epoch, progress.position = progress.epoch + 1, 0
+                    epoch = self._epoch()
                 self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
-            elif not progress.is_validated:
-                self._validate(scheduled=False)
-        if not stopped:
-            self._measure_flow()  # even if no validation was due
-            if settings.average_last > 1:
-                self._average()
+            else:
+                self._finish()
         return not stopped
 
     def _epoch(self) -> Epoch:
@@ -161,22 +158,17 @@ class Trainer:
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
 
-    def _epoch_after(self, epoch: Epoch) -> Epoch:
-        """The epoch of the next update: the next one if this one has ended."""
-        if not epoch.has_ended(self.progress.position):
-            return epoch
-        self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
-        return self._epoch()
-
     def _give_up(self) -> None:
         """Raise InputError, which says how to resume."""
-        progress = self.progress
-        path, advice = self.checkpoints.back_to_good(progress), "Nothing good was saved before: start again."
-        if path is not None:
-            run = self.checkpoints.run.name
+        checkpoints, step, good = self.checkpoints, self.progress.step, self.progress.good
+        advice = "Nothing good was saved before: start again."
+        if good is not None:
+            path = checkpoints.path(good)
+            checkpoints.remove_after(path)  # the run resumes from its newest
+            run = checkpoints.run.name
             advice = f"The last good checkpoint is {path}: go on from it with run={run} train.resume=true."
         raise InputError(
-            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
+            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {step:,}: "
             f"lower optim.lr or train.clip_norm. {advice}"
         )
 
@@ -202,22 +194,29 @@ class Trainer:
         self.progress.meter = self.log.meter.state()
         self.checkpoints.save(self.state, self.progress, why)
 
-    def _average(self) -> None:
-        """Average the last scheduled checkpoints; an average that scores better is kept as the run's best."""
+    def _finish(self) -> None:
+        """Validate the last parameters, and average the last scheduled checkpoints if that is wanted: an average that
+        scores better is kept as the run's best.
+        """
         progress, model = self.progress, self.model
+        if not progress.is_validated:
+            self._validate(scheduled=False)
+        self._measure_flow()  # even if no validation was due
+        if self.settings.average_last <= 1:
+            return
         if names := progress.scheduled[-self.settings.average_last :]:
-            name = f"{checkpoint.AVERAGE}{len(names)}"
-            is_saved = distributed.from_first(self.checkpoints.path(name).exists)
+            path = self.checkpoints.path(f"{checkpoint.AVERAGE}{len(names)}")
+            is_saved = distributed.from_first(path.exists)
             mean = checkpoint.average([checkpoint.read(self.checkpoints.path(saved)) for saved in names])
-            trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(model).items()}
-            tensors.fill(model, mean)
+            trained = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
+            checkpoint.fill(model, mean)
             scores = self.validator(self.state.loss, model)
-            tensors.fill(model, trained)
+            checkpoint.fill(model, trained)
             better = is_better(scores, progress.best, by=self.best_by)
             self.log.averaged(len(names), scores, better=better)
             if better and not is_saved:
-                progress.best = {"checkpoint": name, "step": progress.step, **scores}
-                self.checkpoints.save_average(name, mean, progress)
+                progress.best = {"checkpoint": path.name, "step": progress.step, **scores}
+                self.checkpoints.write(path, mean, {}, {**asdict(progress), "last": progress.best})
         self.checkpoints.note_averaged(progress)
 
     def _too_large(self, batch: Batch) -> str:
