@@ -17,7 +17,7 @@ from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import html, report
-from seqtool.view.run_plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
+from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
 FLOWS = 6  # measurements of the gradient that are drawn of one run
 GRADIENTS = (

@@ -8,7 +8,7 @@ Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
 from seqtool.runtime.files import read_json_lines
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
-from seqtool.view import run_plots
-from seqtool.view.plots import or_left_out
+from seqtool.view import plots
 
 PROBES = 64  # examples, at most
 DIGITS = 5  # of the numbers in the record
@@ -66,8 +65,8 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
-    with or_left_out(figure), suppress(run_plots.NothingToDrawError):
-        run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
+    with plots.or_left_out(figure):
+        plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

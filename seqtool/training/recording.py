@@ -7,7 +7,6 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,7 @@ from seqtool.training.saving import Progress
 from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Sample, Scores, format_scores
 from seqtool.training.verdict import UNKNOWN_WORDS, verdict
-from seqtool.view import run_plots
-from seqtool.view.plots import or_left_out
+from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
@@ -138,8 +136,8 @@ class MetricsLog:
         """Draw the learning curves."""
         figure = self.run / LEARNING_CURVES
         if distributed.is_first():
-            with or_left_out(figure), suppress(run_plots.NothingToDrawError):
-                run_plots.learning_curves({self.run.name: self.run / METRICS}, figure)
+            with plots.or_left_out(figure):
+                plots.learning_curves({self.run.name: self.run / METRICS}, figure)
 
     def _write(self, progress: Progress, values: Mapping[str, float]) -> None:
         if not distributed.is_first():

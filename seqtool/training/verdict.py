@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from seqtool.training.optimisation import fitting_warmup
-from seqtool.view.run_plots import read_metrics
+from seqtool.view.plots import read_metrics
 
 UNLEARNT = 20.0  # nats/token, the logarithm of more words than any vocabulary has
 LAST = 0.2  # the share of a run's steps in which its loss may no longer fall
