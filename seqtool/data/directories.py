@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from seqtool.errors import InputError, UnfinishedError, naming
-from seqtool.runtime.files import read_record, sync, write_whole
-from seqtool.runtime.locks import locked
+from seqtool.runtime.files import locked, read_record, sync, write_whole
 from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"

@@ -28,20 +28,14 @@ from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
-from seqtool.view.html import WEB
+from seqtool.view.report import WEB
 
 PICTURES = 8  # of a request
 LOOK = 0.5  # seconds between two looks at whether a client is still there
 MESSAGE = 300  # characters of the message to a client whose request is refused
 NAME = 200  # characters of a picture's name
-KINDS: dict[str, type[Request]] = {
-    "translate": answers.Translate,
-    "score": answers.Score,
-    "why": answers.Why,
-    "generate": answers.Generate,
-    "next": answers.Next,
-    "caption": answers.Caption,
-}
+ANSWERED = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in ANSWERED}  # by their addresses in /api/
 LIMITS = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
 log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may know it by another type, as which no browser runs it

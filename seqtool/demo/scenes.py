@@ -19,8 +19,9 @@ FIELDS = ("shape", "colour", "turned", "box")  # of an object
 def offered() -> dict[str, Any]:
     """Some scenes, the same ones each time, and what objects there can be; outlines have points from −1 to 1."""
     draw = Draw(7)
+    invented = [invent(draw) for _ in range(OFFERED)]
     return {
-        "scenes": [plain(invent(draw)) for _ in range(OFFERED)],
+        "scenes": [{"items": list(map(_plain, scene.items)), "clutter": scene.clutter} for scene in invented],
         "side": SIDE,
         "sizes": {name: sum(sides) // 2 for name, sides in SIDES.items()},
         "colours": {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in COLOURS.items()},
@@ -28,16 +29,12 @@ def offered() -> dict[str, Any]:
     }
 
 
-def plain(scene: Scene) -> dict[str, Any]:
-    items = [
-        {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
-        for item in scene.items
-    ]
-    return {"items": items, "clutter": scene.clutter}
+def _plain(item: Item) -> dict[str, Any]:
+    return {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
 
 
 def drawn(described: Mapping[str, Any]) -> Image:
-    """The picture of a scene in the form of `plain`. Raises InputError for anything else."""
+    """The picture of a scene in the form of those that are `offered`. Raises InputError for anything else."""
     items, clutter = described.get("items"), described.get("clutter", 0)
     if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > OBJECTS:
         raise InputError(f"'scene' must have 'items', at most {OBJECTS} objects, and may have 'clutter'.")

@@ -24,7 +24,7 @@ from seqtool.metrics.systems import Comparison, System
 from seqtool.metrics.words import f1_by_count, unit_of
 from seqtool.runtime.files import check_file, without_suffix
 from seqtool.runtime.outputs import check_outputs
-from seqtool.view import html, report
+from seqtool.view import report
 
 if TYPE_CHECKING:
     from seqtool.predict.predictor import Predictor
@@ -75,7 +75,7 @@ class Evaluation(ABC):
         yield from ()
 
     def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """The report, one HTML page, as `view.html` takes it. origin: what was scored, by setting."""
+        """The report, one HTML page, as `view.report.write` takes it. origin: what was scored, by setting."""
         title, subtitle, sections = self.page()
         return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
 
@@ -328,4 +328,4 @@ class Evaluator(ABC):
             check_file(Path(file))
         check_outputs(settings.outputs(), inputs)
         if settings.report is not None:
-            html.check_name(settings.report)
+            report.check_name(settings.report)

@@ -1,4 +1,4 @@
-"""Files: reading text line by line, plain or .gz, reading seqtool's own JSON, and writing files atomically."""
+"""Files: reading text line by line, plain or .gz, reading seqtool's own JSON, and writing files atomically, locks."""
 
 import gzip
 import json
@@ -285,6 +285,25 @@ def beside(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock on a file, which is made if need be. The lock is the operating system's, on an open file: it ends
+    with its process, however that ends, and what is left of it is an empty file.
+
+    If another process holds it, `when_busy` is called first; then, unless that raises, this process waits.
+    """
+    from filelock import FileLock, Timeout  # takes a moment, and few commands lock anything
+
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        when_busy()
+        held = lock.acquire()
+    with held:
+        yield
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -95,25 +95,18 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        self._check_given(config)
-        check_settings(config.model, parts=PARTS)
-
-    def _check_given(self, config: DictConfig) -> None:
-        """Raise InputError for settings that are not at their defaults and that only streams use, or that streams do
-        not use.
-        """
         declared, usual = declarations.of_command("train"), defaults("train")
-        others = [
+        others = [  # what only streams use, or what they do not use
             f"{group}.{name}"
             for group in ("train", "validation")
             for name, default in usual[group].items()
             if config[group][name] != default and declared[f"{group}.{name}"].streams is (not self.streams)
         ]
-        if not others:
-            return
-        if not self.streams:
+        if others and self.streams:
+            raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
+        if others:
             raise InputError(f"{others[0]} is for language models, not for {self.name}: leave it out.")
-        raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
+        check_settings(config.model, parts=PARTS)
 
     def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one
         """Raise InputError for an unknown value of `validation.tokenize`."""

@@ -9,7 +9,7 @@ Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,7 @@ PROBES = 64  # examples, at most
 DIGITS = 5  # of the numbers in the record
 
 
-@dataclass
-class CellTrace:
-    """A cell's inputs, and its states before and after each step."""
-
-    cell: Cell
-    inputs: list[Tensor] = field(default_factory=list)
-    before: list[State] = field(default_factory=list)
-    after: list[State] = field(default_factory=list)
-
-    def add(self, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
-        """A call of the cell, as its forward hook."""
-        self.inputs.append(arguments[0])
-        self.before.append(arguments[1])
-        self.after.append(state)
+Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after the step
 
 
 def check(model: EncoderDecoder[Any]) -> None:
@@ -90,25 +77,30 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
     decreasing order. Recurrences are named by their place in the model.
     """
     model = plain_copy(model).eval()  # without dropout
-    traces = {name: CellTrace(cell) for name, cell in cells_of(model).items()}
+    cells = cells_of(model)
+    traces: dict[str, Calls] = {name: [] for name in cells}
+
+    def note(name: str, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
+        traces[name].append((*arguments, state))
+
     with torch.enable_grad():
         with ExitStack() as stack:
-            for trace in traces.values():
-                stack.enter_context(trace.cell.register_forward_hook(trace.add))
+            for name, cell in cells.items():
+                stack.enter_context(cell.register_forward_hook(partial(note, name)))
             output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
         logits = model.project(output.features[rows, last]).float()
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
-        states = [tensor for trace in traces.values() for state in trace.after for tensor in state]
+        states = [tensor for calls in traces.values() for *_, state in calls for tensor in state]
         by_state = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
-        for name, trace in traces.items():
-            steps = [[next(by_state) for _ in state] for state in trace.after]
+        for name, calls in traces.items():
+            steps = [[next(by_state) for _ in state] for *_, state in calls]
             tensors = zip("hc", zip(*steps, strict=True), strict=False)
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
         length = int(last[0]) + 1
-        values = {name: _singular_values(trace, length) for name, trace in traces.items()}
+        values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
     return {"gradients": gradients, "singular_values": values}
 
 
@@ -122,16 +114,16 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     return norms
 
 
-def _singular_values(trace: CellTrace, length: int) -> list[float | None]:
+def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None]:
     """Of ∂s_t/∂s_{t−1} in the first row, in the middle of its `length` targets or of a source, which is as long as any;
     none where the state has exploded.
     """
-    t = min(length, len(trace.after)) // 2
-    x, state = trace.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in trace.before[t]]
+    inputs, before, _ = calls[min(length, len(calls)) // 2]
+    x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in before]
     sizes = [tensor.shape[1] for tensor in state]
 
     def step(s: Tensor) -> Tensor:
-        return torch.cat(trace.cell(x, torch.split(s, sizes, -1)), -1)[0]
+        return torch.cat(cell(x, torch.split(s, sizes, -1)), -1)[0]
 
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime import locks
+from seqtool.runtime import files
 
 RUNS = Path("runs")
 SHOWN = 12  # names of runs in a message
@@ -46,7 +46,7 @@ def locked(run: Path) -> AbstractContextManager[None]:
     def refuse() -> None:
         raise InputError(f"Another process is training {run}: wait for it or stop it.")
 
-    return locks.locked(run / ".lock", refuse)
+    return files.locked(run / ".lock", refuse)
 
 
 def nearby(missing: Path) -> str:

@@ -30,8 +30,11 @@ def noted() -> Iterator[Stop]:
     def note(number: int, frame: FrameType | None) -> None:
         if stop.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number == signal.SIGHUP:
-            _leave(terminals)
+        for terminal in terminals if number == signal.SIGHUP else ():
+            if not os.isatty(terminal):  # it has gone: writing to it fails, and would end the run
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, terminal)
+                os.close(nowhere)
         if not stop.asked and distributed.is_first():  # bypasses Python's buffers, which may be in use
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
@@ -48,12 +51,3 @@ def noted() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _leave(terminals: list[int]) -> None:
-    """Redirect output for a terminal that has gone to /dev/null: writing to it fails, and would end the run."""
-    for number in terminals:
-        if not os.isatty(number):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, number)
-            os.close(nowhere)

@@ -64,34 +64,12 @@ class Records:
         return int(epochs[min(self.losses)[1]]) if self.losses else 0
 
 
-def warm_up(run: Records) -> float | None:
-    return run.warmup / run.steps if run.steps else None
-
-
 def fall(run: Records) -> float | None:
     """How far the validation loss fell in the last steps, to its lowest value, if the model has learnt at all."""
     before = [loss for loss, step in run.losses if step <= (1 - LAST) * run.steps]
     if not before or run.losses[-1] != min(run.losses) or run.losses[-1][0] > UNLEARNT:
         return None
     return before[-1] - run.losses[-1][0]
-
-
-def rise(run: Records) -> float | None:
-    """How far the last validation loss is above the lowest."""
-    return run.losses[-1][0] - min(run.losses)[0] if run.losses else None
-
-
-def unknown(run: Records) -> float | None:
-    return run.last("train_unknown") / max(run.last("train_tokens"), 1)
-
-
-def conspicuous(run: Records) -> float | None:
-    """The largest share of the last validation's outputs that are conspicuous in one way."""
-    return max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None)
-
-
-def size(run: Records) -> float | None:
-    return run.last("parameters") / max(run.last("train_tokens"), 1)
 
 
 class Rule(NamedTuple):
@@ -108,7 +86,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "the learning rate never rose to its value",
-        warm_up,
+        lambda run: run.warmup / run.steps if run.steps else None,
         1.0,
         "{:.3g}",
         "steps of warm-up for each step of the run",
@@ -125,7 +103,7 @@ RULES = (
     ),
     Rule(
         "the validation loss rises",
-        rise,
+        lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
         0.2,
         "{:.3f}",
         "nats/token above the lowest",
@@ -134,7 +112,7 @@ RULES = (
     ),
     Rule(
         UNKNOWN_WORDS,
-        unknown,
+        lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
         0.05,
         "{:.1%}",
         "of the training tokens",
@@ -143,7 +121,7 @@ RULES = (
     ),
     Rule(
         "outputs that do not end, repeat themselves or are all alike",
-        conspicuous,
+        lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
         0.25,
         "{:.0%}",
         "of the last validation's outputs",
@@ -152,7 +130,7 @@ RULES = (
     ),
     Rule(
         "too little data for the model",
-        size,
+        lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
         100.0,
         "{:,.0f}",
         "trained parameters for each training token",
