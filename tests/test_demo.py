@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 import seqtool
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
-from seqtool.demo import guards, scenes, search_tree
+from seqtool.demo import answers, guards, scenes
 from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
@@ -218,7 +218,7 @@ def test_the_tree_agrees_with_the_search(place: Path) -> None:
         sentence = " ".join(generator.choices(WORDS, k=generator.randint(1, 8)))
         lattice = Lattice()
         (n_best,) = translator.hypotheses([sentence], trace=lattice)
-        steps = search_tree.tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
+        steps = answers.search_tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
         leaves = {one["rank"]: (t, one) for t, step in enumerate(steps) for one in step if "rank" in one}
         assert sorted(leaves) == list(range(len(n_best)))
         for rank, one in enumerate(n_best):

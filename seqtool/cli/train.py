@@ -21,12 +21,11 @@ from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
+from seqtool.training import checkpoint, gradient_flow, moved_data, resuming, signals
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.optimisation import Optimisation, check_optimisation, check_warmup, make_optimisation
 from seqtool.training.recording import MetricsLog, closing
-from seqtool.training.saving import Checkpoints, Progress
-from seqtool.training.train_settings import TrainSettings
+from seqtool.training.saving import Checkpoints, Progress, TrainSettings
 from seqtool.training.trainer import Trainer, epoch_of, expected_steps
 from seqtool.training.validation import ValidationSettings
 
@@ -67,7 +66,7 @@ def train(config: DictConfig) -> bool:
         limits = "train.epochs, steps, minutes or patience"
         print(f"Run {run} is finished: to continue, raise the limit that ended it ({limits}).")
         best = checkpoint.find(run, purpose="record").progress["best"]
-        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.use)))
+        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.usage)))
         return True
 
 
@@ -138,7 +137,7 @@ def _run(trainer: Trainer, stop: signals.Stop, job: Job, cache: Cache) -> bool:
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.use), *cache.unknown()]))
+        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown()]))
     else:
         command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Go on with: {command}")
@@ -149,7 +148,7 @@ def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
     """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
     job.task.check(job.config, pretrained=_is_fresh(job, last))
     if last is None:
-        first_weights.check_files(job.config)
+        resuming.check_first_weights(job.config)
         check_warmup(job.config.schedule, job.train.steps or 0)
         prepare = partial(job.task.prepare, job.config, needs=("train", "valid"))
     else:
@@ -174,11 +173,11 @@ def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> 
     model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))
     job.task.check_lengths(model, cache)
     if fresh:
-        first_weights.initialise_fresh(model, config, cache)
+        resuming.initialise_fresh(model, config, cache)
     else:
-        origin = last or first_weights.open_other(model, config)
+        origin = last or resuming.open_other(model, config)
         what = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
-        first_weights.load(model, origin, cache, what)
+        resuming.load_weights(model, origin, cache, what)
         job.task.check_weights(model, config, cache, origin.path)
     distributed.seed(job.run.seed)
     return model

@@ -72,9 +72,6 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         state = {"state": engine.state, "problem": engine.problem}
         return Json({"version": __version__, **state, "models": describe(engine.models), "limits": LIMITS})
 
-    async def offered_scenes(_: Http) -> Response:
-        return Json(scenes.offered())
-
     def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
@@ -88,7 +85,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         Route("/", page),
         Mount("/web", StaticFiles(directory=WEB)),
         Route("/api/model", model),
-        Route("/api/scenes", offered_scenes),
+        Route("/api/scenes", lambda _: Json(scenes.offered())),
         *(Route(f"/api/{name}", answering(kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]
     return Starlette(

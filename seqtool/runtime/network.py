@@ -219,9 +219,15 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
 
 
 def _open(address: str, deadline: float, *, start: int) -> HTTPResponse:
-    """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError."""
+    """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError.
+
+    The address is sent in ASCII: other letters of its path as %XX, of its host as IDNA.
+    """
+    parts = urlsplit(address)
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    quoted = quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=RESERVED)
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(_quoted(address), headers=headers)
+    request = urllib.request.Request(quoted, headers=headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if _is_local(address) else None), _NotFollowed)
     response: HTTPResponse = opener.open(request, timeout=_remaining(deadline))
     return response
@@ -232,13 +238,6 @@ def _remaining(deadline: float) -> float:
     if seconds <= 0:
         raise TimeoutError
     return seconds
-
-
-def _quoted(address: str) -> str:
-    """The address in ASCII: other letters of the path as %XX, of the host as IDNA."""
-    parts = urlsplit(address)
-    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    return quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=RESERVED)
 
 
 def _is_local(address: str) -> bool:

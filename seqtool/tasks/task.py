@@ -25,11 +25,12 @@ from seqtool.settings import declarations, escape, names
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
     from seqtool.data.cache import Cache
+    from seqtool.evaluation.evaluation import Evaluator
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
-    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
 PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
@@ -45,7 +46,7 @@ class Task(ABC):
     scores: of a validation, besides the loss; the first decides which is best, unless train.best_by does
     unit: what a training split is counted in
     predictor: what uses a trained model, as module:class
-    usage: the command line that uses one
+    usage: the command line that uses a `checkpoint`, a format
     evaluator: what `eval` scores with, as module:class
     outputs: what is scored, as in "a setting for translations"
     streams: whether examples are streams, whose state is carried from batch to batch
@@ -124,7 +125,7 @@ class Task(ABC):
         task = task_name(model, "model")
         if task == self.name:
             return
-        other: Task = resolve_name(TASKS[task].where)
+        other = named(task)
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
         raise InputError(
             f"model={name} {other.does}, but data={corpus.name} holds {corpus.contents}: choose another model, such as "
@@ -186,10 +187,6 @@ class Task(ABC):
         """The names of the decoding settings that `eval` takes for a model of this task."""
         return list(defaults("decoding"))
 
-    def use(self, checkpoint: str) -> str:
-        """The command line that uses a trained model."""
-        return self.usage.format(checkpoint=checkpoint)
-
 
 def task_name(owner: Any, setting: str) -> str:
     """The task of a model's or a corpus's class. InputError unless it is a known one."""
@@ -211,3 +208,28 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
     settings: DictConfig = copy.deepcopy(data)
     settings.vocabulary.reuse = escape(str(checkpoint.find(reuse).path))
     return settings
+
+
+def named(name: str) -> Task:
+    """The task of this name."""
+    task: Task = resolve_name(TASKS[name].where)  # imported only when needed
+    return task
+
+
+def of(config: DictConfig) -> Task:
+    """The task that the data are for; unlike a model, data can tell without importing torch (`Task.check_model`)."""
+    return named(task_name(located(config.data, trusted=True, base=Corpus), "data"))
+
+
+def of_checkpoint(checkpoint: "Checkpoint") -> Task:
+    """The task that a checkpoint was trained for. InputError if this version does not know it."""
+    if checkpoint.task not in TASKS:
+        task, path = checkpoint.task, checkpoint.path
+        raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not know.")
+    return named(checkpoint.task)
+
+
+def evaluator(name: str) -> "type[Evaluator]":
+    """The class that evaluates the models of the task with this name."""
+    evaluator: type[Evaluator] = resolve_name(named(name).evaluator)
+    return evaluator

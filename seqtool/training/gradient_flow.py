@@ -6,7 +6,6 @@ an LSTM's c_t includes what passes through h_t. The singular values are of one f
 Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -25,9 +24,9 @@ from seqtool.models.tokens import PAD
 from seqtool.runtime.files import read_json_lines
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
 from seqtool.view import plots
+from seqtool.view.report import rounded
 
 PROBES = 64  # examples, at most
-DIGITS = 5  # of the numbers in the record
 
 
 Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after the step
@@ -110,7 +109,7 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     for gradient in gradients:
         of_rows = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)  # squares underflow
         reached = of_rows[of_rows > 0]
-        norms.append(_rounded(float(reached.mean())) if len(reached) else 0.0)
+        norms.append(rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
 
 
@@ -128,9 +127,4 @@ def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():
         return []
-    return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]
-
-
-def _rounded(value: float) -> float | None:
-    """None for a value that is not finite, for which JSON has no number."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return [rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]

@@ -1,7 +1,8 @@
-"""What a run saves while it trains: its progress, what else the next update depends on, and its checkpoints, which are
-removed when they are no longer needed.
+"""A run while it trains: its settings, how far it has come, what else the next update depends on, and the checkpoints
+in which all this is saved.
 """
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -16,14 +17,31 @@ from seqtool.decoding import tree
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
 from seqtool.runtime.files import write_whole
+from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER, Checkpoint, step_name
 from seqtool.training.losses import TrainingLoss
-from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import Scores, is_better
 
 AVERAGED = "averaged.txt"  # in the run's directory: the step at which it was averaged
 STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to the progress in a checkpoint
+
+
+@dataclass
+class TrainSettings(declarations.Train):
+    """The `train` settings; configs/train.yaml says what each is and holds the defaults."""
+
+    def __post_init__(self) -> None:
+        self.resume = str(self.resume).lower()
+
+    def check(self) -> None:
+        """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""
+        declarations.check_values(self, "train.")
+
+    def check_packages(self) -> None:
+        """Raise InputError if TensorBoard is asked for and not installed; a finished run does without it."""
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
 
 
 @dataclass

@@ -21,9 +21,8 @@ from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
-from seqtool.training.saving import Checkpoints, Progress, TrainingState
+from seqtool.training.saving import Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.signals import Stop
-from seqtool.training.train_settings import TrainSettings
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
@@ -66,11 +65,9 @@ class Trainer:
         self.progress = Progress.of(saved)
         try:
             self.state.restore(saved.training_tensors(), saved.progress)
-            self.log.meter.restart(**self.progress.meter)
-        except InputError:
-            raise
+            self.log.restart(**self.progress.meter)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            if is_out_of_memory(error):
+            if isinstance(error, InputError) or is_out_of_memory(error):
                 raise
             raise InputError(f"Checkpoint {saved.path} is damaged: its training state does not fit the run.") from error
         self.checkpoints.resume(saved, self.progress)
@@ -119,7 +116,7 @@ class Trainer:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
                         scaler.step(optimiser)
                         state.loss.observe(reward / rewards)
-                        self.log.meter.add(nll, tokens, norm)
+                        self.log.add(nll, tokens, norm)
                 scaler.update()  # lowers the scale after an infinite gradient
                 progress.skipped += skipped
                 progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
@@ -182,16 +179,16 @@ class Trainer:
         if scheduled:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
             progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
-            self.log.meter.restart()
+            self.log.restart()
         self.log.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
         if settings.show and distributed.is_first():
             self.log.show(self.validator.samples(self.model, settings.show), progress)
         self._save("validated")
         self.log.draw()
-        self.log.meter.since = time.monotonic()  # speed does not include validation and saving
+        self.log.since = time.monotonic()  # speed does not include validation and saving
 
     def _save(self, why: str) -> None:
-        self.progress.meter = self.log.meter.state()
+        self.progress.meter = {"nll": float(self.log.nll), "tokens": self.log.tokens}
         self.checkpoints.save(self.state, self.progress, why)
 
     def _finish(self) -> None:
