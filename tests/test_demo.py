@@ -33,7 +33,7 @@ from starlette.requests import ClientDisconnect, Request
 import seqtool
 from seqtool.decoding.pointers import Lattice
 from seqtool.decoding.ranking import length_penalty
-from seqtool.demo import answers, guards, scenes
+from seqtool.demo import answers, guards, requests
 from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
@@ -350,10 +350,10 @@ BAD_SCENES = [
 
 
 def test_scenes_are_drawn_as_they_were_invented() -> None:
-    for scene in scenes.offered()["scenes"]:
-        assert scenes.drawn(scene).size == (64, 64)
+    for scene in requests.offered_scenes()["scenes"]:
+        assert requests.drawn_scene(scene).size == (64, 64)
     with pytest.raises(InputError, match="Unknown colour"):
-        scenes.drawn({"items": [{**ITEM, "colour": "pink"}]})
+        requests.drawn_scene({"items": [{**ITEM, "colour": "pink"}]})
 
 
 def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,8 +34,7 @@ from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import typed
 from seqtool.training.optimisation import make_optimisation
 from seqtool.training.saving import TrainSettings
-from seqtool.training.signals import Stop
-from seqtool.training.trainer import Trainer
+from seqtool.training.trainer import Stop, Trainer
 
 CPU = torch.device("cpu")
 

@@ -21,12 +21,12 @@ from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, gradient_flow, moved_data, resuming, signals
+from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.optimisation import Optimisation, check_optimisation, check_warmup, make_optimisation
 from seqtool.training.recording import MetricsLog, closing
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
-from seqtool.training.trainer import Trainer, epoch_of, expected_steps
+from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
 
 log = logging.getLogger("seqtool")
@@ -97,7 +97,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         steps = expected_steps(epoch_of(examples, job.train, seed=job.run.seed, epoch=0), job.train)
         check_warmup(config.schedule, steps or 0)
     validator = job.task.validator(cache, validation, job.train, machine)
-    with signals.noted() as stop:
+    with noting_signals() as stop:
         name = f"{cache.name}-{str(config.model._target_).rpartition('.')[2].lower()}"
         run = handle.make(job.run.run, suggestion=name)
         step = 0 if last is None else Progress.of(last).step
@@ -127,7 +127,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         return _run(trainer, stop, job, cache)
 
 
-def _run(trainer: Trainer, stop: signals.Stop, job: Job, cache: Cache) -> bool:
+def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     """Say what is trained, train it, and say how it ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
     with onednn() as by_onednn:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.pointers import Candidate, Lattice
 from seqtool.decoding.ranking import LengthPenalty, length_penalty
-from seqtool.demo import scenes
-from seqtool.demo.requests import Beginning, Request, check_beginnings, check_work
+from seqtool.demo.requests import Beginning, Request, check_work, drawn_scene
 from seqtool.errors import InputError
 from seqtool.evaluation.pictures import address
 from seqtool.models.tokens import EOS
@@ -56,7 +55,6 @@ class Translate(Request):
     tree: bool = False
 
     def __post_init__(self) -> None:
-        check_beginnings(self.prefixes or [])
         if self.prefixes is not None and len(self.prefixes) != len(self.sentences):
             raise InputError(f"'prefixes' must be a list of {len(self.sentences):,} beginnings, one for each.")
         if self.tree and len(self.sentences) != 1:
@@ -176,9 +174,8 @@ class Caption(Request):
     images: list[tuple[str, bytes | Image]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        check_beginnings([self.prefix])
         if self.scene is not None:
-            self.images.append(("scene", scenes.drawn(self.scene)))
+            self.images.append(("scene", drawn_scene(self.scene)))
 
     def answer(self, models: Sequence[Any]) -> Answer:
         if not self.images:
@@ -220,8 +217,7 @@ class Next(Request):
     def answer(self, models: Sequence[Any]) -> Answer:
         generator = self.predictor(models, Generator)
         check_tokens(generator.target_vocabulary, [self.text], self.likeliest)
-        answer: Answer = generator.following(self.text, max(1, self.likeliest))
-        return answer
+        return cast(Answer, generator.following(self.text, max(1, self.likeliest)))
 
 
 def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:

@@ -19,11 +19,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 _own_threads: list[int] = []  # torch's choice, while another number is set
 
 
-@dataclass
-class MachineSettings(declarations.Machine):
-    """Where a model runs."""
-
-
 @dataclass(frozen=True)
 class Machine:
     """The device of tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""

@@ -18,7 +18,7 @@ from http.client import HTTPException, HTTPResponse
 from io import BytesIO
 from pathlib import Path
 from ssl import SSLError
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -229,8 +229,7 @@ def _open(address: str, deadline: float, *, start: int) -> HTTPResponse:
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
     request = urllib.request.Request(quoted, headers=headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if _is_local(address) else None), _NotFollowed)
-    response: HTTPResponse = opener.open(request, timeout=_remaining(deadline))
-    return response
+    return cast(HTTPResponse, opener.open(request, timeout=_remaining(deadline)))
 
 
 def _remaining(deadline: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -142,8 +142,7 @@ class Task(ABC):
         from seqtool.models.parts import build_model
 
         sizes = {f"{side}_vocabulary": len(vocabulary) for side, vocabulary in cache.vocabularies.items()}
-        model: EncoderDecoder[Any] = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
-        return model
+        return cast("EncoderDecoder[Any]", build_model(config.model, base=EncoderDecoder, parts=parts, **sizes))
 
     def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
         """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
@@ -212,8 +211,7 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
 
 def named(name: str) -> Task:
     """The task of this name."""
-    task: Task = resolve_name(TASKS[name].where)  # imported only when needed
-    return task
+    return cast(Task, resolve_name(TASKS[name].where))  # imported only when needed
 
 
 def of(config: DictConfig) -> Task:
@@ -231,5 +229,4 @@ def of_checkpoint(checkpoint: "Checkpoint") -> Task:
 
 def evaluator(name: str) -> "type[Evaluator]":
     """The class that evaluates the models of the task with this name."""
-    evaluator: type[Evaluator] = resolve_name(named(name).evaluator)
-    return evaluator
+    return cast("type[Evaluator]", resolve_name(named(name).evaluator))

@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -128,8 +128,7 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     _, make, arguments = _chosen(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    schedule: Schedule = make(**checked(make, arguments, prefix="schedule"))
-    return schedule
+    return cast(Schedule, make(**checked(make, arguments, prefix="schedule")))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from seqtool.errors import naming, printable
 from seqtool.runtime import distributed
-from seqtool.runtime.files import write_whole
+from seqtool.runtime.files import finite_json, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
 from seqtool.training.resuming import resume_command, trusting
@@ -132,11 +132,10 @@ class MetricsLog:
         if not distributed.is_first():
             return
         numbers = {"epoch": progress.epoch, "seconds": round(progress.seconds, 1), **values}
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}  # JSON has no NaN
-        append_record(self.run / METRICS, {"step": progress.step, **finite})
+        append_record(self.run / METRICS, {"step": progress.step, **numbers})
         if self._tensorboard is not None:
-            for name, value in finite.items():
-                if value is not None:
+            for name, value in numbers.items():
+                if math.isfinite(value):
                     self._tensorboard.add_scalar(name, value, progress.step)
 
 
@@ -179,7 +178,7 @@ def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     with naming(path), path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        stream.write(finite_json(record) + "\n")
 
 
 def _cut(path: Path, step: int) -> None:

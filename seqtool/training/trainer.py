@@ -1,9 +1,14 @@
 """The training loop: updates, validations and checkpoints, until a limit, patience or a signal ends it."""
 
 import math
+import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -22,7 +27,6 @@ from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import Checkpoints, Progress, TrainingState, TrainSettings
-from seqtool.training.signals import Stop
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
@@ -30,6 +34,13 @@ STEP_TOO_LARGE = (
     "in the optimiser's step, which keeps numbers of its own for every parameter: start a run with a lower "
     "train.batch_size, with a smaller model (model.*), or with optim=sgd, which keeps none."
 )
+
+
+@dataclass
+class Stop:
+    """Whether a signal has asked for it."""
+
+    asked: bool = False
 
 
 @dataclass
@@ -80,7 +91,8 @@ class Trainer:
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
         epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
-        self._measure_flow(at_start=True)
+        if progress.step == 0:
+            self._measure_flow()
         with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
             while not (stopped := self._is_stopped(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
@@ -95,7 +107,7 @@ class Trainer:
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
-                    weight = processes if prefetcher.has_shard(indices) else 0  # gradients are averaged over processes
+                    weight = processes if distributed.rank() < len(indices) else 0  # gradients are averaged over them
                     last = number == len(batches)
                     with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
                         with autocast(device, self.machine.precision):
@@ -234,9 +246,8 @@ class Trainer:
             f"train.accumulate, or with a lower data.limits.maximum{begin}."
         )
 
-    def _measure_flow(self, *, at_start: bool = False) -> None:
-        is_due = not at_start or self.progress.step == 0
-        if self.settings.gradient_flow and is_due and distributed.is_first():
+    def _measure_flow(self) -> None:
+        if self.settings.gradient_flow and distributed.is_first():
             run, device = self.checkpoints.run, self.machine.device
             gradient_flow.measure(run, self.model, self.examples, device, self.progress.step)
 
@@ -251,3 +262,38 @@ def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
     updates = math.ceil(len(epoch) / settings.accumulate)
     limits = [settings.steps, settings.epochs and settings.epochs * updates]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+@contextmanager
+def noting_signals() -> Iterator[Stop]:
+    """Notes signals to stop; a second SIGINT stops at once.
+
+    SLURM can send SIGUSR1 before a job's time is up; SIGHUP comes when the terminal is closed.
+    """
+    stop = Stop()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        for terminal in terminals if number == signal.SIGHUP else ():
+            if not os.isatty(terminal):  # it has gone: writing to it fails, and would end the run
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, terminal)
+                os.close(nowhere)
+        if not stop.asked and distributed.is_first():  # bypasses Python's buffers, which may be in use
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
+        stop.asked = True
+
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+        signals.append(signal.SIGHUP)
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not the main thread: signals are not ours to handle
+        before = {number: signal.signal(number, note) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,8 +170,7 @@ def packed(value: Any) -> str:
 
 
 def rounded_weights(weights: NDArray[np.floating]) -> list[list[float]]:
-    rows: list[list[float]] = np.asarray(weights, float).round(SHOWN).tolist()
-    return rows
+    return cast(list[list[float]], np.asarray(weights, float).round(SHOWN).tolist())
 
 
 def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
