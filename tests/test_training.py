@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 from seqtool.cli import main as cli
 from seqtool.cli import train as command
-from seqtool.runtime.files import config_directory
-from seqtool.training import checkpoint, runs
+from seqtool.runtime.files import config_directory, locked
+from seqtool.training import checkpoint
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import Progress
@@ -468,7 +468,7 @@ def test_what_a_resumed_run_was_told_is_remembered(place: Path) -> None:
 
 def test_two_processes_do_not_train_one_run(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null") == 0
-    with runs.locked(Path("runs/r")):
+    with locked(Path("runs/r/.lock"), lambda: None):
         assert train("run=r", "train.resume=true", "train.steps=4") == 2
     assert "Another process is training runs/r: wait for it or stop it." in capfd.readouterr().err
 

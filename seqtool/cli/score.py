@@ -17,7 +17,7 @@ from seqtool.predict.writing import OutputSettings, ScoreWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import modules
 from seqtool.runtime.devices import keep_memory, make_default
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_outputs
 from seqtool.settings import declarations, names, typed
 
 AT_ONCE = 1000  # lines

@@ -22,8 +22,7 @@ from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.scores import metric, score, scored_in, scorers
 from seqtool.metrics.systems import Comparison, System
 from seqtool.metrics.words import f1_by_count, unit_of
-from seqtool.runtime.files import check_file, without_suffix
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_file, check_outputs, without_suffix
 from seqtool.view import report
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from seqtool.metrics.scores import TRANSLATION, labels_of, score
 from seqtool.metrics.systems import System
 from seqtool.metrics.translation import LengthScore, bleu_by_length, check_lengths, length_bins, warn_of_tokenised
 from seqtool.models.tokens import UNK
-from seqtool.runtime.outputs import keeping
+from seqtool.runtime.files import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, names

@@ -254,7 +254,7 @@ class DataParallel:
 
     def __init__(self, loss: nn.Module) -> None:
         self._loss = loss
-        self._wrapped: Any = None
+        self._wrapped: Any = loss
         self._trained = -1
 
     @contextmanager
@@ -262,14 +262,11 @@ class DataParallel:
         """The loss for the forward and backward pass of a batch, within which gradients add up, to be exchanged after
         the last batch. From one step to the next the set of trained parameters may change.
         """
-        if _size == 1:
-            yield self._loss
-            return
         trained = sum(parameter.requires_grad for parameter in self._loss.parameters())
-        if trained != self._trained:
+        if _size > 1 and trained != self._trained:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # for matrices with one row: harmless
             self._wrapped, self._trained = DistributedDataParallel(self._loss), trained
-        with nullcontext() if last else self._wrapped.no_sync():
+        with nullcontext() if last or _size == 1 else self._wrapped.no_sync():
             yield self._wrapped
 
 

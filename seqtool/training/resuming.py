@@ -29,7 +29,7 @@ from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
 from seqtool.runtime.classes import check_named, imported, modules, own_modules
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.files import check_file, expanded
+from seqtool.runtime.files import check_file, expanded, locked
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
 from seqtool.training import checkpoint, moved_data, runs
@@ -73,8 +73,13 @@ class RunHandle:
         return self.run
 
     def lock(self, run: Path) -> None:
+        """InputError if another process has locked it. The lock ends with this process, however that ends."""
+
+        def refuse() -> None:
+            raise InputError(f"Another process is training {run}: wait for it or stop it.")
+
         if distributed.is_first():
-            self._stack.enter_context(runs.locked(run))
+            self._stack.enter_context(locked(run / ".lock", refuse))
 
 
 @contextmanager
@@ -314,7 +319,7 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
             f"data.vocabulary.reuse={origin.path}."
         )
     try:
-        origin.load_weights(model)
+        checkpoint.fill(model, origin.weights_of(model))
     except InputError as error:
         settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
         written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))

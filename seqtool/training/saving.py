@@ -16,7 +16,6 @@ from torch import Tensor
 from seqtool.decoding import tree
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
-from seqtool.runtime.files import write_whole
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER, Checkpoint, step_name
@@ -218,11 +217,6 @@ class Checkpoints:
         tensors, scalars = state.to_save()
         self.write(path, checkpoint.weights(state.loss.model), tensors, {**asdict(progress), **scalars})
         self._prune(progress, path.name)
-
-    def note_averaged(self, progress: Progress) -> None:
-        """Note in the run that the last checkpoints have been averaged, even if their average was not kept."""
-        if distributed.is_first():
-            write_whole(self.run / AVERAGED, f"{progress.step}\n".encode())
 
     def resume(self, resumed: Checkpoint, progress: Progress) -> None:
         """Remove checkpoints of no use to the resumed run, and forget those in its progress that no longer exist."""

@@ -20,13 +20,14 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine
+from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
-from seqtool.training.saving import Checkpoints, Progress, TrainingState, TrainSettings
+from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
@@ -226,7 +227,8 @@ class Trainer:
             if better and not is_saved:
                 progress.best = {"checkpoint": path.name, "step": progress.step, **scores}
                 self.checkpoints.write(path, mean, {}, {**asdict(progress), "last": progress.best})
-        self.checkpoints.note_averaged(progress)
+        if distributed.is_first():  # noted even if the average is not kept
+            write_whole(self.checkpoints.run / AVERAGED, f"{progress.step}\n".encode())
 
     def _too_large(self, batch: Batch) -> str:
         """The end of the sentence about a batch that does not fit into memory."""

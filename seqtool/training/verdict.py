@@ -73,13 +73,14 @@ def fall(run: Records) -> float | None:
 
 
 class Rule(NamedTuple):
-    """A finding if the figure is above the threshold; `form` is how both are written, `advice` a format with `run`."""
+    """A finding if the figure is above the threshold. `form` is how the figure is written, and its first word also how
+    the threshold is; `advice` is a format with `run`.
+    """
 
     name: str
     figure: Callable[[Records], float | None]
     threshold: float
     form: str
-    unit: str
     advice: str
 
 
@@ -88,8 +89,7 @@ RULES = (
         "the learning rate never rose to its value",
         lambda run: run.warmup / run.steps if run.steps else None,
         1.0,
-        "{:.3g}",
-        "steps of warm-up for each step of the run",
+        "{:.3g} steps of warm-up for each step of the run",
         "The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had {run.steps:,}. "
         "Set schedule.warmup={fitting:,}, or train longer.",
     ),
@@ -97,16 +97,14 @@ RULES = (
         "the validation loss still falls",
         fall,
         0.05,
-        "{:.3f}",
-        "nats/token in the last fifth of the steps",
+        "{:.3f} nats/token in the last fifth of the steps",
         "The validation loss was still falling at the end: train longer (train.epochs, train.steps, train.minutes).",
     ),
     Rule(
         "the validation loss rises",
         lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
         0.2,
-        "{:.3f}",
-        "nats/token above the lowest",
+        "{:.3f} nats/token above the lowest",
         "The validation loss has risen since epoch {run.best_epoch}: the model learns its training data by heart. Add "
         "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
     ),
@@ -114,8 +112,7 @@ RULES = (
         UNKNOWN_WORDS,
         lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
         0.05,
-        "{:.1%}",
-        "of the training tokens",
+        "{:.1%} of the training tokens",
         "The model does not know many words: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
         "pieces of words (data.vocabulary.kind=bpe).",
     ),
@@ -123,8 +120,7 @@ RULES = (
         "outputs that do not end, repeat themselves or are all alike",
         lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
         0.25,
-        "{:.0%}",
-        "of the last validation's outputs",
+        "{:.0%} of the last validation's outputs",
         "Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: train "
         "longer, on more data, or with another optim.lr.",
     ),
@@ -132,8 +128,7 @@ RULES = (
         "too little data for the model",
         lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
         100.0,
-        "{:,.0f}",
-        "trained parameters for each training token",
+        "{:,.0f} trained parameters for each training token",
         "There is little data for a model of this size: add data, or lower its sizes (model.*).",
     ),
 )
@@ -149,5 +144,5 @@ def verdict(run: Path) -> Iterator[Finding]:
         figure = rule.figure(records)
         if figure is not None and figure > rule.threshold:
             advice = rule.advice.format(run=records, fitting=fitting_warmup(records.steps))
-            written = f"{rule.form.format(figure)} {rule.unit}"
-            yield Finding(rule.name, written, rule.form.format(rule.threshold), advice)
+            threshold = rule.form.split()[0].format(rule.threshold)
+            yield Finding(rule.name, rule.form.format(figure), threshold, advice)
