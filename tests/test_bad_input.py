@@ -654,7 +654,7 @@ def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
         ("captioner", lambda: ShowAttendTell(**SHOW_ATTEND_TELL)),
     ):
         found, filled = checkpoint.find(models / name), make()
-        checkpoint.fill(filled, found.weights_of(filled))
+        found.load_weights(filled)
         loaded = found.load_model(make)
         for (key, ours), (other, theirs) in zip(weights(loaded).items(), weights(filled).items(), strict=True):
             assert key == other and torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad

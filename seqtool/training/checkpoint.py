@@ -104,14 +104,18 @@ class Checkpoint:
             raise InputError(f"{self.path} has a model, {model.__name__}, which does not say its task.")
         return str(task)
 
+    def load_weights(self, model: nn.Module) -> None:
+        """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
+        fill(model, self._weights_of(model))
+
     def load_model(self, make: Callable[[], M]) -> M:
-        """The model that `make` builds, with these weights; InputError as for `weights_of`.
+        """The model that `make` builds, with these weights; InputError as for `load_weights`.
 
         It is built on torch's meta device, so it takes no memory before its tensors are known to exist.
         """
         with torch.device("meta"), _Unfilled():
             model = make()
-        stored = self.weights_of(model)
+        stored = self._weights_of(model)
         new = {
             id(old): stored[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
             for name, old in weights(model).items()
@@ -140,8 +144,7 @@ class Checkpoint:
         with _opened(self.path / TRAINING) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
-    def weights_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The weights for a model; InputError names one that is missing, left over, or of another shape or kind."""
+    def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
         parameters, shapes = weights(model), self.shapes
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"

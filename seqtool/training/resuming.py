@@ -319,7 +319,7 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
             f"data.vocabulary.reuse={origin.path}."
         )
     try:
-        checkpoint.fill(model, origin.weights_of(model))
+        origin.load_weights(model)
     except InputError as error:
         settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
         written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))

@@ -175,8 +175,8 @@ class TrainingState:
         self.loss.baseline.copy_(tensors[BASELINE])
         process = distributed.rank()  # one that the run did not have before keeps its seeded generators
         if carried := [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]:
-            has_rows = process < len(carried[0])
-            rows = slice(process, None, distributed.size()) if has_rows else slice(1)  # as `Prefetcher.take`
+            # as `Prefetcher.take`
+            rows = slice(process, None, distributed.size()) if process < len(carried[0]) else slice(1)
             shards = (tensor[rows].to(self.device) for tensor in carried)
             self.carried = tree.each(lambda _: next(shards), self.loss.model.encode(None)[1])
         if (random := tensors.get(_of_process(CPU_RANDOM, process))) is not None:
@@ -236,9 +236,8 @@ class Checkpoints:
         self, path: Path, model: Mapping[str, Tensor], training: Mapping[str, Tensor], progress: Mapping[str, Any]
     ) -> None:
         """The first process writes a checkpoint of this run, and the others wait."""
-        record = {**self.origin, "progress": progress}
-        save = partial(checkpoint.save, path, model=model, training=training, record=record)
-        distributed.from_first(partial(save, vocabularies=self.vocabularies))
+        save = partial(checkpoint.save, path, model=model, training=training, vocabularies=self.vocabularies)
+        distributed.from_first(partial(save, record={**self.origin, "progress": progress}))
 
     def _prune(self, progress: Progress, newest: str) -> None:
         kept = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
