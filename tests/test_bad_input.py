@@ -30,7 +30,7 @@ from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
-from seqtool.training.tensors import weights
+from seqtool.training.checkpoint import weights
 
 ROOT = Path(__file__).parent.parent
 LINES = b"the cat\n\nthe dog\n"

@@ -9,7 +9,7 @@ import torch
 from small_models import make_model
 
 from seqtool.errors import InputError
-from seqtool.training import checkpoint, tensors
+from seqtool.training import checkpoint
 
 
 def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
@@ -18,7 +18,7 @@ def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
     vocabulary.write_text("words")
     checkpoint.save(
         path,
-        model=tensors.weights(model),
+        model=checkpoint.weights(model),
         training={"random.cpu": torch.get_rng_state()},
         record={
             "task": "translation",
@@ -184,7 +184,7 @@ def test_a_failed_save_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensors, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
         write(run / "checkpoints" / "step-0000004", make_model("bahdanau-gru"))
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"step-000000{n}" for n in (1, 2, 3)]

@@ -15,7 +15,7 @@ import seqtool
 import seqtool.cli.main as cli
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.errors import InputError
-from seqtool.runtime import distributed, failures
+from seqtool.runtime import distributed
 from seqtool.runtime.devices import choose_device
 from seqtool.runtime.files import config_directory
 from seqtool.training.gradient_flow import flow
@@ -91,7 +91,7 @@ class Store:
 def test_two_processes_do_not_share_a_gpu(chosen: list[torch.device], monkeypatch: pytest.MonkeyPatch) -> None:
     """As where two are started on a machine with one GPU: the second is refused, the first may ask again."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(failures, "_store", Store())
+    monkeypatch.setattr(distributed, "_store", Store())
     gpus = {0: "GPU-a", 1: "GPU-a", 2: "GPU-b"}
     for rank, refused in ((0, False), (0, False), (1, True), (2, False)):
         in_group(monkeypatch, rank=rank, size=3)

@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 
 import seqtool
 from seqtool.decoding.beam_search import Lattice, length_penalty
-from seqtool.demo import guards, scenes, search_tree
+from seqtool.demo import answers, guards, requests
 from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
@@ -217,7 +217,7 @@ def test_the_tree_agrees_with_the_search(place: Path) -> None:
         sentence = " ".join(generator.choices(WORDS, k=generator.randint(1, 8)))
         lattice = Lattice()
         (n_best,) = translator.hypotheses([sentence], trace=lattice)
-        steps = search_tree.tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
+        steps = answers.search_tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
         leaves = {one["rank"]: (t, one) for t, step in enumerate(steps) for one in step if "rank" in one}
         assert sorted(leaves) == list(range(len(n_best)))
         for rank, one in enumerate(n_best):
@@ -349,10 +349,10 @@ BAD_SCENES = [
 
 
 def test_scenes_are_drawn_as_they_were_invented() -> None:
-    for scene in scenes.offered()["scenes"]:
-        assert scenes.drawn(scene).size == (64, 64)
+    for scene in requests.offered_scenes()["scenes"]:
+        assert requests.drawn_scene(scene).size == (64, 64)
     with pytest.raises(InputError, match="Unknown colour"):
-        scenes.drawn({"items": [{**ITEM, "colour": "pink"}]})
+        requests.drawn_scene({"items": [{**ITEM, "colour": "pink"}]})
 
 
 def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

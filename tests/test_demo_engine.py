@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from demo_models import alone
+from starlette.exceptions import HTTPException
 
 import seqtool
 from seqtool.demo import answers
-from seqtool.demo.engine import WAITING, BusyError, Engine, WorkItem
+from seqtool.demo.engine import WAITING, Engine, WorkItem
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
@@ -88,7 +89,7 @@ def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
         await asyncio.sleep(0.2)
         waiting = [asyncio.ensure_future(engine.ask(doing(i))) for i in range(WAITING)]
         await asyncio.sleep(0.1)
-        with pytest.raises(BusyError):
+        with pytest.raises(HTTPException, match="Too many requests are waiting"):
             await engine.ask(Item(list))
         waiting[0].cancel()
         await asyncio.sleep(0.1)

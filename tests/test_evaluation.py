@@ -26,7 +26,7 @@ from seqtool.predict.predictor import EncodedText
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
-from seqtool.view import html, plots
+from seqtool.view import plots, report
 
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
 TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
@@ -320,7 +320,7 @@ def test_a_metric_is_one_line_of_the_table(
     files = [f"hypotheses={file}", f"references={file}", f"baseline={file}", "bootstrap=2"]
     settings = [f"task={task}", *files, "scores=own_scores.Words"]
     pages: list[Any] = []
-    monkeypatch.setattr(html, "write", lambda file, page, details: pages.append(page))
+    monkeypatch.setattr(report, "write", lambda file, page, details: pages.append(page))
     record = evaluated(capsys, *settings, "report=page.html")
     signatures = {"words written": "metric:words", "Words": "metric:own_scores.Words"}
     if task == "captioning":

@@ -110,14 +110,13 @@ def test_a_group_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
     """Torchrun would start processes again that end with another status; a process alone ends with 130."""
     stopping = """
 import os, signal
-from seqtool.training.trainer import Trainer
-epoch_after = Trainer._epoch_after
-def stopped(self, *arguments):
-    epoch = epoch_after(self, *arguments)
-    if rank == 1 and self.progress.step == 2:
+from seqtool.training.recording import MetricsLog
+updated = MetricsLog.updated
+def stopped(self, progress, rate):
+    updated(self, progress, rate)
+    if rank == 1 and progress.step == 2:
         os.kill(os.getpid(), signal.SIGUSR1)
-    return epoch
-Trainer._epoch_after = stopped
+MetricsLog.updated = stopped
 """
     statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
     assert statuses == [0, 0] and "Go on with: seqtool train run=a train.resume=true" in errors

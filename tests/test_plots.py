@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import Estimate
 from seqtool.metrics.translation import LengthScore
-from seqtool.view import plots, run_plots
+from seqtool.view import plots
 
 
 def grey(path: Path) -> np.ndarray:
@@ -122,10 +123,10 @@ def test_read_metrics(tmp_path: Path) -> None:
         {"step": 3, "loss": 3.0, "gradient": float("nan")},
     )
     expected = {"loss": ([1, 2, 3], [5.0, 4.0, 3.0]), "bleu": ([2], [0.5])}
-    assert run_plots.read_metrics(place) == expected
+    assert plots.read_metrics(place) == expected
     with place.open("a") as file:
         file.write('{"step": 4, "lo')
-    assert run_plots.read_metrics(place) == expected
+    assert plots.read_metrics(place) == expected
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", "3", '{"loss": 1}', '{"step": "x"}', '{"step": null}'])
@@ -133,7 +134,7 @@ def test_read_metrics_names_the_line_it_cannot_read(tmp_path: Path, line: str) -
     place = tmp_path / "metrics.jsonl"
     place.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(InputError) as error:
-        run_plots.read_metrics(place)
+        plots.read_metrics(place)
     assert str(error.value) == f"{place} line 2 is not a JSON object with a 'step'."
 
 
@@ -143,21 +144,27 @@ def test_learning_curves(tmp_path: Path) -> None:
         *({"step": s, "loss": 5 / (s + 1), "learning_rate": 0.1} for s in range(100)),
         {"step": 99, "valid_loss": 1.0, "valid_bleu": 30.0},
     )
-    run_plots.learning_curves({"run": place}, tmp_path / "all.png")
+    plots.learning_curves({"run": place}, tmp_path / "all.png")
     some = write_metrics(tmp_path / "some.jsonl", {"step": 1, "loss": 1.0})
-    run_plots.learning_curves({"run": some}, tmp_path / "some.png")
+    plots.learning_curves({"run": some}, tmp_path / "some.png")
     assert grey(tmp_path / "all.png").shape[0] > 2 * grey(tmp_path / "some.png").shape[0]
     empty = write_metrics(tmp_path / "empty.jsonl", {"step": 1, "seconds": 1.0})
     with pytest.raises(InputError) as error:
-        run_plots.learning_curves({"run": empty}, tmp_path / "empty.png")
+        plots.learning_curves({"run": empty}, tmp_path / "empty.png")
     assert str(error.value) == f"{empty} holds no losses, scores or learning rates to draw."
 
 
 def test_negative_scores_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Any] = []
-    monkeypatch.setattr(run_plots, "save_figure", lambda figure, path: limits.extend(a.get_ylim() for a in figure.axes))
+    save = Figure.savefig
+
+    def noted(figure: Figure, *arguments: Any, **named: Any) -> None:
+        limits.extend(axes.get_ylim() for axes in figure.axes)
+        save(figure, *arguments, **named)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
     records = ({"step": s, "loss": 1.0 + s, "valid_mine.Gain": -3.0 + s} for s in range(2))
-    run_plots.learning_curves({"run": write_metrics(tmp_path / "metrics.jsonl", *records)}, tmp_path / "curves.png")
+    plots.learning_curves({"run": write_metrics(tmp_path / "metrics.jsonl", *records)}, tmp_path / "curves.png")
     (loss, _), (gain, _) = limits
     assert loss == 0 and gain < -3
 
@@ -176,8 +183,8 @@ def test_gradient_flow(tmp_path: Path) -> None:
         "step 2": measured([0.5, 0.6, 0.8, 1.0], encoder=[0.2, 2.0]),
         "run $1$ 街": measured([float("nan"), 1.0]),
     }
-    run_plots.gradient_flow(measurements, tmp_path / "flow.png")
-    run_plots.gradient_flow({"step 1": measured([0.0, 0.0])}, tmp_path / "vanished.png")
+    plots.gradient_flow(measurements, tmp_path / "flow.png")
+    plots.gradient_flow({"step 1": measured([0.0, 0.0])}, tmp_path / "vanished.png")
     assert (grey(tmp_path / "flow.png") < 0.5).sum() > (grey(tmp_path / "vanished.png") < 0.5).sum()
 
 

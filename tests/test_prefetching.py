@@ -20,7 +20,8 @@ from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint, prefetching
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.prefetching import Prefetcher
-from seqtool.training.trainer import Trainer
+from seqtool.training.recording import MetricsLog
+from seqtool.training.saving import Progress
 
 CPU = torch.device("cpu")
 GROUPS = [np.arange(start, start + 3) for start in range(0, 30, 3)]
@@ -122,13 +123,12 @@ def equal(one: str, other: str) -> bool:
 
 
 def stopping_at(step: int) -> Callable[..., Any]:
-    epoch_after = Trainer._epoch_after  # called after each update
+    updated = MetricsLog.updated  # called after each update
 
-    def stopping(self: Trainer, *arguments: Any) -> Any:
-        epoch = epoch_after(self, *arguments)
-        if self.progress.step == step:
+    def stopping(self: MetricsLog, progress: Progress, rate: float) -> None:
+        updated(self, progress, rate)
+        if progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return epoch
 
     return stopping
 
@@ -144,7 +144,7 @@ def test_training_is_the_same_with_and_without_a_thread_also_when_it_goes_on(
     assert train(*settings, "run=with") == 0
     assert equal("without", "with")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_epoch_after", stopping_at(5))
+        patch.setattr(MetricsLog, "updated", stopping_at(5))
         assert train(*settings, "run=parts") == 130
         assert checkpoint.newest(place / "runs/parts").path.name == "step-0000005-stopped"
         assert not names()

@@ -24,7 +24,7 @@ from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import BASELINE
-from seqtool.training.progress import Progress
+from seqtool.training.saving import Progress
 from seqtool.training.trainer import Trainer
 
 COMMON = [

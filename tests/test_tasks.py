@@ -96,7 +96,7 @@ def test_the_table_has_every_task() -> None:
     for name, entry in TASKS.items():
         task = tasks.named(name)
         assert task.name == name == task.corpus.task
-        assert task.use("PATH").startswith(f"seqtool {entry.command} checkpoint=PATH")
+        assert task.usage.format(checkpoint="PATH").startswith(f"seqtool {entry.command} checkpoint=PATH")
 
 
 def test_preparing_text_does_without_torch(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 
 from seqtool.cli import main as cli
 from seqtool.cli import train as command
-from seqtool.runtime.files import config_directory
-from seqtool.training import checkpoint, runs
+from seqtool.runtime.files import config_directory, locked
+from seqtool.training import checkpoint
 from seqtool.training.losses import Loss, TrainingLoss
+from seqtool.training.recording import MetricsLog
+from seqtool.training.saving import Progress
 from seqtool.training.trainer import Trainer
 from seqtool.training.validation import Validator
 
@@ -116,16 +118,15 @@ def test_a_signal_saves_and_resuming_goes_on(
     """SIGTERM: the step is finished and saved; the run goes on as if nothing had happened."""
     common = [*SUTSKEVER, "train.validate_every=10", "train.minutes=null", "schedule=plateau", "schedule.patience=1"]
     assert train(*common, "run=whole", "train.steps=25") == 0
-    epoch_after = Trainer._epoch_after  # called after each update
+    updated = MetricsLog.updated  # called after each update
 
-    def stopping(self: Trainer, *arguments: Any) -> Any:
-        result = epoch_after(self, *arguments)
-        if self.progress.step == step:
+    def stopping(self: MetricsLog, progress: Progress, rate: float) -> None:
+        updated(self, progress, rate)
+        if progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_epoch_after", stopping)
+        patch.setattr(MetricsLog, "updated", stopping)
         assert train(*common, "run=parts", "train.steps=25") == 130
     assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
@@ -467,7 +468,7 @@ def test_what_a_resumed_run_was_told_is_remembered(place: Path) -> None:
 
 def test_two_processes_do_not_train_one_run(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train(*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null") == 0
-    with runs.locked(Path("runs/r")):
+    with locked(Path("runs/r/.lock"), lambda: None):
         assert train("run=r", "train.resume=true", "train.steps=4") == 2
     assert "Another process is training runs/r: wait for it or stop it." in capfd.readouterr().err
 

@@ -190,7 +190,7 @@ def train(settings: list[str], run: str, writer: int) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         Trainer._next_batches = telling(Trainer._next_batches, before="step")
-        Trainer._epoch_after = telling(Trainer._epoch_after, after="between")
+        MetricsLog.updated = telling(MetricsLog.updated, after="between")
         for validator in (Validator, StreamValidator):
             validator.__call__ = telling(validator.__call__, before="validation", after="between")
         checkpoint.save = telling(checkpoint.save, before="save", after="between")

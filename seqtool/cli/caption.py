@@ -12,8 +12,7 @@ from seqtool.errors import InputError
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.writing import CaptionWriter, OutputSettings, coco_id
 from seqtool.runtime import distributed
-from seqtool.runtime.files import one_line
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_outputs, one_line
 from seqtool.settings import declarations, names
 
 

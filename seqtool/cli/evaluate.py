@@ -21,7 +21,7 @@ from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, plain, typed
 from seqtool.settings.classes import modules
-from seqtool.view import html
+from seqtool.view import report
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
@@ -44,8 +44,8 @@ def evaluate(config: DictConfig) -> None:
         paths = [str(checkpoint.path) for checkpoint in checkpoints]
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
             written = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(decoding)} if paths else {}
-            report = evaluation.report({**written, **settings.origin()})
-            html.write(Path(settings.report), report, evaluation.details())
+            page = evaluation.report({**written, **settings.origin()})
+            report.write(Path(settings.report), page, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
         if settings.format == "jsonl":
             lines = (finite_json(record) for record in evaluation.by_segment())

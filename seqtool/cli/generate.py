@@ -15,8 +15,7 @@ from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import encoded
 from seqtool.runtime import distributed
-from seqtool.runtime.files import read_lines
-from seqtool.runtime.outputs import check_outputs, keeping
+from seqtool.runtime.files import check_outputs, keeping, read_lines
 from seqtool.settings import declarations, escape, typed
 
 BETWEEN = "-" * 20  # on a line of its own between two texts

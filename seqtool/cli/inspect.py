@@ -25,7 +25,7 @@ from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby
 from seqtool.training.validation import format_scores
-from seqtool.view import run_plots
+from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
 
@@ -73,13 +73,13 @@ def draw(paths: Sequence[str], folder: Path) -> None:
     if trained := _trained(runs.values()):
         print(_table(trained))
     figures = []
-    with suppress(run_plots.NothingToDrawError):
-        run_plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
+    with suppress(plots.NothingToDrawError):
+        plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
         figures.append(folder / GRADIENT_FLOW)
     try:
-        run_plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
+        plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
         figures.insert(0, folder / LEARNING_CURVES)
-    except run_plots.NothingToDrawError:
+    except plots.NothingToDrawError:
         if not figures:
             raise
     print(f"Figures: {', '.join(map(str, figures))}")

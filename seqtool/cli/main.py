@@ -105,7 +105,7 @@ def _say(error: InputError | OSError) -> None:
         traceback.print_exception(error)
     sentence = printable(_sentence(error))
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from seqtool.runtime.failures import already_reported  # imports torch
+        from seqtool.runtime.distributed import already_reported  # imports torch
 
         if already_reported(error, sentence):  # by another of the processes that torchrun started
             return

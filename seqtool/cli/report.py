@@ -16,8 +16,8 @@ from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
-from seqtool.view import html, report
-from seqtool.view.run_plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
+from seqtool.view import report
+from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
 FLOWS = 6  # measurements of the gradient that are drawn of one run
 GRADIENTS = (
@@ -58,7 +58,7 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
     if output is None and len(runs) > 1:
         raise InputError("A report of several runs needs a place: output=FILE.html.")
     file = Path(output) if output is not None else first / "report.html"
-    html.check_name(file)
+    report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(of_run)) for name, of_run in checkpoints.items()),
@@ -70,7 +70,7 @@ def of_runs(paths: Sequence[str], output: str | None) -> None:
         *_settings(runs),
     ]
     trained = [f"{name}: {of_run.progress['step']:,} steps" for name, of_run in checkpoints.items()]
-    html.write(file, report.page(", ".join(runs), "; ".join(trained), sections))
+    report.write(file, report.page(", ".join(runs), "; ".join(trained), sections))
     print(f"Report: {file}")
 
 

@@ -16,7 +16,7 @@ from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.writing import OutputSettings, ScoreWriter
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import keep_memory, make_default
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_outputs
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 

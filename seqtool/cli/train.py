@@ -21,14 +21,12 @@ from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, first_weights, gradient_flow, moved_data, resuming, signals
+from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.optimisation import Optimisation, check_optimisation, check_warmup, make_optimisation
-from seqtool.training.progress import Progress
 from seqtool.training.recording import MetricsLog, closing
-from seqtool.training.saving import Checkpoints
-from seqtool.training.train_settings import TrainSettings
-from seqtool.training.trainer import Trainer, epoch_of, expected_steps
+from seqtool.training.saving import Checkpoints, Progress, TrainSettings
+from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
 
 log = logging.getLogger("seqtool")
@@ -68,7 +66,7 @@ def train(config: DictConfig) -> bool:
         limits = "train.epochs, steps, minutes or patience"
         print(f"Run {run} is finished: to continue, raise the limit that ended it ({limits}).")
         best = checkpoint.find(run, purpose="record").progress["best"]
-        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.use)))
+        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.usage)))
         return True
 
 
@@ -99,7 +97,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         steps = expected_steps(epoch_of(examples, job.train, seed=job.run.seed, epoch=0), job.train)
         check_warmup(config.schedule, steps or 0)
     validator = job.task.validator(cache, validation, job.train, machine)
-    with signals.noted() as stop:
+    with noting_signals() as stop:
         name = f"{cache.name}-{str(config.model._target_).rpartition('.')[2].lower()}"
         run = handle.make(job.run.run, suggestion=name)
         step = 0 if last is None else Progress.of(last).step
@@ -129,7 +127,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         return _run(trainer, stop, job, cache)
 
 
-def _run(trainer: Trainer, stop: signals.Stop, job: Job, cache: Cache) -> bool:
+def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     """Say what is trained, train it, and say how it ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
     with onednn() as by_onednn:
@@ -139,7 +137,7 @@ def _run(trainer: Trainer, stop: signals.Stop, job: Job, cache: Cache) -> bool:
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.use), *cache.unknown()]))
+        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown()]))
     else:
         command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Go on with: {command}")
@@ -150,7 +148,7 @@ def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
     """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
     job.task.check(job.config, pretrained=_is_fresh(job, last))
     if last is None:
-        first_weights.check_files(job.config)
+        resuming.check_first_weights(job.config)
         check_warmup(job.config.schedule, job.train.steps or 0)
         prepare = partial(job.task.prepare, job.config, needs=("train", "valid"))
     else:
@@ -175,11 +173,11 @@ def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> 
     model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))
     job.task.check_lengths(model, cache)
     if fresh:
-        first_weights.initialise_fresh(model, config, cache)
+        resuming.initialise_fresh(model, config, cache)
     else:
-        origin = last or first_weights.open_other(model, config)
+        origin = last or resuming.open_other(model, config)
         what = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
-        first_weights.load(model, origin, cache, what)
+        resuming.load_weights(model, origin, cache, what)
         job.task.check_weights(model, config, cache, origin.path)
     distributed.seed(job.run.seed)
     return model

@@ -16,8 +16,7 @@ from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
 from seqtool.predict.writing import OutputSettings, TranslationWriter
 from seqtool.runtime import distributed
-from seqtool.runtime.files import read_lines
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_outputs, read_lines
 from seqtool.settings import declarations
 
 

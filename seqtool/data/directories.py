@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from seqtool.errors import InputError, UnfinishedError, naming
-from seqtool.runtime.files import check_file, parse_json, read_record, sync, write_whole
-from seqtool.runtime.locks import locked
+from seqtool.runtime.files import check_file, locked, parse_json, read_record, sync, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,14 @@ from PIL.Image import open as pillow_open
 from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, most_tokens
-from seqtool.decoding.beam_search import Lattice, LengthPenalty, length_penalty
-from seqtool.demo import scenes, search_tree
-from seqtool.demo.requests import Beginning, Request, check_beginnings, check_work
+from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
+from seqtool.demo.requests import Beginning, Request, check_work, drawn_scene
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import address
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
+from seqtool.predict.predictor import displayed
 from seqtool.predict.translator import Translation, Translator
 
 Answer = dict[str, Any]
@@ -37,6 +37,7 @@ TOKENS = 500  # of a side of a pair that is scored
 MOST_SHOWN = 100_000  # likeliest tokens of an answer
 WEIGHTS, WEIGHTS_SHOWN = 40_000_000, 4_000_000  # of the attention of a request
 PIXELS = 25_000_000  # of a picture
+DIGITS = 6  # of a log-probability
 
 
 @dataclass(kw_only=True)
@@ -53,7 +54,6 @@ class Translate(Request):
     tree: bool = False
 
     def __post_init__(self) -> None:
-        check_beginnings(self.prefixes or [])
         if self.prefixes is not None and len(self.prefixes) != len(self.sentences):
             raise InputError(f"'prefixes' must be a list of {len(self.sentences):,} beginnings, one for each.")
         if self.tree and len(self.sentences) != 1:
@@ -73,7 +73,7 @@ class Translate(Request):
             vocabulary = translator.target_vocabulary
             begun = 0 if self.prefixes is None else len(vocabulary.encode_beginning(self.prefixes[0]))
             n_best = [translation.pieces[begun:] for translation in n_best_lists[0]]
-            answer["tree"] = search_tree.tree(lattice, n_best, penalty_of(translator), vocabulary)
+            answer["tree"] = search_tree(lattice, n_best, penalty_of(translator), vocabulary)
         return answer
 
     def answer_together(self, models: Sequence[Any], items: Sequence["Translate"]) -> list[Answer]:
@@ -155,7 +155,7 @@ class Why(Request):
                 "score": own.log_probability / penalty(len(ids)),
             },
             "best": best.record(),
-            "left": search_tree.left(lattice, ids, vocabulary),
+            "left": where_it_left(lattice, ids, vocabulary),
         }
 
 
@@ -173,9 +173,8 @@ class Caption(Request):
     images: list[tuple[str, bytes | Image]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        check_beginnings([self.prefix])
         if self.scene is not None:
-            self.images.append(("scene", scenes.drawn(self.scene)))
+            self.images.append(("scene", drawn_scene(self.scene)))
 
     def answer(self, models: Sequence[Any]) -> Answer:
         if not self.images:
@@ -217,8 +216,7 @@ class Next(Request):
     def answer(self, models: Sequence[Any]) -> Answer:
         generator = self.predictor(models, Generator)
         check_tokens(generator.target_vocabulary, [self.text], self.likeliest)
-        answer: Answer = generator.following(self.text, max(1, self.likeliest))
-        return answer
+        return cast(Answer, generator.following(self.text, max(1, self.likeliest)))
 
 
 def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
@@ -274,3 +272,63 @@ def new_lattice(translator: Translator) -> Lattice:
     if translator.settings.sample or translator.settings.coverage_penalty:
         raise InputError("The tree is of a search by probability: leave sample and coverage_penalty out.")
     return Lattice()
+
+
+def search_tree(
+    lattice: Lattice, n_best: Sequence[Sequence[str]], penalty: LengthPenalty, vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """The candidates of each step, best first: parent (a place in the step before, −1 at the first step), token,
+    log_probability, score (by the length penalty), fate (`kept`, `ended`, `pruned`) and, for the last token of the n
+    best, its rank from 0.
+
+    n_best: the pieces of the n best, without those of a prefix.
+    """
+    steps, ranks = lattice.steps[0], {tuple(pieces): rank for rank, pieces in enumerate(n_best)}
+    drawn = []
+    for length, (step, paths) in enumerate(zip(steps, _paths(steps), strict=True), 1):
+        candidates = []
+        for candidate, path in zip(step, paths, strict=True):
+            shown = {"parent": candidate.parent, **_described(candidate, vocabulary)}
+            shown |= {"score": round(candidate.log_probability / penalty(length), DIGITS), "fate": candidate.fate}
+            pieces = tuple(vocabulary.piece(token) for token in path if token != EOS)
+            ends = candidate.fate == "ended" or (length == len(steps) and candidate.fate == "kept")
+            if ends and pieces in ranks:
+                shown["rank"] = ranks[pieces]
+            candidates.append(shown)
+        drawn.append(candidates)
+    return {"steps": drawn}
+
+
+def where_it_left(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary) -> dict[str, Any] | None:
+    """Where the text of these ids (EOS included) left the beam: the step (from 0) at which it was not kept, its token
+    there, and what was kept instead, best first; None if it stayed to its end. `over`: it was kept, but is longer than
+    what ended the search.
+    """
+    steps = lattice.steps[0]
+    for t, (step, paths) in enumerate(zip(steps, _paths(steps), strict=True)):
+        place = next((i for i, path in enumerate(paths) if path == list(ids[: t + 1])), None)
+        if place is None or step[place].fate == "pruned":
+            return {
+                "step": t,
+                "token": displayed(ids[t], vocabulary),
+                "considered": place is not None,
+                "beaten_by": [_described(candidate, vocabulary) for candidate in step if candidate.fate != "pruned"],
+            }
+        if t + 1 == len(ids):
+            return None
+    token = displayed(ids[len(steps)], vocabulary)
+    return {"step": len(steps), "token": token, "considered": False, "beaten_by": [], "over": True}
+
+
+def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
+    """For each step and candidate the ids up to it."""
+    paths: list[list[list[int]]] = []
+    for step in steps:
+        before = paths[-1] if paths else []
+        paths.append([[*(before[node.parent] if node.parent >= 0 else []), node.token] for node in step])
+    return paths
+
+
+def _described(candidate: Candidate, vocabulary: Vocabulary) -> dict[str, Any]:
+    token = displayed(candidate.token, vocabulary)
+    return {"token": token, "log_probability": round(candidate.log_probability, DIGITS)}

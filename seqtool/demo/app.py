@@ -21,27 +21,22 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message
 
-from seqtool.demo import answers, scenes
+from seqtool.demo import answers
 from seqtool.demo.engine import Engine
 from seqtool.demo.guards import JSON_BYTES, SECONDS, UPLOAD_BYTES, Bodies, Guard, own_names
-from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request
+from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request, offered_scenes
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
-from seqtool.view.html import WEB
+from seqtool.view.report import WEB
 
 PICTURES = 8  # of a request
 LOOK = 0.5  # seconds between two looks at whether a client is still there
 MESSAGE = 300  # characters of the message to a client whose request is refused
 NAME = 200  # characters of a picture's name
-KINDS: dict[str, type[Request]] = {
-    "translate": answers.Translate,
-    "score": answers.Score,
-    "why": answers.Why,
-    "generate": answers.Generate,
-    "next": answers.Next,
-    "caption": answers.Caption,
-}
+ANSWERED = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in ANSWERED}  # by their addresses in /api/
+REFUSED = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 LIMITS = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
 log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may know it by another type, as which no browser runs it
@@ -78,9 +73,6 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         state = {"state": engine.state, "problem": engine.problem}
         return Json({"version": __version__, **state, "models": describe(engine.models), "limits": LIMITS})
 
-    async def offered_scenes(_: Http) -> Response:
-        return Json(scenes.offered())
-
     def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
@@ -94,17 +86,13 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         Route("/", page),
         Mount("/web", StaticFiles(directory=WEB)),
         Route("/api/model", model),
-        Route("/api/scenes", offered_scenes),
+        Route("/api/scenes", lambda _: Json(offered_scenes())),
         *(Route(f"/api/{name}", answering(kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]
     return Starlette(
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=own_names(host), www_redirect=False)],
-        exception_handlers={
-            **dict.fromkeys((HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError), refused),
-            RuntimeError: refused,
-            Exception: broken,
-        },
+        exception_handlers={**dict.fromkeys(REFUSED, refused), Exception: broken},
         lifespan=lifespan,
     )
 

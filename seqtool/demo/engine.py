@@ -41,11 +41,6 @@ class WorkItem(ABC):
 Waiting = tuple[WorkItem, Future[Any]]  # an item, and where its answer goes
 
 
-class BusyError(HTTPException):
-    def __init__(self) -> None:
-        super().__init__(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
-
-
 class Engine:
     """`state` is `loading`, `ready` or `failed`, and then `problem` says why.
 
@@ -79,12 +74,12 @@ class Engine:
             self._changed.notify()
 
     async def ask(self, item: WorkItem) -> Any:
-        """The answer. Raises BusyError, or what went wrong. An item that is cancelled leaves the queue."""
+        """The answer. Raises HTTPException if too many wait, or what went wrong. A cancelled item leaves the queue."""
         answer: Future[Any] = Future()
         with self._changed:
             self._waiting = deque(waiting for waiting in self._waiting if not waiting[1].cancelled())
             if len(self._waiting) >= WAITING:
-                raise BusyError
+                raise HTTPException(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
             self._waiting.append((item, answer))
             self._changed.notify()
         return await asyncio.wrap_future(answer)

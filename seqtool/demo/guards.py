@@ -66,28 +66,20 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if request.method not in ("GET", "HEAD") and is_cross_site(request):
+        host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
+        is_foreign = origin is not None and origin.lower().partition("://")[2] != host
+        is_foreign = is_foreign or request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if is_foreign and request.method not in ("GET", "HEAD"):
             raise HTTPException(403, "This request comes from another site's page.")
-        if self._token is not None and not self._has_token(request, self._token):
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        sent = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
+        sent += [bearer.strip()] if kind.lower() == "bearer" else []
+        token = self._token
+        if token is not None and not any(secrets.compare_digest(text.encode(), token.encode()) for text in sent):
             raise HTTPException(
                 401, "A token is required: open the whole address that was printed, or send it as a bearer token."
             )
         await self._app(scope, receive, send)
-
-    def _has_token(self, request: Request, token: str) -> bool:
-        """Whether it is in the address, in the cookie or sent as a bearer token."""
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        sent = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
-        sent += [bearer.strip()] if scheme.lower() == "bearer" else []
-        return any(secrets.compare_digest(text.encode(), token.encode()) for text in sent)
-
-
-def is_cross_site(request: Request) -> bool:
-    """Whether a browser says that another site's page sends the request."""
-    host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
-    if origin is not None and origin.lower().partition("://")[2] != host:
-        return True
-    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
 class Bodies:

@@ -1,5 +1,5 @@
 """What all requests to the models have in common: JSON objects whose fields a dataclass declares, checked before
-anything is computed, and limits on their work and time.
+anything is computed, and limits on their work and time; and the built-in pictures as a page edits them, scenes as JSON.
 """
 
 import time
@@ -8,6 +8,10 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
+from PIL.Image import Image
+
+from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
 from seqtool.demo.engine import WorkItem
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_plain, parse_json
@@ -23,6 +27,10 @@ SAMPLED = 50_000  # tokens of continuations
 SECONDS = 60.0  # of work on a request
 LIKELIEST = 50  # tokens that are shown at each place
 LARGEST = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
+OFFERED = 12  # invented scenes
+OBJECTS = 12  # of a scene, at most
+CLUTTER = 2**31
+FIELDS = ("shape", "colour", "turned", "box")  # of an object
 FIXED = ("precision", "batch_size")  # settings that a request cannot change
 
 Beginning = str | list[str]  # a text, or the tokens that make it up
@@ -68,6 +76,9 @@ class Request(WorkItem):
         check_lengths(sent)
         if not 0 <= sent.get("likeliest", 0) <= LIKELIEST:
             raise InputError(f"'likeliest' must be a whole number from 0 to {LIKELIEST:,}.")
+        beginnings = [sent.get("prefix"), *(sent.get("prefixes") or [])]
+        if any("" in beginning for beginning in beginnings if isinstance(beginning, list)):
+            raise InputError("A beginning is a text or a list of tokens, none of which is empty.")
         return cls(**sent)
 
     def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
@@ -165,11 +176,6 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(inner)
 
 
-def check_beginnings(beginnings: Sequence[Beginning]) -> None:
-    if any("" in beginning for beginning in beginnings if isinstance(beginning, list)):
-        raise InputError("A beginning is a text or a list of tokens, none of which is empty.")
-
-
 def check_work(predictor: Any, texts: int, likeliest: int) -> None:
     """Raise InputError for a request that would hold the others up."""
     settings = predictor.settings
@@ -182,3 +188,49 @@ def check_work(predictor: Any, texts: int, likeliest: int) -> None:
     for name, (asked, most) in work.items():
         if asked > most:
             raise InputError(f"This is too much for one request: {name} is {asked:,}, and at most {most:,} is done.")
+
+
+def offered_scenes() -> dict[str, Any]:
+    """Some scenes, the same ones each time, and what objects there can be; outlines have points from −1 to 1."""
+    draw = Draw(7)
+    invented = [invent(draw) for _ in range(OFFERED)]
+    return {
+        "scenes": [{"items": list(map(_plain, scene.items)), "clutter": scene.clutter} for scene in invented],
+        "side": SIDE,
+        "sizes": {name: sum(sides) // 2 for name, sides in SIDES.items()},
+        "colours": {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in COLOURS.items()},
+        "shapes": {name: [[round(x, 4), round(y, 4)] for x, y in points] for name, points in SHAPES.items()},
+    }
+
+
+def _plain(item: Item) -> dict[str, Any]:
+    return {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
+
+
+def drawn_scene(described: Mapping[str, Any]) -> Image:
+    """The picture of a scene in the form of `offered_scenes`. Raises InputError for anything else."""
+    items, clutter = described.get("items"), described.get("clutter", 0)
+    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > OBJECTS:
+        raise InputError(f"'scene' must have 'items', at most {OBJECTS} objects, and may have 'clutter'.")
+    if not is_of(clutter, int) or not 0 <= clutter < CLUTTER:
+        raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER - 1:,}.")
+    return render(Scene(tuple(map(_scene_item, items)), clutter))
+
+
+def _scene_item(described: Any) -> Item:
+    if not isinstance(described, dict) or set(described) != set(FIELDS):
+        raise InputError("Each of a scene's items must have 'shape', 'colour', 'turned' and 'box', and nothing else.")
+    shape, colour, turned, box = (described[name] for name in FIELDS)
+    for name, value, choices in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
+        if not isinstance(value, str) or value not in choices:
+            raise InputError(f"Unknown {name}; choose from {', '.join(choices)}.")
+    if not is_of(turned, int) or abs(turned) > 360:
+        raise InputError("'turned' must be a whole number of degrees from -360 to 360.")
+    if not is_of(box, list[int]) or len(box) != 4:
+        raise InputError("'box' must be four whole numbers: left, top, right, bottom.")
+    left, top, right, bottom = box
+    if not (0 <= left < right <= SIDE and 0 <= top < bottom <= SIDE):
+        raise InputError(f"'box' must lie within the picture, {SIDE} by {SIDE} pixels.")
+    longest = max(right - left, bottom - top)
+    size = min(SIDES, key=lambda name: abs(sum(SIDES[name]) / 2 - longest))
+    return Item(shape, colour, size, turned, (left, top, right, bottom))

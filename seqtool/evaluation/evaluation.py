@@ -22,10 +22,9 @@ from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import FEW, few
 from seqtool.metrics.scores import Comparison, System, metric, score, scored_in, scorers
 from seqtool.metrics.words import LONGEST, f1_by_count, is_repeated, unit_of, units
-from seqtool.runtime.files import check_file, without_suffix
-from seqtool.runtime.outputs import check_outputs
+from seqtool.runtime.files import check_file, check_outputs, without_suffix
 from seqtool.settings import declarations, names
-from seqtool.view import html, report
+from seqtool.view import report
 
 if TYPE_CHECKING:
     from seqtool.predict.predictor import Predictor
@@ -126,7 +125,7 @@ class Evaluation(ABC):
         yield from ()
 
     def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """The report, one HTML page, as `view.html` takes it. origin: what was scored, by setting."""
+        """The report, one HTML page, as `view.report.write` takes it. origin: what was scored, by setting."""
         title, subtitle, sections = self.page()
         return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
 
@@ -412,4 +411,4 @@ class Evaluator(ABC):
             check_file(Path(file))
         check_outputs(settings.outputs(), inputs)
         if settings.report is not None:
-            html.check_name(settings.report)
+            report.check_name(settings.report)

@@ -30,9 +30,8 @@ from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import FEW, few, record_of
 from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
-from seqtool.runtime.files import parse_json, read_lines
+from seqtool.runtime.files import keeping, parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
-from seqtool.runtime.outputs import keeping
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, names

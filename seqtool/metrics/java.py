@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 
 from seqtool.metrics.captions import tokenized
-from seqtool.runtime.outputs import printing_to_stderr
+from seqtool.runtime.files import printing_to_stderr
 
 LAST_JDK_OF_SPICE = 14  # its libraries use classes that JDK 15 and later removed or closed
 

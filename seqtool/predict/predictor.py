@@ -30,10 +30,9 @@ from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.runtime import devices
 from seqtool.runtime.defaults import defaults
-from seqtool.runtime.devices import MachineSettings
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import names, typed
+from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
 
@@ -293,7 +292,7 @@ class Predictor(ABC):
     def decoding(cls) -> dict[str, Any]:
         """The default settings for decoding and for the machine."""
         written = defaults(cls.command)
-        return {setting.name: written[setting.name] for setting in (*fields(cls.schema), *fields(MachineSettings))}
+        return {setting.name: written[setting.name] for setting in (*fields(cls.schema), *fields(declarations.Machine))}
 
     @classmethod
     def configured(cls, config: DictConfig) -> Self:
@@ -323,7 +322,7 @@ class Predictor(ABC):
         """
         merged = {**cls.decoding(), **settings}
         machine = typed(
-            MachineSettings, {setting.name: merged.pop(setting.name) for setting in fields(MachineSettings)}
+            declarations.Machine, {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
         )
         chosen = typed(cls.schema, merged)
         devices.check_threads(machine.threads)

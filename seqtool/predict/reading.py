@@ -13,8 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import LONGEST, read_lines, warn_of_return
-from seqtool.runtime.outputs import printing_to_stderr
+from seqtool.runtime.files import LONGEST, printing_to_stderr, read_lines, warn_of_return
 
 PROMPT = "> "
 

@@ -23,8 +23,7 @@ from seqtool.models.tokens import END
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
-from seqtool.runtime.files import replacing, without_suffix
-from seqtool.runtime.outputs import NOT_ENDED, keeping
+from seqtool.runtime.files import NOT_ENDED, keeping, replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.view import plots

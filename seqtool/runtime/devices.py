@@ -19,11 +19,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
 _own_threads: list[int] = []  # torch's choice, while another number is set
 
 
-@dataclass
-class MachineSettings(declarations.Machine):
-    """Where a model runs."""
-
-
 @dataclass(frozen=True)
 class Machine:
     """The device of tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""
@@ -55,7 +50,14 @@ def find_device(name: str) -> torch.device:
             "device=cuda and each takes its own, those of CUDA_VISIBLE_DEVICES in turn; or lower --nproc-per-node to 1."
         )
     if name == "cuda" and distributed.local_rank() is not None:
-        name = f"cuda:{_own_gpu()}"
+        rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
+        shown_its_own = count == 1 and distributed.has_own_gpu()  # by the launcher; otherwise all processes see all
+        if not shown_its_own and (count < 2 or rank >= count):
+            raise InputError(
+                f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or "
+                "say device=cpu."
+            )
+        name = f"cuda:{0 if shown_its_own else rank}"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -72,21 +74,6 @@ def check_threads(threads: int | None) -> None:
     """Raise InputError for an impossible number of CPU threads."""
     if problem := declarations.declared(declarations.Machine)["threads"].problem("threads", threads):
         raise InputError(f"{problem}.")
-
-
-def _own_gpu() -> int:
-    """The number of this process's GPU among those that it sees: all of the machine's or, where the launcher shows each
-    process its own, one.
-    """
-    rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
-    if count == 1 and distributed.has_own_gpu():
-        return 0
-    if count < 2 or rank >= count:
-        raise InputError(
-            f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or say "
-            "device=cpu."
-        )
-    return rank
 
 
 def _gpus(count: int) -> str:

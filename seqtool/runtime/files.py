@@ -1,4 +1,6 @@
-"""Files: reading text line by line, plain or .gz, reading seqtool's own JSON, and writing files atomically."""
+"""Files: reading text line by line, plain or .gz, and seqtool's own JSON; writing files atomically, and those that
+commands write, never over their inputs, and kept as far as finished if a command is stopped; locks.
+"""
 
 import gzip
 import json
@@ -6,17 +8,19 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import stat
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from io import TextIOWrapper
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
-from seqtool.errors import InputError, naming
+from seqtool.errors import InputError, OutOfMemoryError, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
 LARGEST = 1 << 30  # bytes of a whole .gz
@@ -25,6 +29,10 @@ PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at o
 WORD = 256  # bytes in which a word should end
 SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")
 DEEPEST = 64  # brackets within brackets, in a JSON file of our own
+
+# Torch's errors are RuntimeErrors.
+INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError
+NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +295,25 @@ def beside(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock on a file, which is made if need be. The lock is the operating system's, on an open file: it ends
+    with its process, however that ends, and what is left of it is an empty file.
+
+    If another process holds it, `when_busy` is called first; then, unless that raises, this process waits.
+    """
+    from filelock import FileLock, Timeout  # takes a moment, and few commands lock anything
+
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        when_busy()
+        held = lock.acquire()
+    with held:
+        yield
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
@@ -329,3 +356,75 @@ def expanded(path: str) -> str:
 def one_line(text: str) -> str:
     """Any file name as one line of UTF-8 without tabs."""
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str, str | int]]) -> None:
+    """Raise InputError if two outputs are one file, or an output is also an input, even through links.
+
+    outputs: paths by setting; inputs: each one's name in the message, and its path or descriptor.
+    """
+    written = {name: path for name, path in outputs.items() if path is not None}
+    identities = {name: _identity(path) for name, path in written.items()}
+    for name, other in combinations(written, 2):
+        if identities[name] is not None and identities[name] == identities[other]:
+            raise InputError(f"{name} and {other} are both {written[name]}: name two files.")
+    if not written:
+        return
+    for title, file in inputs:
+        read = _identity(file)
+        for name, path in written.items():
+            if read is not None and read == identities[name]:
+                raise InputError(
+                    f"{name}={path} is the same file as {title}, which is read: name another file to write to."
+                )
+
+
+@contextmanager
+def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
+    """A file that replaces `path` when it is complete, as in `replacing`. If Ctrl-C, a signal or a machine failure
+    ends the work early, the finished part is kept beside it, and standard error says where it is and how much is
+    `finished`. Bad input and a full disk leave nothing.
+    """
+    with replacing(path) as stream:
+        try:
+            yield stream
+        except INTERRUPTIONS:
+            _keep(stream, path, finished())
+            raise
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Within it, what C code and other programs print goes to standard error: standard output is for results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _keep(stream: TextIO, path: Path, finished: str) -> None:
+    stream.flush()
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return
+    if stream.tell() == 0:
+        print(f"Stopped before anything was finished: {path} is not written.", file=sys.stderr)
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as kept:  # noqa: PTH123 a descriptor
+        written.seek(0)
+        shutil.copyfileobj(written, kept.buffer)
+    before = f"; {path} is as it was" if path.exists() else ""
+    print(f"Stopped: {partial} has what is finished, {finished}{before}.", file=sys.stderr)
+
+
+def _identity(file: str | int) -> tuple[int, int] | str | None:
+    """Equal for two names of one file, existing or not; None for a device or pipe, which writing does not replace."""
+    try:
+        status = os.stat(file)  # noqa: PTH116 a descriptor is no path
+    except OSError:
+        return os.path.realpath(file) if isinstance(file, str) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

@@ -18,7 +18,7 @@ from http.client import HTTPException, HTTPResponse
 from io import BytesIO
 from pathlib import Path
 from ssl import SSLError
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -219,12 +219,17 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
 
 
 def _open(address: str, deadline: float, *, start: int) -> HTTPResponse:
-    """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError."""
+    """The answer to a request for the content from byte `start` on. Every status but 2xx is an HTTPError.
+
+    The address is sent in ASCII: other letters of its path as %XX, of its host as IDNA.
+    """
+    parts = urlsplit(address)
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    quoted = quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=RESERVED)
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(_quoted(address), headers=headers)
+    request = urllib.request.Request(quoted, headers=headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if _is_local(address) else None), _NotFollowed)
-    response: HTTPResponse = opener.open(request, timeout=_remaining(deadline))
-    return response
+    return cast(HTTPResponse, opener.open(request, timeout=_remaining(deadline)))
 
 
 def _remaining(deadline: float) -> float:
@@ -232,13 +237,6 @@ def _remaining(deadline: float) -> float:
     if seconds <= 0:
         raise TimeoutError
     return seconds
-
-
-def _quoted(address: str) -> str:
-    """The address in ASCII: other letters of the path as %XX, of the host as IDNA."""
-    parts = urlsplit(address)
-    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    return quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=RESERVED)
 
 
 def _is_local(address: str) -> bool:

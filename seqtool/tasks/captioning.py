@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig
 
@@ -13,7 +13,7 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
 from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenized
 from seqtool.metrics.scores import System, scorers
-from seqtool.settings import typed
+from seqtool.settings import declarations, typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
-    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import ValidationSettings, Validator
 
 
@@ -43,7 +43,7 @@ class Captioning(Task):
         """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
         from seqtool.data.images.image_store import prepare_captions  # imports torch, as do the next two
         from seqtool.models.backbone import EncoderSettings, warning
-        from seqtool.runtime.devices import MachineSettings, choose_device, set_threads
+        from seqtool.runtime.devices import choose_device, set_threads
 
         self.check_model(config)
         if not isinstance(config.model.encoder, DictConfig):
@@ -52,7 +52,7 @@ class Captioning(Task):
         encoder.check()
         if (doubt := warning(encoder)) is not None:
             print(doubt, file=sys.stderr)
-        machine = typed(MachineSettings, {"device": config.device, "threads": config.threads})
+        machine = typed(declarations.Machine, {"device": config.device, "threads": config.threads})
         set_threads(machine.threads)
         data = with_vocabulary_of_run(config.data)
         return prepare_captions(data, encoder, device=choose_device(machine.device), needs=needs)
@@ -75,8 +75,7 @@ class Captioning(Task):
         from seqtool.models.parts import build_model
 
         others = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
-        model: ImageCaptioner[Any] = build_model(config.model, base=ImageCaptioner, parts=parts, **others)
-        return model
+        return cast("ImageCaptioner[Any]", build_model(config.model, base=ImageCaptioner, parts=parts, **others))
 
     def parameter_groups(self, model: "ImageCaptioner[Any]", config: DictConfig) -> list[dict[str, Any]]:
         """A fine-tuned image encoder has its own first step of training and its own learning rate."""

@@ -15,7 +15,7 @@ from seqtool.tasks.task import Task, with_vocabulary_of_run
 if TYPE_CHECKING:
     from seqtool.data.batches import Streams
     from seqtool.runtime.devices import Machine
-    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
 
 log = logging.getLogger("seqtool")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,11 +25,12 @@ from seqtool.settings.classes import check_settings, located
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
     from seqtool.data.cache import Cache
+    from seqtool.evaluation.evaluation import Evaluator
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
-    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
 PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
@@ -45,7 +46,7 @@ class Task(ABC):
     scores: of a validation, besides the loss; the first decides which is best, unless train.best_by does
     unit: what a training split is counted in
     predictor: what uses a trained model, as module:class
-    usage: the command line that uses one
+    usage: the command line that uses a `checkpoint`, a format
     evaluator: what `eval` scores with, as module:class
     outputs: what is scored, as in "a setting for translations"
     streams: whether examples are streams, whose state is carried from batch to batch
@@ -95,25 +96,18 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        self._check_given(config)
-        check_settings(config.model, parts=PARTS)
-
-    def _check_given(self, config: DictConfig) -> None:
-        """Raise InputError for settings that are not at their defaults and that only streams use, or that streams do
-        not use.
-        """
         declared, usual = declarations.of_command("train"), defaults("train")
-        others = [
+        others = [  # what only streams use, or what they do not use
             f"{group}.{name}"
             for group in ("train", "validation")
             for name, default in usual[group].items()
             if config[group][name] != default and declared[f"{group}.{name}"].streams is (not self.streams)
         ]
-        if not others:
-            return
-        if not self.streams:
+        if others and self.streams:
+            raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
+        if others:
             raise InputError(f"{others[0]} is for language models, not for {self.name}: leave it out.")
-        raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
+        check_settings(config.model, parts=PARTS)
 
     def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one
         """Raise InputError for an unknown value of `validation.tokenize`."""
@@ -131,7 +125,7 @@ class Task(ABC):
         task = task_name(model, "model")
         if task == self.name:
             return
-        other: Task = resolve_name(TASKS[task].where)
+        other = named(task)
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
         raise InputError(
             f"model={name} {other.does}, but data={corpus.name} holds {corpus.contents}: choose another model, such as "
@@ -148,8 +142,7 @@ class Task(ABC):
         from seqtool.models.parts import build_model
 
         sizes = {f"{side}_vocabulary": len(vocabulary) for side, vocabulary in cache.vocabularies.items()}
-        model: EncoderDecoder[Any] = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
-        return model
+        return cast("EncoderDecoder[Any]", build_model(config.model, base=EncoderDecoder, parts=parts, **sizes))
 
     def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
         """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
@@ -193,10 +186,6 @@ class Task(ABC):
         """The names of the decoding settings that `eval` takes for a model of this task."""
         return list(defaults("decoding"))
 
-    def use(self, checkpoint: str) -> str:
-        """The command line that uses a trained model."""
-        return self.usage.format(checkpoint=checkpoint)
-
 
 def task_name(owner: Any, setting: str) -> str:
     """The task of a model's or a corpus's class. InputError unless it is a known one."""
@@ -218,3 +207,26 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
     settings: DictConfig = copy.deepcopy(data)
     settings.vocabulary.reuse = escape(str(checkpoint.find(reuse).path))
     return settings
+
+
+def named(name: str) -> Task:
+    """The task of this name."""
+    return cast(Task, resolve_name(TASKS[name].where))  # imported only when needed
+
+
+def of(config: DictConfig) -> Task:
+    """The task that the data are for; unlike a model, data can tell without importing torch (`Task.check_model`)."""
+    return named(task_name(located(config.data, trusted=True, base=Corpus), "data"))
+
+
+def of_checkpoint(checkpoint: "Checkpoint") -> Task:
+    """The task that a checkpoint was trained for. InputError if this version does not know it."""
+    if checkpoint.task not in TASKS:
+        task, path = checkpoint.task, checkpoint.path
+        raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not know.")
+    return named(checkpoint.task)
+
+
+def evaluator(name: str) -> "type[Evaluator]":
+    """The class that evaluates the models of the task with this name."""
+    return cast("type[Evaluator]", resolve_name(named(name).evaluator))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
-    from seqtool.training.train_settings import TrainSettings
+    from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import ValidationSettings, Validator
 
 

@@ -8,7 +8,7 @@
         source.vocabulary …    the cache's vocabularies
 
 The record has `format`; `task`, the task's name; `config`, all settings of the run; `progress`, the fields of
-`progress.Progress`, besides `optimiser` and `scaler`, which are the optimiser's numbers that are not tensors and the
+`saving.Progress`, besides `optimiser` and `scaler`, which are the optimiser's numbers that are not tensors and the
 state of the loss scale; `versions` of the software; and `data`, digests of the files that the cache was made from.
 
 The tensors in training.safetensors:
@@ -37,23 +37,25 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.files import expanded, read_record
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings.classes import located
-from seqtool.training import runs, tensors
-from seqtool.training.tensors import Unfilled, opened
+from seqtool.training import runs
 
 M = TypeVar("M", bound=nn.Module)
 Purpose = Literal["record", "model", "training"]
@@ -79,7 +81,7 @@ class Checkpoint:
     manifest. No tensor is read before it is asked for.
 
     path: its directory. task: the name of the task that the model was trained for. config: the run's settings.
-    progress: see `progress.Progress`. versions: of the software that wrote it. data: digests of the data's files.
+    progress: see `saving.Progress`. versions: of the software that wrote it. data: digests of the data's files.
     trust: the modules, besides this package, whose classes it may name.
     """
 
@@ -104,22 +106,32 @@ class Checkpoint:
 
     def load_weights(self, model: nn.Module) -> None:
         """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
-        tensors.fill(model, self._weights_of(model))
+        fill(model, self._weights_of(model))
 
     def load_model(self, make: Callable[[], M]) -> M:
         """The model that `make` builds, with these weights; InputError as for `load_weights`.
 
         It is built on torch's meta device, so it takes no memory before its tensors are known to exist.
         """
-        with torch.device("meta"), Unfilled():
+        with torch.device("meta"), _Unfilled():
             model = make()
-        tensors.replace(model, self._weights_of(model))
+        stored = self._weights_of(model)
+        new = {
+            id(old): stored[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
+            for name, old in weights(model).items()
+        }
+        for parameter in model.parameters():
+            new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
+        for module in model.modules():
+            for named in (module._parameters, module._buffers):
+                own: dict[str, Any] = named
+                own |= {key: new[id(old)] for key, old in own.items() if old is not None}  # tied ones stay tied
         return model
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The weights' shapes by name; no weight is read, and a run that goes on may remove the files afterwards."""
-        with opened(self.path / WEIGHTS) as file:
+        with _opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
     @property
@@ -129,18 +141,18 @@ class Checkpoint:
 
     def training_tensors(self) -> dict[str, Tensor]:
         """The tensors of training.safetensors, by name. Open the checkpoint for `training` before."""
-        with opened(self.path / TRAINING) as file:
+        with _opened(self.path / TRAINING) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
-        parameters, shapes = tensors.weights(model), self.shapes
+        parameters, shapes = weights(model), self.shapes
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
             raise self._unfit(f"{where} '{name}'")
         for name, parameter in parameters.items():
             if parameter.shape != shapes[name]:
                 raise self._unfit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
-        with opened(self.path / WEIGHTS) as file:
+        with _opened(self.path / WEIGHTS) as file:
             stored = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
             there, here = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
@@ -306,9 +318,9 @@ def save(
     beside = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
     with beside as name, naming(path):
         temporary = Path(name)
-        tensors.write(temporary / WEIGHTS, model)
+        _write(temporary / WEIGHTS, model)
         if training:
-            tensors.write(temporary / TRAINING, training)
+            _write(temporary / TRAINING, training)
         written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
         (temporary / RECORD).write_text(written, encoding="utf-8")
         for vocabulary in vocabularies:
@@ -362,7 +374,7 @@ def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights."""
     mean = {}
     with ExitStack() as stack:
-        files = [stack.enter_context(opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
+        files = [stack.enter_context(_opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
         for name in files[0].keys():  # noqa: SIM118
             stacked = torch.stack([file.get_tensor(name) for file in files])
             mean[name] = stacked.double().mean(0).to(stacked.dtype)
@@ -380,3 +392,49 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """A model's parameters and buffers by name; a tied matrix appears only under its first name."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy tensors into the model's parameters and buffers of the same names."""
+    with torch.no_grad():
+        for name, tensor in weights(model).items():
+            tensor.copy_(tensors[name])
+
+
+class _Unfilled(TorchFunctionMode):
+    """Skips initialisation: on the meta device torch's first random draw imports its compiler, taking a second."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if function in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_):
+            return arguments[0] if arguments else named["tensor"]
+        return function(*arguments, **(named or {}))
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a file of tensors. OSError if the disk is full."""
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # has the system's error only as text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors, each read when it is asked for."""
+    if not path.exists():
+        raise InputError(f"Checkpoint {path.parent} has no {path.name}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise InputError(
+            f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
+        ) from error

@@ -6,10 +6,9 @@ an LSTM's c_t includes what passes through h_t. The singular values are of one f
 Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
 """
 
-import math
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,13 @@ from seqtool.models.parts import plain_copy
 from seqtool.models.tokens import PAD
 from seqtool.runtime.files import read_json_lines
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
-from seqtool.view import run_plots
-from seqtool.view.plots import or_left_out
+from seqtool.view import plots
+from seqtool.view.report import rounded
 
 PROBES = 64  # examples, at most
-DIGITS = 5  # of the numbers in the record
 
 
-@dataclass
-class CellTrace:
-    """A cell's inputs, and its states before and after each step."""
-
-    cell: Cell
-    inputs: list[Tensor] = field(default_factory=list)
-    before: list[State] = field(default_factory=list)
-    after: list[State] = field(default_factory=list)
-
-    def add(self, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
-        """A call of the cell, as its forward hook."""
-        self.inputs.append(arguments[0])
-        self.before.append(arguments[1])
-        self.after.append(state)
+Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after the step
 
 
 def check(model: EncoderDecoder[Any]) -> None:
@@ -66,8 +51,8 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
-    with or_left_out(figure), suppress(run_plots.NothingToDrawError):
-        run_plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
+    with plots.or_left_out(figure):
+        plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -91,25 +76,30 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
     decreasing order. Recurrences are named by their place in the model.
     """
     model = plain_copy(model).eval()  # without dropout
-    traces = {name: CellTrace(cell) for name, cell in cells_of(model).items()}
+    cells = cells_of(model)
+    traces: dict[str, Calls] = {name: [] for name in cells}
+
+    def note(name: str, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
+        traces[name].append((*arguments, state))
+
     with torch.enable_grad():
         with ExitStack() as stack:
-            for trace in traces.values():
-                stack.enter_context(trace.cell.register_forward_hook(trace.add))
+            for name, cell in cells.items():
+                stack.enter_context(cell.register_forward_hook(partial(note, name)))
             output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
         logits = model.project(output.features[rows, last]).float()
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
-        states = [tensor for trace in traces.values() for state in trace.after for tensor in state]
+        states = [tensor for calls in traces.values() for *_, state in calls for tensor in state]
         by_state = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
-        for name, trace in traces.items():
-            steps = [[next(by_state) for _ in state] for state in trace.after]
+        for name, calls in traces.items():
+            steps = [[next(by_state) for _ in state] for *_, state in calls]
             tensors = zip("hc", zip(*steps, strict=True), strict=False)
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
         length = int(last[0]) + 1
-        values = {name: _singular_values(trace, length) for name, trace in traces.items()}
+        values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
     return {"gradients": gradients, "singular_values": values}
 
 
@@ -119,27 +109,22 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     for gradient in gradients:
         of_rows = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)  # squares underflow
         reached = of_rows[of_rows > 0]
-        norms.append(_rounded(float(reached.mean())) if len(reached) else 0.0)
+        norms.append(rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
 
 
-def _singular_values(trace: CellTrace, length: int) -> list[float | None]:
+def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None]:
     """Of ∂s_t/∂s_{t−1} in the first row, in the middle of its `length` targets or of a source, which is as long as any;
     none where the state has exploded.
     """
-    t = min(length, len(trace.after)) // 2
-    x, state = trace.inputs[t][:1].detach(), [tensor[:1].detach() for tensor in trace.before[t]]
+    inputs, before, _ = calls[min(length, len(calls)) // 2]
+    x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in before]
     sizes = [tensor.shape[1] for tensor in state]
 
     def step(s: Tensor) -> Tensor:
-        return torch.cat(trace.cell(x, torch.split(s, sizes, -1)), -1)[0]
+        return torch.cat(cell(x, torch.split(s, sizes, -1)), -1)[0]
 
     jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():
         return []
-    return [_rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]
-
-
-def _rounded(value: float) -> float | None:
-    """None for a value that is not finite, for which JSON has no number."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    return [rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]

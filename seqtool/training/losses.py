@@ -68,8 +68,12 @@ class TrainingLoss(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
-        """Move the baseline towards a reward."""
-        self.baseline.copy_(moved_average(self.baseline, reward, self.model.penalties.decay))
+        """Move the baseline towards a reward, b ← 0.9 b + 0.1 R (`decay`); the first one initialises it, and NaN or ∞
+        leaves it.
+        """
+        b, decay = self.baseline, self.model.penalties.decay
+        after = torch.where(b.isnan(), reward, decay * b + (1 - decay) * reward)
+        b.copy_(torch.where(reward.isfinite(), after, b))
 
     def _of_expected(
         self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
@@ -129,9 +133,3 @@ def baseline(earned: Float[Tensor, "n t"], samples: int, average: Scalar, name: 
         others = (each.sum(1, keepdim=True) - each) / (samples - 1)
         return others.flatten(0, 1)
     return torch.where(average.isnan(), earned[:, 0].mean(), average)
-
-
-def moved_average(average: Scalar, reward: Scalar, decay: float) -> Scalar:
-    """The moving average after a reward, b ← 0.9 b + 0.1 R (`decay`); the first initialises it, NaN or ∞ leaves it."""
-    after = torch.where(average.isnan(), reward, decay * average + (1 - decay) * reward)
-    return torch.where(reward.isfinite(), after, average)

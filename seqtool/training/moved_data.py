@@ -126,19 +126,15 @@ def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], pre
         return cache
 
 
-def _is_of(inputs: Mapping[str, Any], data: Mapping[str, Any]) -> bool:
-    """Whether a cache's inputs are the data of a checkpoint, which records of captions their images and content too."""
-    digests = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
-    return digests == {name: value for name, value in data.items() if name != CONTENT or name in digests}
-
-
 def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
     """The complete cache of the data that the checkpoint was trained with, if it still exists."""
     limits = asdict(cache_settings(data).limits)
     for file in (file for root in _roots(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
             inputs = read_record(file)["inputs"]
-            if _is_of(inputs, checkpoint.data or {}) and inputs.get("limits") == limits:
+            here = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
+            there = {name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in here}
+            if here == there and inputs.get("limits") == limits:
                 cache = Cache(file.parent)
                 copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
                 if all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies):

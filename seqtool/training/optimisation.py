@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -62,14 +62,12 @@ def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
     """torch's optimiser of the setting `name`, or the class of a dotted one; the other settings are its arguments."""
     parameters = list(parameters)
+    groups = [group["params"] if isinstance(group, dict) else [group] for group in parameters]
+    can_fuse = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group)
     name, optimiser, arguments = _chosen(settings, OPTIMISERS, kind="optimiser", group="optim")
     arguments = _of_their_kinds(optimiser, arguments)
     incompatible = arguments.keys() & {"foreach", "differentiable"}  # with `fused`
-    if (
-        name in FUSED
-        and not incompatible
-        and all(parameter.device.type in ("cpu", "cuda") for parameter in _flat(parameters))
-    ):
+    if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}
     with _suiting(name):
         made: torch.optim.Optimizer = optimiser(parameters, **arguments)
@@ -126,17 +124,11 @@ def _chosen(
     return name, table[name], arguments
 
 
-def _flat(parameters: list[Any]) -> list[torch.Tensor]:
-    groups = [group["params"] if isinstance(group, dict) else [group] for group in parameters]
-    return [parameter for group in groups for parameter in group]
-
-
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     _, make, arguments = _chosen(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    schedule: Schedule = make(**checked(make, arguments, prefix="schedule"))
-    return schedule
+    return cast(Schedule, make(**checked(make, arguments, prefix="schedule")))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:

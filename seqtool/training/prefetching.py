@@ -42,7 +42,8 @@ class Prefetcher:
             self._thread = None
 
     def take(self, indices: Indices, following: Sequence[Indices]) -> Batch:
-        """This process's shard of a batch, or the error in making it.
+        """This process's shard of a batch, or the error in making it. A process for which there is no example takes the
+        batch's first one, since every process must exchange gradients.
 
         Args:
             indices: of the whole batch's examples.
@@ -53,19 +54,11 @@ class Prefetcher:
         begun = self._coming.popleft()[1] if self._coming else None
         if self._thread is not None:
             for later in following[len(self._coming) : AHEAD]:
-                self._coming.append((later, self._thread.submit(self._pinned, self._shard(later))))
-        return self._collate(self._shard(indices)) if begun is None else begun.result()
+                self._coming.append((later, self._thread.submit(self._make, later)))
+        return self._make(indices) if begun is None else begun.result()
 
-    def has_shard(self, indices: Indices) -> bool:
-        """Whether a batch has examples for this process; `take` gives it another's first example otherwise, since every
-        process must exchange gradients.
-        """
-        return self._rank < len(indices)
-
-    def _shard(self, indices: Indices) -> Indices:
-        return indices[self._rank :: self._processes] if self.has_shard(indices) else indices[:1]
-
-    def _pinned(self, rows: Indices) -> Batch:
+    def _make(self, indices: Indices) -> Batch:
+        rows = indices[self._rank :: self._processes] if self._rank < len(indices) else indices[:1]
         batch = self._collate(rows)
         if self._device.type != "cuda":
             return batch

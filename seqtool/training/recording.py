@@ -6,8 +6,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,14 @@ from tqdm import tqdm
 
 from seqtool.errors import naming, printable
 from seqtool.runtime import distributed
-from seqtool.runtime.files import write_whole
+from seqtool.runtime.files import finite_json, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
-from seqtool.training.progress import Progress
 from seqtool.training.resuming import resume_command, trusting
-from seqtool.training.train_settings import TrainSettings
+from seqtool.training.saving import Progress, TrainSettings
 from seqtool.training.validation import Sample, Scores, format_scores
 from seqtool.training.verdict import UNKNOWN_WORDS, verdict
-from seqtool.view import run_plots
-from seqtool.view.plots import or_left_out
+from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
@@ -35,52 +32,19 @@ UNFINISHED = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # what a killed pro
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
 
-class Meter:
-    """Sums since the last record, without skipped steps; tensors are read only when a record is made."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Begin at zero, or with the sums of a stopped run: −log p in nats, tokens."""
-        self.nll = torch.tensor(nll)
-        self.tokens = self._before = tokens
-        self.norm: Tensor | None = None
-        self.since = time.monotonic()
-
-    def state(self) -> dict[str, Any]:
-        """The arguments for `restart`."""
-        return {"nll": float(self.nll), "tokens": self.tokens}
-
-    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
-        """Add an update: its summed −log p in nats, its target tokens, and the norm of its gradient."""
-        self.nll = self.nll.to(nll.device) + nll
-        self.tokens += tokens
-        self.norm = norm
-
-    def record(self, rate: float) -> dict[str, float]:
-        """loss in nats per token, NaN if every step was skipped; target tokens per second. It restarts the meter."""
-        loss = float(self.nll) / self.tokens if self.tokens else math.nan
-        record = {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 100)),
-            "tokens_per_second": round((self.tokens - self._before) / (time.monotonic() - self.since), 1),
-            "learning_rate": rate,
-            "gradient_norm": float(self.norm if self.norm is not None else math.nan),
-        }
-        self.restart()
-        return record
-
-
 class MetricsLog:
-    """Shows a run's updates and validations, and records them in its directory; only the first process writes."""
+    """Shows a run's updates and validations, and records them in its directory; only the first process writes.
+
+    `nll` and `tokens` are sums since the last record, without skipped steps, and `norm` is the last one's; tensors are
+    read only when a record is made.
+    """
 
     def __init__(self, run: Path, settings: TrainSettings, sizes: Mapping[str, float], *, step: int) -> None:
         """Drop the records after `step`, where the run continues. `sizes` of the model and of its training data are
         recorded with each validation, for the run's verdict.
         """
         self.run, self.settings, self.sizes = run, settings, sizes
-        self.meter = Meter()
+        self.restart()
         self._tensorboard: Any = None
         self._bar: Any = None
         if not distributed.is_first():
@@ -99,12 +63,35 @@ class MetricsLog:
         self._bar = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
+    def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
+        """Begin the sums at zero, or with those of a stopped run: −log p in nats, tokens."""
+        self.nll = torch.tensor(nll)
+        self.tokens = self._before = tokens
+        self.norm: Tensor | None = None
+        self.since = time.monotonic()
+
+    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
+        """Add an update: its summed −log p in nats, its target tokens, and the norm of its gradient."""
+        self.nll = self.nll.to(nll.device) + nll
+        self.tokens += tokens
+        self.norm = norm
+
     def updated(self, progress: Progress, rate: float) -> None:
-        """Call this after each step, even a skipped one; `rate` is the learning rate."""
+        """Call this after each step, even a skipped one; `rate` is the learning rate. Every `train.log_every` steps
+        it makes a record: loss in nats per token, NaN if every step was skipped; target tokens per second.
+        """
         self._bar.update()
         if progress.step % self.settings.log_every:
             return
-        record = self.meter.record(rate)
+        loss = float(self.nll) / self.tokens if self.tokens else math.nan
+        record = {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 100)),
+            "tokens_per_second": round((self.tokens - self._before) / (time.monotonic() - self.since), 1),
+            "learning_rate": rate,
+            "gradient_norm": float(self.norm if self.norm is not None else math.nan),
+        }
+        self.restart()
         self._write(progress, {**record, "skipped_steps": progress.skipped})
         text = (
             f"loss {record['loss']:.3f} nats/token, ppl {record['perplexity']:.2f}, "
@@ -138,24 +125,21 @@ class MetricsLog:
         """Draw the learning curves."""
         figure = self.run / LEARNING_CURVES
         if distributed.is_first():
-            with or_left_out(figure), suppress(run_plots.NothingToDrawError):
-                run_plots.learning_curves({self.run.name: self.run / METRICS}, figure)
+            with plots.or_left_out(figure):
+                plots.learning_curves({self.run.name: self.run / METRICS}, figure)
 
     def _write(self, progress: Progress, values: Mapping[str, float]) -> None:
         if not distributed.is_first():
             return
         numbers = {"epoch": progress.epoch, "seconds": round(progress.seconds, 1), **values}
-        finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}  # JSON has no NaN
-        append_record(self.run / METRICS, {"step": progress.step, **finite})
+        append_record(self.run / METRICS, {"step": progress.step, **numbers})
         if self._tensorboard is not None:
-            for name, value in finite.items():
-                if value is not None:
+            for name, value in numbers.items():
+                if math.isfinite(value):
                     self._tensorboard.add_scalar(name, value, progress.step)
 
 
-def closing(
-    run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], use: Callable[[str], str]
-) -> Iterator[str]:
+def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
     """The lines at the end of a run.
 
     Args:
@@ -163,7 +147,7 @@ def closing(
         config: its settings.
         progress: its progress.
         best: the record of its best checkpoint.
-        use: gives the command line that uses a checkpoint.
+        usage: the command line that uses a `checkpoint`, a format.
     """
     settings, trust = typed(TrainSettings, config.train), trusting(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # the limits that it has not reached
@@ -189,12 +173,12 @@ def closing(
     if figures := [str(run / name) for name in FIGURES if (run / name).exists()]:
         yield f"Figures: {', '.join(figures)}"
     path = shlex.quote(str(run))
-    yield f"Run: {run} ({use(path)}{trust}; seqtool eval checkpoint={path}{trust})"
+    yield f"Run: {run} ({usage.format(checkpoint=path)}{trust}; seqtool eval checkpoint={path}{trust})"
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     with naming(path), path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        stream.write(finite_json(record) + "\n")
 
 
 def _cut(path: Path, step: int) -> None:

@@ -1,4 +1,6 @@
-"""A run's directory, locked while a process trains it; resuming a run, and which of its settings may not change."""
+"""How a run begins or resumes: its directory, locked while a process trains it; which settings of a resumed run may not
+change; and its first weights, which are fresh, those of another run, or its own from when it was stopped.
+"""
 
 import logging
 import os
@@ -14,19 +16,25 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from torch import nn
 
+from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.text.embeddings import pretrained as pretrained_vectors
+from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
+from seqtool.runtime.defaults import defaults
+from seqtool.runtime.files import check_file, expanded, locked
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
 from seqtool.settings.classes import check_named, imported, modules, own_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
-from seqtool.training.progress import Progress
-from seqtool.training.saving import AVERAGED
-from seqtool.training.train_settings import TrainSettings
+from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 
 log = logging.getLogger("seqtool")
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
@@ -65,8 +73,13 @@ class RunHandle:
         return self.run
 
     def lock(self, run: Path) -> None:
+        """InputError if another process has locked it. The lock ends with this process, however that ends."""
+
+        def refuse() -> None:
+            raise InputError(f"Another process is training {run}: wait for it or stop it.")
+
         if distributed.is_first():
-            self._stack.enter_context(runs.locked(run))
+            self._stack.enter_context(locked(run / ".lock", refuse))
 
 
 @contextmanager
@@ -176,7 +189,12 @@ def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
         for key in FIXED
         for difference in _differences(key, *(OmegaConf.select(config, key) for config in both))
     ]
-    _check_known([name for name, *_ in differences], stored)
+    known = [name for name, _ in leaves(plain(stored))]
+    missing = [name for name, *_ in differences if OmegaConf.select(stored, name, default=...) is ...]
+    if missing:
+        groups = {name: f"{name.partition('.')[0]}." for name in missing}
+        others = {name: [other for other in known if other.startswith(group)] for name, group in groups.items()}
+        raise InputError(sentence([unknown(name, others[name]) for name in missing]))
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
         raise ChangedRunError(
@@ -213,15 +231,6 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
         return
     for name in map(str, now):
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
-
-
-def _check_known(names: Sequence[str], stored: DictConfig) -> None:
-    """Raise InputError for names of settings that the run does not have."""
-    known = [name for name, _ in leaves(plain(stored))]
-    missing = [name for name in names if OmegaConf.select(stored, name, default=...) is ...]
-    if missing:
-        others = {name: [one for one in known if one.startswith(f"{name.partition('.')[0]}.")] for name in missing}
-        raise InputError(sentence([unknown(name, others[name]) for name in missing]))
 
 
 def _shown(value: Any) -> str:
@@ -263,3 +272,55 @@ def check_data(last: Checkpoint, data: Mapping[str, Any], config: DictConfig) ->
             [f"data.{name}" for name in changed],
             config,
         )
+
+
+def check_first_weights(config: DictConfig) -> None:
+    """Raise InputError if the run or the word vectors to begin with are not there: before any data are prepared."""
+    if config.init_from is not None and not Path(expanded(config.init_from)).exists():
+        checkpoint.find(config.init_from, purpose="record")  # runs/NAME/best is no path, and any other is refused
+    for file in filter(None, config.embeddings.values()):
+        check_file(Path(file))
+
+
+def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
+    """Initialise the model, with word vectors from files if any are named."""
+    initialise(model, config.initialisation, gain=config.initialisation_gain, forget_bias=config.forget_bias)
+    for side, vocabulary in cache.vocabularies.items():
+        file = config.embeddings[side]
+        if file is None:
+            continue
+        embedding: nn.Embedding = getattr(model, f"{side}_embedding")
+        rows, vectors = pretrained_vectors(Path(file), vocabulary, embedding.embedding_dim)
+        with torch.no_grad():
+            embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors) / model.embedding_scale
+        log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
+
+
+def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
+    """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
+    if any(file is not None for file in config.embeddings.values()):
+        raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
+    usual = defaults("train")
+    if any(config[name] != usual[name] for name in ("initialisation_gain", "forget_bias")):
+        raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
+    other = checkpoint.find(config.init_from, trust=modules(config.trust))
+    if other.model_task != model.task:
+        theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")
+    return other
+
+
+def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
+    """Fill the model from a checkpoint. InputError, beginning with `what`, if its vocabularies are not the cache's."""
+    theirs = load_all(origin.path, list(cache.vocabularies))
+    if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
+        raise InputError(
+            f"{what} another vocabulary than this data has: prepare the data with it, "
+            f"data.vocabulary.reuse={origin.path}."
+        )
+    try:
+        origin.load_weights(model)
+    except InputError as error:
+        settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
+        written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
+        raise InputError(f"{error} Its model has {written}.") from error

@@ -1,12 +1,10 @@
 """Run directories: `run=NAME` trains into `runs/NAME`; a run is never overwritten."""
 
 import os
-from contextlib import AbstractContextManager
 from difflib import SequenceMatcher
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime import locks
 
 RUNS = Path("runs")
 SHOWN = 12  # names of runs in a message
@@ -38,15 +36,6 @@ def check_new(name: str, *, root: Path) -> None:
         saved = any((run / "checkpoints").glob("*"))
         other = "go on with it with train.resume=true" if saved else "start it again with train.resume=auto"
         raise InputError(f"Run '{name}' exists already in {run}: choose another name with run=…, or {other}.")
-
-
-def locked(run: Path) -> AbstractContextManager[None]:
-    """Lock a run; InputError if another process has locked it. The lock ends with the process, however that ends."""
-
-    def refuse() -> None:
-        raise InputError(f"Another process is training {run}: wait for it or stop it.")
-
-    return locks.locked(run / ".lock", refuse)
 
 
 def nearby(missing: Path) -> str:

@@ -1,20 +1,193 @@
-"""A run's checkpoints while it trains: saved, and removed when they are no longer needed."""
+"""A run while it trains: its settings, how far it has come, what else the next update depends on, and the checkpoints
+in which all this is saved.
+"""
 
+import importlib.util
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from seqtool.decoding import tree
+from seqtool.errors import InputError
 from seqtool.runtime import distributed
-from seqtool.runtime.files import write_whole
+from seqtool.settings import declarations
 from seqtool.training import checkpoint
-from seqtool.training.progress import Progress
-from seqtool.training.tensors import weights
-from seqtool.training.training_state import TrainingState
+from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER, Checkpoint, step_name
+from seqtool.training.losses import TrainingLoss
+from seqtool.training.validation import Scores, is_better
 
 AVERAGED = "averaged.txt"  # in the run's directory: the step at which it was averaged
+STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to the progress in a checkpoint
+
+
+@dataclass
+class TrainSettings(declarations.Train):
+    """The `train` settings; configs/train.yaml says what each is and holds the defaults."""
+
+    def __post_init__(self) -> None:
+        self.resume = str(self.resume).lower()
+
+    def check(self) -> None:
+        """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""
+        declarations.check_values(self, "train.")
+
+    def check_packages(self) -> None:
+        """Raise InputError if TensorBoard is asked for and not installed; a finished run does without it."""
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
+
+
+@dataclass
+class Progress:
+    """A run's progress: everything besides tensors that a resumed run needs.
+
+    `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
+    checkpoint and its scores. Patience and schedule use only scheduled validations, so that an unscheduled one, at a
+    limit, changes nothing: `scheduled` are their checkpoints, `yardstick` their best scores, `stale` how many in a row
+    were not better, `since_halving` the same since the rate was last halved, `plateaus` how often it was halved.
+    Steps whose loss or gradient is not finite are `skipped`, the latest `skipped_in_a_row` without a break; `good` is
+    the last checkpoint with a finite validation loss and no skipped step right before it. `meter` holds the sums with
+    which the next record of the training loss begins.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    stale: int = 0
+    since_halving: int = 0
+    plateaus: int = 0
+    yardstick: dict[str, Any] = field(default_factory=dict)
+    scheduled: list[str] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    good: str | None = None
+    meter: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, saved: Checkpoint) -> "Progress":
+        """A checkpoint's progress; InputError if another version of seqtool recorded it differently."""
+        names = {field.name for field in fields(cls)}
+        if not {"step", "epoch", "position", *STATE} <= saved.progress.keys() <= names | STATE:
+            raise InputError(f"{saved.path} was made by another version of seqtool ({saved.versions}).")
+        return cls(**{name: value for name, value in saved.progress.items() if name in names})
+
+    def limits(self, settings: TrainSettings) -> dict[str, float]:
+        """The limits that are reached, by name: if there are any, nothing is left to train."""
+        done = {"steps": self.step, "epochs": self.epoch, "minutes": self.seconds / 60, "patience": self.stale}
+        limits = {name: getattr(settings, name) for name in done}
+        return {name: most for name, most in limits.items() if most is not None and done[name] >= most}
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the current parameters have been validated."""
+        return bool(self.last.get("step") == self.step)
+
+    def validation_is_due(self, every: int | None) -> bool:
+        """Once at the end of an epoch or every so many steps; still due after a stop that came in between."""
+        due = self.position == 0 if every is None else self.step % every == 0
+        return due and self.step > 0 and not self.is_validated
+
+    def take(self, scores: Scores, *, by: str) -> bool:
+        """Record the scores of this step; returns whether they are the best so far."""
+        name = step_name(self.step)
+        better = is_better(scores, self.best, by=by)
+        if better:
+            self.best = {"checkpoint": name, "step": self.step, **scores}
+        if math.isfinite(scores["loss"]) and not self.skipped_in_a_row:
+            self.good = name
+        self.last = {"step": self.step, **scores}
+        return better
+
+    def take_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
+        """The same for patience, for a schedule by plateaus of `plateau` validations, and for the checkpoints kept."""
+        better = is_better(scores, self.yardstick, by=by)
+        if better:
+            self.yardstick = scores
+        self.stale = 0 if better else self.stale + 1
+        self.since_halving = 0 if better else self.since_halving + 1
+        if plateau is not None and self.since_halving >= plateau:
+            self.plateaus, self.since_halving = self.plateaus + 1, 0
+        self.scheduled = [*self.scheduled, step_name(self.step)][-kept:]
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch + (self.position > 0)}, step {self.step:,}, {self.seconds / 60:.1f} min"
+
+
+@dataclass
+class TrainingState:
+    """The optimiser's moments, the loss scale, hard attention's baseline (in `loss`), the state that streams carry
+    over, and torch's random generators. In a checkpoint they have the names that `training.checkpoint` lists.
+
+    rows: the parallel streams of all processes (`Examples.rows`). carried: this process's part of the state that their
+    next batch starts from; None at first, after a step that was skipped, and for independent examples.
+    """
+
+    loss: TrainingLoss
+    optimiser: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    rows: int | None
+    device: torch.device
+    carried: Any = None
+
+    def to_save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors by name, and other values. All processes take part."""
+        tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
+        scalars: dict[str, Any] = {}
+        for i, ours in enumerate(tree.leaves(self.carried)):
+            parts = distributed.gathered(ours.cpu())
+            whole = ours.new_empty(len(parts) * max(map(len, parts)), *ours.shape[1:], device="cpu")
+            for process, part in enumerate(parts):
+                whole[process :: len(parts)][: len(part)] = part
+            tensors[f"{CARRIED}{i:03d}"] = whole[: self.rows].clone()  # not those of processes without streams
+        for index, moments in self.optimiser.state_dict()["state"].items():
+            for key, value in moments.items():
+                (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
+        random = {CPU_RANDOM: torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random[CUDA_RANDOM] = torch.cuda.get_rng_state(self.device)
+        for process, states in enumerate(distributed.gathered(random)):
+            tensors |= {_of_process(name, process): state for name, state in states.items()}
+        return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
+
+    def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
+        """Take over what `to_save` gave. Various errors are raised if it does not fit the model."""
+        state: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
+        for name, value in [*tensors.items(), *scalars["optimiser"].items()]:
+            if name.startswith(OPTIMISER):
+                _, index, key = name.split(".", 2)
+                state["state"].setdefault(int(index), {})[key] = value
+        self.optimiser.load_state_dict(state)
+        for parameter, moments in self.optimiser.state.items():
+            for value in moments.values():
+                if isinstance(value, Tensor) and value.numel() > 1 and value.shape != parameter.shape:
+                    raise ValueError("a moment of another shape than its parameter")
+        if scalars["scaler"]:
+            self.scaler.load_state_dict(dict(scalars["scaler"]))
+        self.loss.baseline.copy_(tensors[BASELINE])
+        process = distributed.rank()  # one that the run did not have before keeps its seeded generators
+        if carried := [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]:
+            # as `Prefetcher.take`
+            rows = slice(process, None, distributed.size()) if process < len(carried[0]) else slice(1)
+            shards = (tensor[rows].to(self.device) for tensor in carried)
+            self.carried = tree.each(lambda _: next(shards), self.loss.model.encode(None)[1])
+        if (random := tensors.get(_of_process(CPU_RANDOM, process))) is not None:
+            torch.set_rng_state(random)
+        if (random := tensors.get(_of_process(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(random, self.device)
+
+
+def _of_process(name: str, process: int) -> str:
+    """The name of a process's random state in a checkpoint."""
+    return name if process == 0 else f"{name}.{process}"
 
 
 @dataclass
@@ -37,27 +210,18 @@ class Checkpoints:
     def save(self, state: TrainingState, progress: Progress, why: str) -> None:
         """Save the run; if this step was not validated, under a name that says why it was saved."""
         self._saved = progress.seconds
-        name = checkpoint.step_name(progress.step)
+        name = step_name(progress.step)
         path = self.path(name if progress.is_validated else f"{name}-{why}")
         if distributed.from_first(path.exists):  # stopped right after it was saved
             return
         tensors, scalars = state.to_save()
-        self._write(path, weights(state.loss.model), tensors, {**asdict(progress), **scalars})
+        self.write(path, checkpoint.weights(state.loss.model), tensors, {**asdict(progress), **scalars})
         self._prune(progress, path.name)
 
-    def save_average(self, name: str, mean: Mapping[str, Tensor], progress: Progress) -> None:
-        """Keep a mean of weights that is the best of the run."""
-        self._write(self.path(name), mean, {}, {**asdict(progress), "last": progress.best})
-
-    def note_averaged(self, progress: Progress) -> None:
-        """Note in the run that the last checkpoints have been averaged, even if their average was not kept."""
-        if distributed.is_first():
-            write_whole(self.run / AVERAGED, f"{progress.step}\n".encode())
-
-    def resume(self, resumed: checkpoint.Checkpoint, progress: Progress) -> None:
+    def resume(self, resumed: Checkpoint, progress: Progress) -> None:
         """Remove checkpoints of no use to the resumed run, and forget those in its progress that no longer exist."""
         self._saved = progress.seconds
-        self._remove_after(resumed.path)
+        self.remove_after(resumed.path)
         existing = distributed.from_first(lambda: {path.name for path in checkpoint.list_checkpoints(self.run)})
         if progress.best.get("checkpoint") not in existing:
             progress.best = {}  # it was removed for a better one, which is damaged
@@ -65,24 +229,15 @@ class Checkpoints:
             progress.good = None
         self._prune(progress, resumed.path.name)
 
-    def back_to_good(self, progress: Progress) -> Path | None:
-        """Make the last good checkpoint, if there is one, the newest, from which the run resumes."""
-        if progress.good is None:
-            return None
-        path = self.path(progress.good)
-        self._remove_after(path)
-        return path
-
     def path(self, name: str) -> Path:
         return self.run / "checkpoints" / name
 
-    def _write(
+    def write(
         self, path: Path, model: Mapping[str, Tensor], training: Mapping[str, Tensor], progress: Mapping[str, Any]
     ) -> None:
-        if distributed.is_first():
-            record = {**self.origin, "progress": progress}
-            checkpoint.save(path, model=model, training=training, record=record, vocabularies=self.vocabularies)
-        distributed.wait_for_all()
+        """The first process writes a checkpoint of this run, and the others wait."""
+        save = partial(checkpoint.save, path, model=model, training=training, vocabularies=self.vocabularies)
+        distributed.from_first(partial(save, record={**self.origin, "progress": progress}))
 
     def _prune(self, progress: Progress, newest: str) -> None:
         kept = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
@@ -90,7 +245,7 @@ class Checkpoints:
             if path.name not in kept:
                 checkpoint.remove(path)
 
-    def _remove_after(self, good: Path) -> None:
+    def remove_after(self, good: Path) -> None:
         """Remove checkpoints newer than `good`, and averages, which are no longer those of the last checkpoints."""
         if distributed.is_first():
             paths = checkpoint.list_checkpoints(self.run)

@@ -1,9 +1,14 @@
 """The training loop: updates, validations and checkpoints, until a limit, patience or a signal ends it."""
 
 import math
+import os
+import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,17 +20,14 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine
+from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import autocast
-from seqtool.training import checkpoint, gradient_flow, tensors
+from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
-from seqtool.training.progress import Progress
 from seqtool.training.recording import MetricsLog
-from seqtool.training.saving import Checkpoints
-from seqtool.training.signals import Stop
-from seqtool.training.train_settings import TrainSettings
-from seqtool.training.training_state import TrainingState
+from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
@@ -33,6 +35,13 @@ STEP_TOO_LARGE = (
     "in the optimiser's step, which keeps numbers of its own for every parameter: start a run with a lower "
     "train.batch_size, with a smaller model (model.*), or with optim=sgd, which keeps none."
 )
+
+
+@dataclass
+class Stop:
+    """Whether a signal has asked for it."""
+
+    asked: bool = False
 
 
 @dataclass
@@ -68,11 +77,9 @@ class Trainer:
         self.progress = Progress.of(saved)
         try:
             self.state.restore(saved.training_tensors(), saved.progress)
-            self.log.meter.restart(**self.progress.meter)
-        except InputError:
-            raise
+            self.log.restart(**self.progress.meter)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            if is_out_of_memory(error):
+            if isinstance(error, InputError) or is_out_of_memory(error):
                 raise
             raise InputError(f"Checkpoint {saved.path} is damaged: its training state does not fit the run.") from error
         self.checkpoints.resume(saved, self.progress)
@@ -85,7 +92,8 @@ class Trainer:
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
         epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
-        self._measure_flow(at_start=True)
+        if progress.step == 0:
+            self._measure_flow()
         with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
             while not (stopped := self._is_stopped(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
@@ -97,15 +105,14 @@ class Trainer:
                     self._save("saved")
                 batches, following, tokens, divisor = self._next_batches(epoch)
                 optimiser.zero_grad(set_to_none=True)
-                parallel.prepare()
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
-                    weight = processes if prefetcher.has_shard(indices) else 0  # gradients are averaged over processes
+                    weight = processes if distributed.rank() < len(indices) else 0  # gradients are averaged over them
                     last = number == len(batches)
-                    with parallel.exchanging(last=last), out_of_memory(partial(self._too_large, batch), device):
+                    with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
                         with autocast(device, self.machine.precision):
-                            loss = parallel(batch.to(device), state.carried if batch.continues else None)
+                            loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
                     sums += loss.sums() if weight else 0
                     state.carried, loss = loss.state, None  # frees the graph before the next forward pass
@@ -122,20 +129,20 @@ class Trainer:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
                         scaler.step(optimiser)
                         state.loss.observe(reward / rewards)
-                        self.log.meter.add(nll, tokens, norm)
+                        self.log.add(nll, tokens, norm)
                 scaler.update()  # lowers the scale after an infinite gradient
-                if progress.count(skipped=skipped) == HOPELESS:
+                progress.skipped += skipped
+                progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
+                if progress.skipped_in_a_row == HOPELESS:
                     self._give_up()
-                epoch = self._epoch_after(epoch)
+                if epoch.has_ended(progress.position):
+                    progress.epoch, progress.position = progress.epoch + 1, 0
+                    epoch = self._epoch()
                 self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
-            elif not progress.is_validated:
-                self._validate(scheduled=False)
-        if not stopped:
-            self._measure_flow()  # even if no validation was due
-            if settings.average_last > 1:
-                self._average()
+            else:
+                self._finish()
         return not stopped
 
     def _epoch(self) -> Epoch:
@@ -161,22 +168,17 @@ class Trainer:
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
 
-    def _epoch_after(self, epoch: Epoch) -> Epoch:
-        """The epoch of the next update: the next one if this one has ended."""
-        if not epoch.has_ended(self.progress.position):
-            return epoch
-        self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
-        return self._epoch()
-
     def _give_up(self) -> None:
         """Raise InputError, which says how to resume."""
-        progress = self.progress
-        path, advice = self.checkpoints.back_to_good(progress), "Nothing good was saved before: start again."
-        if path is not None:
-            run = self.checkpoints.run.name
+        checkpoints, step, good = self.checkpoints, self.progress.step, self.progress.good
+        advice = "Nothing good was saved before: start again."
+        if good is not None:
+            path = checkpoints.path(good)
+            checkpoints.remove_after(path)  # the run resumes from its newest
+            run = checkpoints.run.name
             advice = f"The last good checkpoint is {path}: go on from it with run={run} train.resume=true."
         raise InputError(
-            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {progress.step:,}: "
+            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {step:,}: "
             f"lower optim.lr or train.clip_norm. {advice}"
         )
 
@@ -190,35 +192,43 @@ class Trainer:
         if scheduled:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
             progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
-            self.log.meter.restart()
+            self.log.restart()
         self.log.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
         if settings.show and distributed.is_first():
             self.log.show(self.validator.samples(self.model, settings.show), progress)
         self._save("validated")
         self.log.draw()
-        self.log.meter.since = time.monotonic()  # speed does not include validation and saving
+        self.log.since = time.monotonic()  # speed does not include validation and saving
 
     def _save(self, why: str) -> None:
-        self.progress.meter = self.log.meter.state()
+        self.progress.meter = {"nll": float(self.log.nll), "tokens": self.log.tokens}
         self.checkpoints.save(self.state, self.progress, why)
 
-    def _average(self) -> None:
-        """Average the last scheduled checkpoints; an average that scores better is kept as the run's best."""
+    def _finish(self) -> None:
+        """Validate the last parameters, and average the last scheduled checkpoints if that is wanted: an average that
+        scores better is kept as the run's best.
+        """
         progress, model = self.progress, self.model
+        if not progress.is_validated:
+            self._validate(scheduled=False)
+        self._measure_flow()  # even if no validation was due
+        if self.settings.average_last <= 1:
+            return
         if names := progress.scheduled[-self.settings.average_last :]:
-            name = f"{checkpoint.AVERAGE}{len(names)}"
-            is_saved = distributed.from_first(self.checkpoints.path(name).exists)
+            path = self.checkpoints.path(f"{checkpoint.AVERAGE}{len(names)}")
+            is_saved = distributed.from_first(path.exists)
             mean = checkpoint.average([checkpoint.read(self.checkpoints.path(saved)) for saved in names])
-            trained = {key: tensor.detach().clone() for key, tensor in tensors.weights(model).items()}
-            tensors.fill(model, mean)
+            trained = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
+            checkpoint.fill(model, mean)
             scores = self.validator(self.state.loss, model)
-            tensors.fill(model, trained)
+            checkpoint.fill(model, trained)
             better = is_better(scores, progress.best, by=self.best_by)
             self.log.averaged(len(names), scores, better=better)
             if better and not is_saved:
-                progress.best = {"checkpoint": name, "step": progress.step, **scores}
-                self.checkpoints.save_average(name, mean, progress)
-        self.checkpoints.note_averaged(progress)
+                progress.best = {"checkpoint": path.name, "step": progress.step, **scores}
+                self.checkpoints.write(path, mean, {}, {**asdict(progress), "last": progress.best})
+        if distributed.is_first():  # noted even if the average is not kept
+            write_whole(self.checkpoints.run / AVERAGED, f"{progress.step}\n".encode())
 
     def _too_large(self, batch: Batch) -> str:
         """The end of the sentence about a batch that does not fit into memory."""
@@ -238,9 +248,8 @@ class Trainer:
             f"train.accumulate, or with a lower data.limits.maximum{begin}."
         )
 
-    def _measure_flow(self, *, at_start: bool = False) -> None:
-        is_due = not at_start or self.progress.step == 0
-        if self.settings.gradient_flow and is_due and distributed.is_first():
+    def _measure_flow(self) -> None:
+        if self.settings.gradient_flow and distributed.is_first():
             run, device = self.checkpoints.run, self.machine.device
             gradient_flow.measure(run, self.model, self.examples, device, self.progress.step)
 
@@ -255,3 +264,38 @@ def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
     updates = math.ceil(len(epoch) / settings.accumulate)
     limits = [settings.steps, settings.epochs and settings.epochs * updates]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+@contextmanager
+def noting_signals() -> Iterator[Stop]:
+    """Notes signals to stop; a second SIGINT stops at once.
+
+    SLURM can send SIGUSR1 before a job's time is up; SIGHUP comes when the terminal is closed.
+    """
+    stop = Stop()
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        for terminal in terminals if number == signal.SIGHUP else ():
+            if not os.isatty(terminal):  # it has gone: writing to it fails, and would end the run
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, terminal)
+                os.close(nowhere)
+        if not stop.asked and distributed.is_first():  # bypasses Python's buffers, which may be in use
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
+        stop.asked = True
+
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+        signals.append(signal.SIGHUP)
+    before: dict[signal.Signals, Any] = {}
+    with suppress(ValueError):  # not the main thread: signals are not ours to handle
+        before = {number: signal.signal(number, note) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

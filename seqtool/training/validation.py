@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
@@ -168,7 +167,13 @@ class StreamValidator:
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         with _measuring(loss, self.machine, ": lower train.batch_size or train.bptt."):
-            nats = float(distributed.total(self._nats(loss)))
+            total, state = torch.zeros((), dtype=torch.float64), None
+            for number in range(len(self.streams)):
+                rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
+                if len(rows):
+                    chunk = loss(self.streams.collate(rows).to(self.machine.device), state)
+                    total, state = total + chunk.nll.cpu(), chunk.state
+            nats = float(distributed.total(total))
         return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
@@ -193,16 +198,6 @@ class StreamValidator:
 
     def conspicuous(self) -> dict[str, float]:
         return {}
-
-    def _nats(self, loss: TrainingLoss) -> Tensor:
-        """Nats of this process's streams."""
-        nats, state = torch.zeros((), dtype=torch.float64), None
-        for number in range(len(self.streams)):
-            rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
-            if len(rows):
-                chunk = loss(self.streams.collate(rows).to(self.machine.device), state)
-                nats, state = nats + chunk.nll.cpu(), chunk.state
-        return nats
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 
 from seqtool.training.optimisation import fitting_warmup
-from seqtool.view.run_plots import read_metrics
+from seqtool.view.plots import read_metrics
 
 UNLEARNT = 20.0  # nats/token, the logarithm of more words than any vocabulary has
 LAST = 0.2  # the share of a run's steps in which its loss may no longer fall
@@ -64,10 +64,6 @@ class Records:
         return int(epochs[min(self.losses)[1]]) if self.losses else 0
 
 
-def warm_up(run: Records) -> float | None:
-    return run.warmup / run.steps if run.steps else None
-
-
 def fall(run: Records) -> float | None:
     """How far the validation loss fell in the last steps, to its lowest value, if the model has learnt at all."""
     before = [loss for loss, step in run.losses if step <= (1 - LAST) * run.steps]
@@ -76,42 +72,24 @@ def fall(run: Records) -> float | None:
     return before[-1] - run.losses[-1][0]
 
 
-def rise(run: Records) -> float | None:
-    """How far the last validation loss is above the lowest."""
-    return run.losses[-1][0] - min(run.losses)[0] if run.losses else None
-
-
-def unknown(run: Records) -> float | None:
-    return run.last("train_unknown") / max(run.last("train_tokens"), 1)
-
-
-def conspicuous(run: Records) -> float | None:
-    """The largest share of the last validation's outputs that are conspicuous in one way."""
-    return max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None)
-
-
-def size(run: Records) -> float | None:
-    return run.last("parameters") / max(run.last("train_tokens"), 1)
-
-
 class Rule(NamedTuple):
-    """A finding if the figure is above the threshold; `form` is how both are written, `advice` a format with `run`."""
+    """A finding if the figure is above the threshold. `form` is how the figure is written, and its first word also how
+    the threshold is; `advice` is a format with `run`.
+    """
 
     name: str
     figure: Callable[[Records], float | None]
     threshold: float
     form: str
-    unit: str
     advice: str
 
 
 RULES = (
     Rule(
         "the learning rate never rose to its value",
-        warm_up,
+        lambda run: run.warmup / run.steps if run.steps else None,
         1.0,
-        "{:.3g}",
-        "steps of warm-up for each step of the run",
+        "{:.3g} steps of warm-up for each step of the run",
         "The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had {run.steps:,}. "
         "Set schedule.warmup={fitting:,}, or train longer.",
     ),
@@ -119,43 +97,38 @@ RULES = (
         "the validation loss still falls",
         fall,
         0.05,
-        "{:.3f}",
-        "nats/token in the last fifth of the steps",
+        "{:.3f} nats/token in the last fifth of the steps",
         "The validation loss was still falling at the end: train longer (train.epochs, train.steps, train.minutes).",
     ),
     Rule(
         "the validation loss rises",
-        rise,
+        lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
         0.2,
-        "{:.3f}",
-        "nats/token above the lowest",
+        "{:.3f} nats/token above the lowest",
         "The validation loss has risen since epoch {run.best_epoch}: the model learns its training data by heart. Add "
         "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
     ),
     Rule(
         UNKNOWN_WORDS,
-        unknown,
+        lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
         0.05,
-        "{:.1%}",
-        "of the training tokens",
+        "{:.1%} of the training tokens",
         "The model does not know many words: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
         "pieces of words (data.vocabulary.kind=bpe).",
     ),
     Rule(
         "outputs that do not end, repeat themselves or are all alike",
-        conspicuous,
+        lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
         0.25,
-        "{:.0%}",
-        "of the last validation's outputs",
+        "{:.0%} of the last validation's outputs",
         "Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: train "
         "longer, on more data, or with another optim.lr.",
     ),
     Rule(
         "too little data for the model",
-        size,
+        lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
         100.0,
-        "{:,.0f}",
-        "trained parameters for each training token",
+        "{:,.0f} trained parameters for each training token",
         "There is little data for a model of this size: add data, or lower its sizes (model.*).",
     ),
 )
@@ -171,5 +144,5 @@ def verdict(run: Path) -> Iterator[Finding]:
         figure = rule.figure(records)
         if figure is not None and figure > rule.threshold:
             advice = rule.advice.format(run=records, fitting=fitting_warmup(records.steps))
-            written = f"{rule.form.format(figure)} {rule.unit}"
-            yield Finding(rule.name, written, rule.form.format(rule.threshold), advice)
+            threshold = rule.form.split()[0].format(rule.threshold)
+            yield Finding(rule.name, rule.form.format(figure), threshold, advice)

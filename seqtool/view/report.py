@@ -1,19 +1,30 @@
-"""A report, one HTML page, as the sections that `web/report.js` draws, and packed details of sentences, which it reads
-when one is opened; numbers are rounded, so that a report made again is the same file.
+"""A report, one self-contained HTML file: the sections that `web/report.js` draws, and packed details of sentences,
+which it reads when one is opened. Numbers are rounded, so that a report made again is the same file.
+
+Scripts, style and data are inside, nothing is from elsewhere, and a policy allows only the script and the style that it
+was written with. What it shows it takes from packed JSON, as text.
 """
 
 import base64
 import gzip
+import hashlib
+import html
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqtool.errors import InputError, printable
 from seqtool.metrics.bootstrap import Estimate
+from seqtool.runtime.files import replacing
 
+WEB = Path(__file__).with_name("web")
+IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
 Section = dict[str, Any]
 DIGITS = 5  # significant ones, of what is drawn
 SHOWN = 3  # of weights after the point, and of other numbers of details in all: as many as the page shows
@@ -64,8 +75,8 @@ def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
     return {"kind": "samples", "title": title, "steps": list(steps)} if steps else None
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{DIGITS}g}")
+def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
 class Details:
@@ -93,7 +104,8 @@ class Details:
         if weights is not None and weights.size:
             sentence |= {"source": list(source), "target": list(target), "weights": rounded_weights(weights)}
         if predicted:
-            sentence["predicted"] = json.loads(json.dumps(predicted), parse_float=_as_shown)
+            text = json.dumps(predicted)
+            sentence["predicted"] = json.loads(text, parse_float=lambda number: rounded(float(number), SHOWN))
         self._sentences.append(sentence)
         if len(self._sentences) == SIZE:
             self._packed.append(packed(self._sentences))
@@ -110,6 +122,46 @@ class Details:
             yield packed(self._sentences)
 
 
+def check_name(path: str | Path) -> None:
+    """InputError for a name that no HTML file has: it may be that of something else."""
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path}: a report is an HTML file, so its name must end in .html.")
+
+
+def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:
+    """Write a report (`web/report.js`), and packed chunks of details. No reader ever sees part of it."""
+    script, style = bundle("report.js"), (WEB / "style.css").read_text(encoding="utf-8")
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    allowed = "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*digests)
+    policy = f"default-src 'none'; img-src data:; {allowed}; base-uri 'none'"
+    with replacing(path) as out:
+        title = html.escape(printable(str(report["title"])))
+        page = (WEB / "report.html").read_text(encoding="utf-8")
+        out.write(page.format(policy=policy, title=title, style=style))
+        for name, data in (("report", packed(report)), *((f"details-{i}", chunk) for i, chunk in enumerate(details))):
+            out.write(f'<script type="application/gzip" id="{name}">{data}</script>\n')
+        out.write(f"<script>{script}</script>\n</body>\n</html>\n")
+
+
+def bundle(name: str) -> str:
+    """A module of `web/` and those that it imports as one script: each once, after those that it needs itself.
+
+    Their names at the top must differ, since all share one scope.
+    """
+    texts: dict[str, str] = {}
+
+    def add(file: str) -> None:
+        if file in texts:
+            return
+        text = (WEB / file).read_text(encoding="utf-8")
+        for imported in IMPORT.finditer(text):
+            add(imported["file"])
+        texts[file] = IMPORT.sub("", text).replace("\nexport ", "\n")
+
+    add(name)
+    return "\n".join(["(async () => {", '"use strict";', *texts.values(), "})();"])
+
+
 def packed(value: Any) -> str:
     """A value of JSON as text that HTML can hold; the same value always gives the same text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -118,8 +170,7 @@ def packed(value: Any) -> str:
 
 
 def rounded_weights(weights: NDArray[np.floating]) -> list[list[float]]:
-    rows: list[list[float]] = np.asarray(weights, float).round(SHOWN).tolist()
-    return rows
+    return cast(list[list[float]], np.asarray(weights, float).round(SHOWN).tolist())
 
 
 def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
@@ -127,7 +178,3 @@ def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
         return None
     interval = {} if estimate.low is None else {"low": rounded(estimate.low), "high": rounded(estimate.high)}
     return {"value": rounded(estimate.value), **interval}
-
-
-def _as_shown(number: str) -> float:
-    return float(f"{float(number):.{SHOWN}g}")

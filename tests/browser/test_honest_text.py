@@ -19,7 +19,7 @@ from test_demo import serving
 import seqtool
 from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
-from seqtool.view import html, report
+from seqtool.view import report
 from seqtool.view.report import Details
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -78,7 +78,7 @@ def test_marks_of_direction_in_a_report(visit: Visit, tmp_path: Path) -> None:
         {**pictures, "pictures": [card], "orders": {TRICK: [0]}},
         sentences,
     ]
-    html.write(tmp_path / "r.html", report.page(TRICK, TRICK, sections), details.chunks())
+    report.write(tmp_path / "r.html", report.page(TRICK, TRICK, sections), details.chunks())
     page = opened(visit, tmp_path / "r.html")
     for summary in page.locator("summary").all():
         summary.click()
@@ -165,7 +165,7 @@ def test_words_that_were_left_out(
         **{"sources": None, "references": [[other]], "hypotheses": [[other], [text]], "flags": [[]], "details": None},
         "values": [[], []],
     }
-    html.write(tmp_path / "r.html", report.page("A report", "", [sentences]))
+    report.write(tmp_path / "r.html", report.page("A report", "", [sentences]))
     page = opened(visit, tmp_path / "r.html")
     page.get_by_role("button", name="Open", exact=True).click()
     for place in (page.locator("tr:not(.inside) td").last, page.locator("tr.inside dd").last):

@@ -12,7 +12,7 @@ from demo_models import run
 from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
 from seqtool.runtime.files import config_directory
-from seqtool.view import html, report
+from seqtool.view import report
 from seqtool.view.report import Details, rounded_weights
 
 HOSTILE = [
@@ -78,7 +78,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"kind": "pictures", "title": "Pictures", "scores": [{"label": "cider_d", "digits": 3}], **shown},
     ]
     file = tmp_path_factory.mktemp("report") / "report.html"
-    html.write(file, report.page("A report", "of a test", sections), details.chunks())
+    report.write(file, report.page("A report", "of a test", sections), details.chunks())
     return file
 
 
@@ -120,7 +120,7 @@ def test_ticks_stand_where_their_values_are(log: bool, visit: Visit, tmp_path: P
     """Round values, two of them at least, written alike, whatever the range."""
     ranges = [(0.652, 1.969), (0.186, 0.328), (0.013, 870.0), (2e-7, 9e-7), (0.0001, 0.001), (1.158, 1.887)]
     panels = [report.panel("norm", "updates", "", {"a": ([1, 2], list(one))}, log=log) for one in ranges]
-    html.write(tmp_path / "r.html", report.page("A report", "of a test", [report.curves("Curves", panels)]), ())
+    report.write(tmp_path / "r.html", report.page("A report", "of a test", [report.curves("Curves", panels)]), ())
     page = opened(visit, tmp_path / "r.html")
     for chart, ends in zip(page.locator("svg.chart").all(), ranges, strict=True):
         ticks = chart.locator("text.tick.end").all()
@@ -197,7 +197,7 @@ def test_three_systems_and_scores_that_are_missing(visit: Visit, tmp_path: Path)
         "values": [[[1.0, None, 3.0]], [[2.0, 2.0, 2.0]], [[9.0, 9.0, None]]],
         **{"names": None, "details": None},
     }
-    html.write(tmp_path / "report.html", report.page("Three", "systems", [sentences]))
+    report.write(tmp_path / "report.html", report.page("Three", "systems", [sentences]))
     page = opened(visit, tmp_path / "report.html")
     heads = ["#", "Source", "a", "b", "c", "BLEU", "BLEU b", "BLEU c", "Δ BLEU b", "Δ BLEU c"]
     assert page.locator("th button").all_text_contents() == heads

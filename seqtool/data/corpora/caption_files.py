@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
-from seqtool.runtime.files import parse_json, read_lines, read_text
-from seqtool.runtime.outputs import NOT_ENDED
+from seqtool.runtime.files import NOT_ENDED, parse_json, read_lines, read_text
 
 T = TypeVar("T")
 Lines = Sequence[tuple[int, str]]  # numbered from 1, without empty ones
