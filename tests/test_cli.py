@@ -24,7 +24,7 @@ import seqtool
 from seqtool.cli import arguments
 from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
-from seqtool.cli.config_files import ConfigFiles
+from seqtool.cli.arguments import ConfigFiles
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain

@@ -15,7 +15,7 @@ from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.cli import train as training
 from seqtool.cli import translate
-from seqtool.cli.config_files import ConfigFiles, load
+from seqtool.cli.arguments import ConfigFiles, load
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
 from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES

@@ -12,7 +12,8 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool.cli import arguments
-from seqtool.cli.config_files import COMMANDS, ConfigFiles
+from seqtool.cli.arguments import ConfigFiles
+from seqtool.cli.help import COMMANDS
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.runtime.files import config_directory
 

@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 
 from seqtool.cli import main as cli
-from seqtool.cli.config_files import ConfigFiles
+from seqtool.cli.arguments import ConfigFiles
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seqtool.cli.config_files import COMMANDS, is_preset, load
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
 HIDDEN = re.compile(  # of a file with settings: its heading, and what is for Hydra alone
     r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
 )
+COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -48,7 +48,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
     from omegaconf import OmegaConf  # this and Hydra are not needed for `seqtool --help`
 
-    from seqtool.cli.arguments import config_files, positional, prepared
+    from seqtool.cli.arguments import config_files, is_preset, positional, prepared
     from seqtool.cli.setting_errors import check_files, compose
     from seqtool.settings import leaves
 
@@ -140,6 +140,7 @@ def _body(
     """
     import yaml
 
+    from seqtool.cli.arguments import load
     from seqtool.settings import leaves
 
     text = HIDDEN.sub("", file.read_text("utf-8-sig") + "\n")

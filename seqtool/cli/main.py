@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtool.cli import help as help_texts
-from seqtool.cli.config_files import COMMANDS
+from seqtool.cli.help import COMMANDS
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.spinning import limit_spinning
@@ -23,7 +23,7 @@ from seqtool.runtime.version import __version__
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from seqtool.cli.config_files import ConfigFiles
+    from seqtool.cli.arguments import ConfigFiles
 
 FUNCTIONS = {
     "eval": ("evaluate", "evaluate"),

@@ -13,8 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
-from seqtool.cli.arguments import quote
-from seqtool.cli.config_files import ConfigFiles, Group, load
+from seqtool.cli.arguments import ConfigFiles, Group, load, quote
 from seqtool.errors import InputError
 from seqtool.settings import declarations, leaves, plain
 from seqtool.settings.classes import modules

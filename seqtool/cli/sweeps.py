@@ -11,8 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli.arguments import OVERRIDE
-from seqtool.cli.config_files import ConfigFiles
+from seqtool.cli.arguments import OVERRIDE, ConfigFiles
 from seqtool.cli.setting_errors import check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import expanded
