@@ -1,6 +1,8 @@
 """Checkpoints: complete or not there, and damaged ones refused by name."""
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,17 @@ def test_round_trip(run: Path) -> None:
     assert torch.equal(found.training_tensors()["random.cpu"], torch.get_rng_state())
     assert (found.path / "source.vocabulary").read_text() == "words"
     assert [path.name for path in found.path.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_its_files_have_the_mode_that_the_user_gives_new_files(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "run" / "checkpoints" / "step-0000001", make_model("bahdanau-gru"))
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]
+    assert len(files) == 5 and {stat.S_IMODE(path.stat().st_mode) for path in files} == {mode}
 
 
 def test_a_tied_matrix_is_stored_once(tmp_path: Path) -> None:

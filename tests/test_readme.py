@@ -11,9 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli import arguments
+from seqtool.cli import COMMANDS, arguments
 from seqtool.cli.arguments import ConfigFiles
-from seqtool.cli.help import COMMANDS
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.runtime.files import config_directory
 

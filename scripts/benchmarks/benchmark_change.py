@@ -4,11 +4,11 @@
     git worktree add ../before COMMIT
     python scripts/benchmarks/benchmark_change.py ../before --output results/change.json
 
-Trains RNNsearch, Sutskever's model and Show, Attend and Tell, and decodes with the first and the last, with the same
-data and settings for both checkouts. Each checkout has a process of its own, in which a run is a few updates, or the
-decoding of a few sentences or images; only one of the two works at a time. A pair is one run of each, one right after
-the other, in reverse order in every second pair. Prints the median of the pairs' ratios and its 90 % bootstrap
-interval.
+Trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all but the second,
+with the same data and settings for both checkouts. Each checkout has a process of its own, in which a run is a few
+updates, or the decoding of a few sentences, images or texts; only one of the two works at a time. A pair is one run of
+each, one right after the other, in reverse order in every second pair. Prints the median of the pairs' ratios and its
+90 % bootstrap interval.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from typing import Any
 
 import benchmarking
 
-PAIRS, VOCABULARY, SENTENCES, IMAGES = 10_000, 8000, 160, 200
+PAIRS, VOCABULARY, SENTENCES, IMAGES, PROMPTS = 10_000, 8000, 160, 200, 3
 TEXT = (
     "data=parallel data.train=text/train.source,text/train.target data.valid=text/valid.source,text/valid.target "
     f"data.vocabulary.kind=word data.vocabulary.size={VOCABULARY} data.vocabulary.joint=false "
@@ -44,20 +44,24 @@ CAPTIONS = (
     "data=scenes data.train=1500 data.valid=20 data.test=20 model=show_attend_tell model.dropout=0 "
     "model.encoder.fine_tune_from=null model.encoder.augment=false validation.max_length=2"
 )
+LANGUAGE_MODEL = (
+    "data=text data.train=text/train.source data.valid=text/valid.source model=language_model model.dropout=0"
+)
 TRAINING = {
     "training RNNsearch, fp32": f"{TEXT} {RNNSEARCH} precision=fp32",
     "training RNNsearch, bf16": f"{TEXT} {RNNSEARCH} precision=bf16",
     "training Sutskever, fp32": f"{TEXT} {SUTSKEVER} precision=fp32",
     "training Show, Attend and Tell, fp32": f"{CAPTIONS} precision=fp32",
     "training Show, Attend and Tell, bf16": f"{CAPTIONS} precision=bf16",
+    "training a language model, fp32": f"{LANGUAGE_MODEL} precision=fp32",
 }
-TRANSLATED, DESCRIBED = "training RNNsearch, fp32", "training Show, Attend and Tell, fp32"
-DECODING = {
+RUNS = {"translating": "RNNsearch", "captioning": "Show, Attend and Tell", "generating": "a language model"}  # in fp32
+DECODING: dict[str, dict[str, Any]] = {
     f"{what}, {name}, {precision}": {"beam": beam, "precision": precision, "min_length": 20, "max_length": 20}
     for what in ("translating", "captioning")
     for name, beam in (("greedy", 1), ("beam 5", 5))
     for precision in ("fp32", "bf16")
-}
+} | {f"generating, {n} texts": {"n": n, "max_length": 300} for n in (1, 16)}
 TRAIN = """
 import os, runpy, sys, time
 from importlib import import_module
@@ -90,8 +94,8 @@ from seqtool.runtime.devices import keep_memory
 keep_memory()  # as every command does
 path, what, threads, settings = sys.argv[1:]
 model = seqtool.load(path, threads=int(threads), device="cpu", **json.loads(settings))
-decode, file = (model.translate, "text/test.source") if what == "translating" else (model.caption, "images.txt")
-items = open(file).read().splitlines()
+how = {"translating": "translate", "captioning": "caption", "generating": "generate"}
+decode, items = getattr(model, how[what]), open(what + ".txt").read().splitlines()
 for _ in sys.stdin:
     begin = time.perf_counter()
     decode(items)
@@ -134,17 +138,21 @@ def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
     for split, count in (("train", PAIRS), ("valid", 20), ("test", SENTENCES)):
         files = (place / "text" / f"{split}.{side}" for side in ("source", "target"))
         benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
-    for run, name in (("translator", TRANSLATED), ("captioner", DESCRIBED)):
+    for run, model in RUNS.items():
+        name = f"training {model}, fp32"
         if any(re.search(arguments.only, title) for title in (*DECODING, name)):
             train(place, checkout, run, TRAINING[name].split(), arguments)
     pictures = sorted((place / "data" / "scenes").rglob("*.png"))[:IMAGES]
-    (place / "images.txt").write_text("".join(f"{path}\n" for path in pictures))
+    sentences = (place / "text" / "test.source").read_text().splitlines()
+    items = {"translating": sentences, "captioning": map(str, pictures), "generating": sentences[:PROMPTS]}
+    for what, lines in items.items():
+        (place / f"{what}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def measured(
     place: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
 ) -> Iterator[tuple[str, str, float]]:
-    """Yield (measurement, checkout, rate), pair by pair; rates are updates, sentences or images per second."""
+    """Yield (measurement, checkout, rate), pair by pair; rates are updates, sentences, images or texts per second."""
     turns = [[*checkouts][:: 1 if number % 2 == 0 else -1] for number in range(arguments.pairs)]
     for name in (name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)):
         print(name, file=sys.stderr, flush=True)
@@ -167,8 +175,15 @@ def training(place: Path, name: str, arguments: argparse.Namespace) -> list[str]
 
 def decoding(place: Path, name: str, arguments: argparse.Namespace) -> list[str]:
     what = name.partition(",")[0]
-    model = str(place / "runs" / ("translator" if what == "translating" else "captioner"))
-    return [sys.executable, "-c", DECODE, model, what, str(arguments.threads), json.dumps(DECODING[name])]
+    return [
+        sys.executable,
+        "-c",
+        DECODE,
+        str(place / "runs" / what),
+        what,
+        str(arguments.threads),
+        json.dumps(DECODING[name]),
+    ]
 
 
 def worker(place: Path, checkout: Path, command: Sequence[str]) -> "subprocess.Popen[str]":

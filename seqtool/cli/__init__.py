@@ -1,1 +1,3 @@
-"""What the shell sees: the command line, its help, and a page for each command."""
+"""What the shell sees: a file for each command, and what they share."""
+
+COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")

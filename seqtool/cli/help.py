@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
 HIDDEN = re.compile(  # of a file with settings: its heading, and what is for Hydra alone
     r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
 )
-COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -13,8 +13,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqtool.cli import COMMANDS
 from seqtool.cli import help as help_texts
-from seqtool.cli.help import COMMANDS
 from seqtool.errors import InputError, full_disk, naming, out_of_memory, printable
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.spinning import limit_spinning

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from seqtool.cli import COMMANDS
 from seqtool.cli.arguments import OVERRIDE, ConfigFiles, Group, keys, load, quote
-from seqtool.cli.help import COMMANDS
 from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 from seqtool.settings.declarations import other_name

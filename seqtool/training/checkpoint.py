@@ -36,6 +36,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -326,6 +327,8 @@ def save(
         for vocabulary in vocabularies:
             (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
         files = sorted(temporary.iterdir())
+        for file in files:  # safetensors lets nobody else read its own
+            file.chmod(stat.S_IMODE((temporary / RECORD).stat().st_mode))
         manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for file in (*files, temporary / MANIFEST, temporary):
