@@ -11,7 +11,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import beam_search, highest, length_penalty
-from seqtool.decoding.hypotheses import Hypothesis, force, impossible
+from seqtool.decoding.common import Hypothesis, force, impossible
 from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError

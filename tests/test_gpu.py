@@ -27,7 +27,7 @@ from torch import Tensor
 from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding.batching import DecodeSettings, Sources, decode, encoded_sentences
-from seqtool.decoding.hypotheses import Hypothesis
+from seqtool.decoding.common import Hypothesis
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding

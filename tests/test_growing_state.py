@@ -15,7 +15,7 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.decoding import hypotheses
 from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
-from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
+from seqtool.decoding.common import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS, PAD

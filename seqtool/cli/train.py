@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
-from seqtool.cli.new_run import advised
+from seqtool.cli.changed_run import advised
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
 from seqtool.errors import out_of_memory

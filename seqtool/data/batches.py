@@ -1,7 +1,8 @@
 """Batches: sentences of similar length together, in an order that depends only on the seed and the epoch; or, for a
 text, contiguous streams in parallel, read chunk by chunk.
 
-Training sees both through two interfaces: `Examples`, and an `Epoch` of them.
+Training sees both through two interfaces: `Examples`, and an `Epoch` of them. `cache.Split` reads the pairs and
+captions of which `make_batch` makes a batch.
 """
 
 import math
@@ -57,6 +58,11 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         source = None if self.source is None else self.source.to(device)
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
+
+
+def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], indices: Indices) -> Batch:
+    """The batch of independent examples: their sources, as an encoder takes them, and their targets' token ids."""
+    return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:

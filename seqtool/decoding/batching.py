@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
-from seqtool.decoding.hypotheses import Hypothesis, force, read_prefix
+from seqtool.decoding.common import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import Prefilled, Step

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from seqtool.decoding.hypotheses import Hypothesis, Prefix, StepFunction, hypotheses, log_probabilities
+from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, hypotheses, log_probabilities
 from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS
 from seqtool.settings.classes import chosen
@@ -49,7 +49,7 @@ def beam_search(
     minimum: the length before which none ends
     coverage: β of Wu et al. 2016, equation 14: the score of an ended hypothesis gains β Σ_j log min(Σ_i α_ij, 1), j
         over the real positions of its source according to `mask` (None: all)
-    prefix: how each begins (`hypotheses.read_prefix`); lengths and probabilities count only what follows
+    prefix: how each begins (`common.read_prefix`); lengths and probabilities count only what follows
     trace: records every continuation that is considered
     """
     active = torch.arange(len(maximum))  # the sentences still searched

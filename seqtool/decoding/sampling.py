@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from seqtool.decoding.hypotheses import Hypothesis, Prefix, StepFunction, hypotheses, impossible, log_probabilities
+from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, hypotheses, impossible, log_probabilities
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import stacked
@@ -48,7 +48,7 @@ def sample(
     maximum, minimum: the greatest length of each sentence's samples, and the length before which none ends, in tokens
         with EOS
     unknown: whether the unknown token may be drawn
-    prefix: how each begins (`hypotheses.read_prefix`); lengths count only what follows
+    prefix: how each begins (`common.read_prefix`); lengths count only what follows
     each: is called with the tokens of every step, one per row and PAD for rows that have ended, and returns which rows
         end with this step
     """

@@ -1,5 +1,5 @@
-"""Hard attention (Xu et al. 2015): how it chooses locations, what it drew, and the weights of the terms of its loss.
-`training/losses.py` has these terms and the baseline.
+"""Hard attention (Xu et al. 2015): how it chooses locations, what it drew, and the terms of its loss with its baseline.
+`training/losses.py` adds them to −log p, and keeps the moving average of the reward.
 """
 
 import math
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +15,7 @@ from seqtool.models.categorical import categorical
 
 Alpha = Float[Tensor, "N S"]
 Noise = Float[Tensor, "N"]
+Scalar = Float[Tensor, ""]
 Choice = Callable[[Alpha, Noise], Alpha]
 """How the locations are weighted: (α, uniform noise in [0, 1)) → weights, which sum to 1."""
 
@@ -111,3 +112,34 @@ class Penalties:
     baseline: str = "moving_average"
     decay: float = 0.9
     credit: str = "caption"
+
+
+def hard_attention_terms(
+    penalties: Penalties,
+    sampled: Sampled,
+    nll: Float[Tensor, "n T"],
+    real: Bool[Tensor, "n T"],
+    average: Scalar,
+) -> Scalar:
+    """−λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
+
+    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that
+    of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
+    """
+    earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
+    b = baseline(earned, sampled.samples, average, penalties.baseline)
+    score = ((earned - b) * sampled.log_probability * real).sum()
+    return -penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
+
+
+def baseline(earned: Float[Tensor, "n t"], samples: int, average: Scalar, name: str) -> Float[Tensor, "..."]:
+    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, the
+    mean of the image's other samples, or 0.
+    """
+    if name == "none":
+        return torch.zeros_like(average)
+    if name == "leave_one_out":
+        each = earned.view(-1, samples, earned.shape[1])
+        others = (each.sum(1, keepdim=True) - each) / (samples - 1)
+        return others.flatten(0, 1)
+    return torch.where(average.isnan(), earned[:, 0].mean(), average)

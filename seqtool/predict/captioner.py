@@ -16,7 +16,7 @@ from torch import Tensor
 from seqtool.data.images.image_decoding import ImageError, fit, open_image, read_image, upright_rgb
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import DecodeSettings, Sources, chunks, computing
-from seqtool.decoding.hypotheses import Hypothesis
+from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels

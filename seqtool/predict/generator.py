@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import computing, in_batches, out_of_range
-from seqtool.decoding.hypotheses import Expected, read_prefix
+from seqtool.decoding.common import Expected, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK

@@ -21,7 +21,7 @@ from seqtool.data.text.alignment import joined, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
-from seqtool.decoding.hypotheses import Expected, Hypothesis, Whole
+from seqtool.decoding.common import Expected, Hypothesis, Whole
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding

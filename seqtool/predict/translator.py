@@ -20,7 +20,7 @@ from seqtool.data.text.alignment import (
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, force_all
 from seqtool.decoding.beam_search import Lattice
-from seqtool.decoding.hypotheses import Hypothesis
+from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded

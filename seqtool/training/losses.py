@@ -10,13 +10,13 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
-from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.hard_attention import Sampled, hard_attention_terms
 from seqtool.models.tokens import PAD
 
 Scalar = Float[Tensor, ""]
@@ -106,30 +106,3 @@ def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"])
     """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count."""
     seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
     return (1 - seen).square().sum(1)
-
-
-def hard_attention_terms(
-    penalties: Penalties, sampled: Sampled, nll: Float[Tensor, "n T"], real: Bool[Tensor, "n T"], average: Scalar
-) -> Scalar:
-    """−λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
-
-    R = Σ_t log p(y_t|s), not smoothed, and b are constants here. With credit=future each draw s_t has its own R, that
-    of y_t and later words: earlier words do not depend on the draw, so the expected gradient is the same.
-    """
-    earned = -nll.flip(1).cumsum(1).flip(1) if penalties.credit == "future" else -nll.sum(1, keepdim=True)
-    b = baseline(earned, sampled.samples, average, penalties.baseline)
-    score = ((earned - b) * sampled.log_probability * real).sum()
-    return -penalties.reward * score - penalties.entropy * (sampled.entropy * real).sum()
-
-
-def baseline(earned: Float[Tensor, "n t"], samples: int, average: Scalar, name: str) -> Float[Tensor, "n t"] | Scalar:
-    """b for each row's rewards (with credit=caption one number, t = 1): the moving average before these samples, the
-    mean of the image's other samples, or 0.
-    """
-    if name == "none":
-        return torch.zeros_like(average)
-    if name == "leave_one_out":
-        each = earned.view(-1, samples, earned.shape[1])
-        others = (each.sum(1, keepdim=True) - each) / (samples - 1)
-        return others.flatten(0, 1)
-    return torch.where(average.isnan(), earned[:, 0].mean(), average)

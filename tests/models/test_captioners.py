@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, make_target
 from seqtool.decoding.beam_search import beam_search, length_penalty
-from seqtool.decoding.hypotheses import read_prefix
+from seqtool.decoding.common import read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner

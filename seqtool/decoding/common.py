@@ -1,5 +1,6 @@
-"""Hypotheses, and what all ways to them share: the step function, prefixes that the model has read, and the tokens that
-may come next. Forced decoding, the probability of given targets, is here too.
+"""What all ways of decoding share: hypotheses, the step function, prefixes that the model has read, and the tokens that
+may come next; and forced decoding, which gives the probability of a text. Where a hypothesis ends is decided in
+`beam_search.py` and `sampling.py`.
 """
 
 import math
