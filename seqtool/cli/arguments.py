@@ -81,8 +81,10 @@ class ConfigFiles:
         folders = [folder for directory in self.folders for folder in directory.iterdir() if folder.is_dir()]
         return {folder.name for folder in folders} - {"hydra"}
 
-    def choices(self, group: str) -> list[str]:
-        files = [file for folder in self.folders for file in (folder / group).glob("*.yaml") if file.is_file()]
+    def choices(self, group: str, *, own: bool = False) -> list[str]:
+        """The choices of a group; with `own`, only those in the user's own files."""
+        folders = self.folders[1:] if own else self.folders
+        files = [file for folder in folders for file in (folder / group).glob("*.yaml") if file.is_file()]
         return sorted({file.stem for file in files})
 
     def of_choice(self, group: str, choice: str | None) -> set[str]:
@@ -199,9 +201,9 @@ def declaration(name: str, files: ConfigFiles) -> Setting:
     settings = declarations.of_command(files.command)
     group, _, last = name.partition(".")
     if name not in settings and group in files.groups:
-        for file in (file for folder in files.folders[1:] for file in sorted((folder / group).glob("*.yaml"))):
+        for choice in files.choices(group, own=True):
             with suppress(InputError, ImportError):  # what cannot be read or imported matters only where it is chosen
-                target = load(file).get("_target_")
+                target = load(files.find(f"{group}/{choice}")).get("_target_")
                 if isinstance(target, str) and target.partition(".")[0] != PACKAGE:
                     argument = declarations.declared(located({"_target_": target}, trusted=True)).get(last)
                     if argument is not None and argument.is_literal:

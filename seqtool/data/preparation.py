@@ -331,7 +331,7 @@ def _write_split(
     that it pays to resume in the middle of them.
     """
     sides, is_train = steps.corpus.sides, split == "train"
-    begun: Mapping[str, Any] = unfinished.progress.get(split, {"read": 0, "dropped": {}})
+    begun: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
     read = begun["read"]
     texts = islice(steps.texts(split), read, None)
     if read:
@@ -339,7 +339,7 @@ def _write_split(
         update(read)
     steps.write_others(directory, split)
     limits = steps.settings.limits if is_train else None
-    encode = partial(encode_chunk, directory=directory, sides=sides, limits=limits)
+    encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
     chunks = iter(lambda: list(islice(texts, CHUNK)), [])
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= SMALL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])

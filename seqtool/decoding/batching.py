@@ -207,7 +207,7 @@ def force_all(
     owners: Sequence[int] | None = None,
     likeliest: int = 0,
 ) -> list[Hypothesis]:
-    """Forced decoding (`hypotheses.force`) of targets, ids without BOS and EOS, in batches.
+    """Forced decoding (`common.force`) of targets, ids without BOS and EOS, in batches.
 
     owners: for each target the row of `sources` that it belongs to; by default one target for each
     likeliest: also what was expected, so many tokens at each place

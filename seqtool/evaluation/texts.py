@@ -40,7 +40,7 @@ class TextEvaluation(Evaluation):
     lines: with their ends
     ids: the tokens of each line
     token_nats: −log p of each token of the text
-    expected: what was expected at each token (`predictor.expectation`); empty if not asked for
+    expected: what was expected at each token (`predictor.expectations`); empty if not asked for
     """
 
     settings: EvaluationSettings

@@ -220,7 +220,10 @@ def read_json_lines(path: Path, is_valid: Callable[[Any], bool], problem: str) -
     Raises InputError, which ends with `problem`, for a line that is not JSON, or not valid. `is_valid` may also raise
     KeyError, TypeError or AttributeError.
     """
-    lines, records = path.read_text(encoding="utf-8").split("\n"), []
+    try:
+        lines, records = path.read_text(encoding="utf-8").split("\n"), []
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8: it is damaged.") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

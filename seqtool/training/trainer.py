@@ -85,9 +85,7 @@ class Trainer:
         self.checkpoints.resume(saved, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train; returns whether a limit ended the run, not a signal. A step is skipped if its loss or gradient is not
-        finite: nothing changes, and streams start from a fresh state.
-        """
+        """Train; False if a signal ended it. Steps whose loss or gradient is not finite are skipped: nothing changes."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
@@ -123,7 +121,7 @@ class Trainer:
                     length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
                     skipped = not (math.isfinite(length) and finite)
                     if skipped:
-                        state.carried = None
+                        state.carried = None  # streams start from a fresh state
                     else:
                         if settings.clip_norm is not None and length > settings.clip_norm:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
@@ -141,8 +139,10 @@ class Trainer:
                 self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
-            else:
-                self._finish()
+            elif not progress.is_validated:
+                self._validate(scheduled=False)
+        if not stopped:
+            self._finish()
         return not stopped
 
     def _epoch(self) -> Epoch:
@@ -205,12 +205,10 @@ class Trainer:
         self.checkpoints.save(self.state, self.progress, why)
 
     def _finish(self) -> None:
-        """Validate the last parameters, and average the last scheduled checkpoints if that is wanted: an average that
+        """Measure the gradient's flow and, if that is wanted, average the last scheduled checkpoints: an average that
         scores better is kept as the run's best.
         """
         progress, model = self.progress, self.model
-        if not progress.is_validated:
-            self._validate(scheduled=False)
         self._measure_flow()  # even if no validation was due
         if self.settings.average_last <= 1:
             return

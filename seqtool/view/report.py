@@ -98,7 +98,7 @@ class Details:
 
         source, target: its words.
         weights: their attention, target × source, or None.
-        predicted: what was expected at each token, in the form of `predictor.expectation`, or None.
+        predicted: what was expected at each token, in the form of `predictor.expectations`, or None.
         """
         sentence: dict[str, Any] = {}
         if weights is not None and weights.size:

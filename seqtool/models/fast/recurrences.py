@@ -33,9 +33,10 @@ def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
     without gradients where torch has no faster way.
     """
     cell = recurrence.cell
-    single_lstm = type(cell) is LSTM and {product_dtype(x), *(w.dtype for w in _weights(recurrence))} == {torch.float32}
-    if single_lstm and lengths is None:
-        return by_torch(lstm, _weights(recurrence), x, first, None)
+    if lengths is None and type(cell) is LSTM and product_dtype(x) == torch.float32:
+        weights = _weights(recurrence)
+        if all(weight.dtype == torch.float32 for weight in weights):
+            return by_torch(lstm, weights, x, first, None)
     over = HAND_WRITTEN.get(type(cell))
     if over is None or not torch.is_grad_enabled():
         return None
