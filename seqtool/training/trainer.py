@@ -85,7 +85,7 @@ class Trainer:
         self.checkpoints.resume(saved, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train; False if a signal ended it. A step whose loss or gradient is not finite is skipped: nothing changes."""
+        """Train; False if a signal ended it. A step whose loss or gradient is not finite is skipped."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
