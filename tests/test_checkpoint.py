@@ -99,7 +99,7 @@ def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFi
     assert checkpoint.find(run).path.name == "step-0000003"
     average, best = (record.getMessage() for record in caplog.records)
     assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
-    assert all(text.endswith(f"Going by {run}/checkpoints/step-0000003.") for text in (average, best))
+    assert all(text.endswith(f"Using {run}/checkpoints/step-0000003 instead.") for text in (average, best))
 
 
 def test_missing(run: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
     del manifest[name]
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(
-        InputError, match=rf"step-0000003 is damaged: manifest\.json leaves out {name}; use another one"
+        InputError, match=rf"step-0000003 is damaged: manifest\.json does not list {name}; use another one"
     ):
         checkpoint.read(path)
 
@@ -180,7 +180,7 @@ def test_another_format(run: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["checkpoint.json"]
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"has format 99, this version reads 1\.$"):
+    with pytest.raises(InputError, match=r"has format 99, but this version of seqtool reads format 1\.$"):
         checkpoint.read(path)
 
 
