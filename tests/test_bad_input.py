@@ -514,8 +514,8 @@ def test_data_of_a_run_that_goes_on(resume: str, place: Path, capsys: pytest.Cap
     for data in ("data.train=lines,lines", "data.directory=moved"):
         sentence = refusal(capsys, f"train run=r {resume} {data}")
         assert (
-            sentence
-            == "There is no run to resume at runs/r: start it without train.resume, or change to the directory it is in."
+            sentence == "There is no run to resume at runs/r: "
+            "start it without train.resume, or change to the directory it is in."
         )
 
 

@@ -113,7 +113,7 @@ def test_a_test_set_whose_files_have_gone_is_found_in_the_cache(
     assert run("eval", f"checkpoint={place}/here/runs/x", *DECODING) == 2
     assert (
         f"seqtool: text/test.tsv does not exist. No cache of it is in cache and {place}/here/cache either: "
-        "say where the files are, data.test=…, or the caches, data.cache=….\n"
+        "give the files with data.test=…, or the caches with data.cache=….\n"
     ) in capfd.readouterr().err
     assert scores(capfd, f"checkpoint={place}/here/runs/x", f"data.cache={place}/caches") == here  # type: ignore[arg-type]
 
@@ -175,8 +175,8 @@ def test_a_run_goes_on_with_its_cache_alone(
     shutil.rmtree(place / "here" / "cache")
     assert run("train", "run=y", "train.resume=true", "train.steps=7") == 2
     assert (
-        "text/train.tsv does not exist. No cache of it is in cache either: say where the files are, data.train=… or "
-        "data.valid=… or data.test=…, or the caches, data.cache=…."
+        "text/train.tsv does not exist. No cache of it is in cache either: give the files with data.train=… or "
+        "data.valid=… or data.test=…, or the caches with data.cache=…."
     ) in capfd.readouterr().err
 
 

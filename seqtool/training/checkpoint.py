@@ -11,7 +11,7 @@ A checkpoint contains:
 
 The record:
 
-    format      of checkpoints, a number
+    format      the number of this format
     task        the task's name
     config      all settings of the run
     progress    the fields of `saving.Progress`; `optimiser`, its state except tensors; `scaler`, the loss scale's state
@@ -25,10 +25,10 @@ The tensors in training.safetensors:
     carried.NUMBER             the tensors of the state that the next batch of streams starts from, a row per stream
     random.cpu, random.cuda    the states of torch's generators; for further processes, the name ends in .1, .2, …
 
-A checkpoint is written to a temporary directory beside it, synced and renamed. A checkpoint of a step that was not
-validated is called step-0001234-stopped if a signal stopped the run there, step-0001234-saved if train.save_minutes
-were over; the next checkpoint replaces it. average-N is the mean of the last N checkpoints. The progress in the newest
-checkpoint names the best one.
+A checkpoint is written to a temporary directory, synced and renamed. At a step that was not validated, its name is
+step-0001234-stopped if a signal stopped the run, or step-0001234-saved if train.save_minutes had passed; the next
+checkpoint replaces it. average-N is the mean of the last N checkpoints. The newest checkpoint's progress names the best
+checkpoint.
 
 A command opens a checkpoint once, with `find`, and passes the `Checkpoint` on. A checkpoint from elsewhere runs no code
 except that of modules which the user trusts. Everything in it is checked before use: the files that are used must match
@@ -143,7 +143,7 @@ class Checkpoint:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights' shapes by name. No weight is read, and a running training may remove the files afterwards."""
+        """The weights' shapes by name. No weight is read. They are kept, since a running training may remove the files."""
         with _opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
@@ -295,7 +295,8 @@ def _is_record(record: Mapping[str, Any]) -> bool:
     groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
     groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
     names = [score["checkpoint"] for score in scores if "checkpoint" in score] + progress.get("scheduled", [])
-    names += [progress["good"]] if progress.get("good") is not None else []
+    if progress.get("good") is not None:
+        names.append(progress["good"])
     numbers = [value for score in scores for name, value in score.items() if name != "checkpoint"]
     numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]

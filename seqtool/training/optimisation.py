@@ -113,7 +113,7 @@ def _converted(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, A
 def _chosen(
     settings: Mapping[str, Any], table: Mapping[str, Any], *, kind: str, group: str
 ) -> tuple[str, Any, dict[str, Any]]:
-    """A group's `name`, the class or function it names, and the other settings. A dotted optimiser is a user's class."""
+    """A group's `name`, the class or function of this name, and the other settings. `optim` may name a user's class."""
     arguments = dict(settings)
     name = arguments.pop("name", "")
     if not isinstance(name, str):

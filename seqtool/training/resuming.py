@@ -47,7 +47,13 @@ FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; setti
     [name for name, setting in declarations.of_command("train").items() if setting.fixed is fixed]
     for fixed in (True, False)
 )
-UNLOGGED = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
+UNLOGGED = (
+    "train.resume",
+    "train.epochs",
+    "train.steps",
+    "train.minutes",
+    "train.patience",
+)  # limits, raised to resume
 
 
 class ChangedRunError(InputError):
@@ -90,8 +96,8 @@ class RunHandle:
 
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[RunHandle]:
-    """Open the run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, print how
-    to resume it.
+    """Open the run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, report
+    how to resume it.
     """
     resume = str(config.train.resume).lower()
     run = distributed.from_first(partial(_existing_run, config, resume))
@@ -185,25 +191,21 @@ def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
         else:
             value = OmegaConf.select(config, key)
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
-    both = stored, changed
     for key in CHANGEABLE:
-        before, now = (OmegaConf.select(config, key, default=...) for config in both)
+        before, now = (OmegaConf.select(settings, key, default=...) for settings in (stored, changed))
         are_files = all(isinstance(value, str | ListConfig) for value in (before, now))
         is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # the built-in data's train=1000
         if before is not ... and now is not ... and not is_size:  # the files and weights are compared later
             OmegaConf.update(stored, key, now)
-    differences = [
-        difference
-        for key in FIXED
-        for difference in _differences(key, *(OmegaConf.select(config, key) for config in both))
-    ]
+    differences: list[tuple[str, Any, Any]] = []
+    for key in FIXED:
+        differences += _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
     missing = [name for name, *_ in differences if OmegaConf.select(stored, name, default=...) is ...]
     if missing:
-        stored_names = [name for name, _ in leaves(plain(stored))]
         problems = []
         for name in missing:
             group = f"{name.partition('.')[0]}."
-            problems.append(unknown(name, [other for other in stored_names if other.startswith(group)]))
+            problems.append(unknown(name, [known for known, _ in leaves(plain(stored)) if known.startswith(group)]))
         raise InputError(sentence(problems))
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
@@ -231,7 +233,7 @@ def trusting(config: DictConfig, *, resuming: bool) -> str:
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each setting that differs: its full name and both values. If a group's class differs, yield only the class."""
+    """Yield the full name and both values of each setting that differs; for groups of two classes, only the classes."""
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
         if before != now:
             yield key, before, now
@@ -290,7 +292,7 @@ def check_data(last: Checkpoint, data: Mapping[str, Any], config: DictConfig) ->
 def check_first_weights(config: DictConfig) -> None:
     """Raise InputError if the run or word vectors to initialise from do not exist, before any data are prepared."""
     if config.init_from is not None and not Path(expanded(config.init_from)).exists():
-        checkpoint.find(config.init_from, purpose="record")  # accepts runs/NAME/best, which is not a path
+        checkpoint.find(config.init_from, purpose="record")  # raises InputError except for RUN/best and RUN/last
     for file in filter(None, config.embeddings.values()):
         check_file(Path(file))
 

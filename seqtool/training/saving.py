@@ -51,15 +51,19 @@ class Progress:
 
     Patience and schedule use only scheduled validations, so that an unscheduled one, at a limit, changes nothing.
 
-    step: the number of steps taken; `epoch`: of whole epochs; `position`: of batches used in the current epoch.
+    step: the number of steps taken.
+    epoch: the number of whole epochs.
+    position: the number of batches used in the current epoch.
     seconds: the time trained.
-    best: the best checkpoint's name and scores; `last`: the scores of the last validation.
+    best: the best checkpoint's name and scores.
     stale: the number of scheduled validations in a row that were not better than the `yardstick`.
     since_halving: the same since the learning rate was last halved.
     plateaus: how often the learning rate was halved.
     yardstick: the best scores of a scheduled validation.
     scheduled: the checkpoints of the latest scheduled validations.
-    skipped: the number of steps whose loss or gradient was not finite; `skipped_in_a_row`: of the latest ones.
+    last: the scores of the last validation.
+    skipped: the number of steps whose loss or gradient was not finite.
+    skipped_in_a_row: the number of steps skipped since the last one that was not.
     good: the last checkpoint with a finite validation loss and no skipped step right before it.
     meter: the sums with which the next record of the training loss begins.
     """
@@ -100,7 +104,7 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Whether to validate now: every `every` steps (None: after each epoch), unless this step was validated before."""
+        """Whether a validation is due: every so many steps, or at the end of each epoch, but once for a step."""
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
@@ -263,7 +267,7 @@ class Checkpoints:
                 checkpoint.remove(path)
 
     def remove_after(self, good: Path) -> None:
-        """Remove checkpoints newer than `good`, and all averages, since they include newer checkpoints."""
+        """Remove checkpoints newer than `good`, and all averages, which are out of date."""
         if distributed.is_first():
             paths = checkpoint.list_checkpoints(self.run)
             for path in (*paths[paths.index(good) + 1 :], *checkpoint.list_averages(self.run)):

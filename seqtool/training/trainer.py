@@ -70,7 +70,7 @@ class Trainer:
         self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
-        """Continue from a checkpoint of this run, exactly as if the run had never stopped. The model has its weights.
+        """Continue from a checkpoint of this run as if it had never stopped. The model must have its weights already.
 
         Raises InputError if the checkpoint is damaged or was made by another version of seqtool.
         """
@@ -109,8 +109,11 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    last = number == len(batches)
-                    with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
+                    is_last = number == len(batches)
+                    with (
+                        parallel.exchanging(is_last) as loss_of,
+                        out_of_memory(partial(self._too_large, batch), device),
+                    ):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
@@ -183,7 +186,7 @@ class Trainer:
         )
 
     def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and save a checkpoint. Only a scheduled validation counts for patience and plateaus."""
+        """Score the validation set and save a checkpoint. Only a scheduled one counts for patience and plateaus."""
         progress, settings = self.progress, self.settings
         if scheduled:
             self._measure_flow()
@@ -205,8 +208,8 @@ class Trainer:
         self.checkpoints.save(self.state, self.progress, reason)
 
     def _finish(self) -> None:
-        """Validate the last parameters. With `train.average_last`, average the last scheduled checkpoints too: an average
-        that scores better than the best so far is saved as the run's best.
+        """Validate the last parameters. With `train.average_last`, average the last scheduled checkpoints too; if the
+        average scores better than the best checkpoint, it is saved as the run's best.
         """
         progress, model = self.progress, self.model
         if not progress.is_validated:
@@ -217,7 +220,7 @@ class Trainer:
         if names := progress.scheduled[-self.settings.average_last :]:
             path = self.checkpoints.path(f"{checkpoint.AVERAGE}{len(names)}")
             already_saved = distributed.from_first(path.exists)
-            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(saved)) for saved in names])
+            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(name)) for name in names])
             trained = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
             checkpoint.fill(model, mean)
             scores = self.validator(self.state.loss, model)
@@ -255,7 +258,7 @@ class Trainer:
 
 
 def epoch_of(examples: Examples, settings: TrainSettings, *, seed: int, epoch: int) -> Epoch:
-    """The batches of an epoch, numbered from 0, with these settings."""
+    """The batches of the epoch with this number, from 0, under these settings."""
     return examples.epoch(size=settings.batch_size, unit=settings.batch_by, pool=settings.pool, seed=seed, epoch=epoch)
 
 
