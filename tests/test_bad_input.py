@@ -684,7 +684,7 @@ def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytes
             assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
             continue
         (path / name).write_bytes(content[:cut])
-        expected = f"Checkpoint translator is damaged: {name} is not what was written; use another one."
+        expected = f"Checkpoint translator is damaged: {name} does not match manifest.json; use another one."
         assert refusal(capsys, "inspect translator") == expected
         manifest = (path / "manifest.json").read_bytes()
         repair(path)

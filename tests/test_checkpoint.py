@@ -116,7 +116,9 @@ def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> N
     content = bytearray((path / name).read_bytes())
     content[len(content) // 2] ^= 1
     (path / name).write_bytes(bytes(content))
-    with pytest.raises(InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} is not what was written"):
+    with pytest.raises(
+        InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} does not match manifest\.json"
+    ):
         checkpoint.find(path, purpose="training")
     assert checkpoint.newest(run).path.name == "step-0000002"
     used = "step-0000003" if name == "training.safetensors" else "step-0000002"  # to decode does without

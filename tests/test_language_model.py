@@ -345,7 +345,7 @@ BAD = {
     ),
     "windows": (
         ["train", "data=text", "data.train=a.txt", "model=transformer_language_model", "model.context=128"],
-        "model.context=128 is more than train.bptt=100, the number of tokens read at once in training,",
+        "model.context=128 is more than train.bptt=100, the tokens read at once in training,",
     ),
     "source vectors": (["train", *SETTINGS, "embeddings.source=a.txt"], "embeddings.source means nothing without"),
     "no file": (["train", *SETTINGS, "data.train=none.txt"], "none.txt does not exist."),

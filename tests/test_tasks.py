@@ -68,7 +68,7 @@ def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
         (
             UNNAMED,
             LUONG,
-            "data._target_ names Unnamed, which does not say its task: "
+            "data._target_ names Unnamed, which does not define its task: "
             "translation or captioning or language_modelling.",
         ),
     ],

@@ -490,7 +490,7 @@ def test_a_damaged_newest_checkpoint_is_left_behind(place: Path, caplog: pytest.
     with (place / "runs/r/metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 7, "lo')
     assert train("run=r", "train.resume=true", "train.steps=9") == 0
-    said = "step-0000006 is damaged: model.safetensors is not what was written; use another one. Using runs/"
+    said = "step-0000006 is damaged: model.safetensors does not match manifest.json; use another one. Using runs/"
     assert said in caplog.text
     whole, parts = weights("whole"), weights("r")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

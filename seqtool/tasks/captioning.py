@@ -61,7 +61,7 @@ class Captioning(Task):
         return self.prepare(config)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """Also raise InputError if the encoder's default weights are needed but neither exist nor can be downloaded."""
+        """Check the settings as for every task, and that default weights for the encoder are available if needed."""
         from seqtool.models.backbone import EncoderSettings, check_default_weights  # imports torch
 
         super().check(config, pretrained=pretrained)

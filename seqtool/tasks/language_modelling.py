@@ -43,13 +43,13 @@ class LanguageModelling(Task):
         return prepare_text(with_vocabulary_of_run(config.data), needs=needs)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """Also raise InputError if windows are longer than the chunks that are read in training."""
+        """Check the settings as for every task, and that training reads at least `model.context` tokens at once."""
         super().check(config, pretrained=pretrained)
         context, bptt = config.model.get("context"), config.train.bptt
         if isinstance(context, int) and isinstance(bptt, int) and context > bptt:
             raise InputError(
-                f"model.context={context} is more than train.bptt={bptt}, the number of tokens read at once in training, "
-                f"so the later positions of a window would not be trained: set train.bptt={context}."
+                f"model.context={context} is more than train.bptt={bptt}, the tokens read at once in training, so "
+                f"the later positions of a window would not be trained: set train.bptt={context}."
             )
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> "Streams":

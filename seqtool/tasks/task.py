@@ -161,7 +161,7 @@ class Task(ABC):
                 )
 
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
-        """Group the parameters. Each group is trained after its `from_step`, and may have its own optimiser settings."""
+        """Group the parameters. A group is trained after its `from_step`, perhaps with its own optimiser settings."""
         return [{"params": list(model.parameters()), "from_step": 0}]
 
     def check_weights(  # noqa: B027 most tasks have nothing to check
@@ -197,7 +197,7 @@ def task_name(owner: Any, setting: str) -> str:
     name = getattr(owner, "task", None)
     if name not in TASKS:
         raise InputError(
-            f"{setting}._target_ names {owner.__name__}, which does not say its task: {' or '.join(TASKS)}."
+            f"{setting}._target_ names {owner.__name__}, which does not define its task: {' or '.join(TASKS)}."
         )
     return str(name)
 

@@ -114,7 +114,7 @@ class Checkpoint:
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         task = getattr(model, "task", None)
         if task not in TASKS:
-            raise InputError(f"{self.path} has a model, {model.__name__}, which does not say its task.")
+            raise InputError(f"{self.path} has a model, {model.__name__}, which does not define its task.")
         return str(task)
 
     def load_weights(self, model: nn.Module) -> None:
@@ -143,7 +143,7 @@ class Checkpoint:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights' shapes by name. No weight is read. They are kept, since a running training may remove the files."""
+        """The weights' shapes by name. No weight is read. A running training may remove the files after this."""
         with _opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
@@ -251,7 +251,7 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
             file = path / Path(name).name
             same_size = file.stat().st_size == expected["bytes"] and file.is_file()
             if not same_size or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
-                raise _damaged(path, f"{name} is not what was written")
+                raise _damaged(path, f"{name} does not match {MANIFEST}")
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(

@@ -96,24 +96,23 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
         logits = model.project(output.features[rows, last]).float()
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
         states = [tensor for calls in traces.values() for *_, state in calls for tensor in state]
-        by_state = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        state_gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
         for name, calls in traces.items():
-            steps = [[next(by_state) for _ in state] for *_, state in calls]
-            tensors = zip("hc", zip(*steps, strict=True), strict=False)
+            steps = [[next(state_gradients) for _ in state] for *_, state in calls]
+            tensors = zip("hc", zip(*steps, strict=True), strict=False)  # c only for an LSTM
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
         length = int(last[0]) + 1
-        values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
-    return {"gradients": gradients, "singular_values": values}
+        singular_values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
+    return {"gradients": gradients, "singular_values": singular_values}
 
 
 def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     """The mean norm at each time step over the rows with a gradient; after a row's last token it is exactly 0."""
     norms = []
     for gradient in gradients:
-        row_norms = (
-            torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)
-        )  # float32 squares underflow
+        # in double precision: in single precision, squares of small gradients underflow
+        row_norms = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)
         positive = row_norms[row_norms > 0]
         norms.append(rounded(float(positive.mean())) if len(positive) else 0.0)
     return norms

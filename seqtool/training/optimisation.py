@@ -70,7 +70,7 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     incompatible = arguments.keys() & {"foreach", "differentiable"}  # torch excludes them with `fused`
     if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}
-    with _unsuitable_settings(name):
+    with _as_input_errors(name):
         instance: torch.optim.Optimizer = optimiser(parameters, **arguments)
     return instance
 
@@ -83,12 +83,12 @@ def check_optimisation(optim: Config, schedule: Config) -> None:
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
     parameter.grad = torch.zeros_like(parameter)
     optimiser = make_optimiser(settings, [parameter])
-    with _unsuitable_settings(settings["name"]):
+    with _as_input_errors(settings["name"]):
         optimiser.step()
 
 
 @contextmanager
-def _unsuitable_settings(name: str) -> Iterator[None]:
+def _as_input_errors(name: str) -> Iterator[None]:
     """Turn errors of torch about the settings of the optimiser `name` into InputError."""
     try:
         yield

@@ -120,9 +120,8 @@ class Validator:
         self._ended: list[bool] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        with _measuring(
-            loss, self.machine, f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
-        ):
+        advice = f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
+        with _evaluating(loss, self.machine, advice):
             nats = self._loss(loss)
             limit = self._decoding.max_length
             settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
@@ -181,7 +180,7 @@ class StreamValidator:
     machine: Machine
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        with _measuring(loss, self.machine, ": lower train.batch_size or train.bptt."):
+        with _evaluating(loss, self.machine, ": lower train.batch_size or train.bptt."):
             total, state = torch.zeros((), dtype=torch.float64), None
             for number in range(len(self.streams)):
                 rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
@@ -217,7 +216,7 @@ class StreamValidator:
 
 
 @contextmanager
-def _measuring(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
+def _evaluating(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
     """Within the context, switch dropout and gradients off; if memory runs out, the error message ends in `advice`."""
     loss.eval()
     with (
