@@ -125,7 +125,7 @@ def test_where_a_run_goes_on(
     trained(*TEXT)
     monkeypatch.chdir(place / "there")
     assert run("train", f"run={place}/here/runs/x", "train.resume=true") == 2
-    assert f"started in, cd {place}/here, with run=x." in capfd.readouterr().err
+    assert f"started in: cd {place}/here, then run=x." in capfd.readouterr().err
     assert run("train", "run=x", "train.resume=true") == 2
     assert "There is no run to resume at runs/x" in capfd.readouterr().err
     monkeypatch.chdir(place / "here")

@@ -26,7 +26,7 @@ def test_a_named_run_is_made_once(tmp_path: Path) -> None:
 
 def test_a_file_is_not_overwritten_either(tmp_path: Path) -> None:
     (tmp_path / "first").write_text("a file")
-    with pytest.raises(InputError, match="Run 'first' exists already"):
+    with pytest.raises(InputError, match="Run 'first' already exists"):
         runs.create("first", suggestion="toy", root=tmp_path)
     assert (tmp_path / "first").read_text() == "a file"
 

@@ -86,7 +86,7 @@ def test_a_checkpoint_says_its_task() -> None:
 
     assert tasks.of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
-        InputError, match=r"^c is for the task 'singing', which this version of seqtool does not know\.$"
+        InputError, match=r"^c is for the task 'singing', which this version of seqtool does not have\.$"
     ):
         tasks.of_checkpoint(checkpoint("singing"))
 

@@ -457,7 +457,7 @@ def test_a_run_does_not_go_on_with_data_that_changed(place: Path, capfd: pytest.
     (place / "train.tsv").write_text(f"{rest}{first}\n")
     assert train("run=r", "train.resume=true", "train.steps=4") == 2
     saved = "runs/r/checkpoints/step-0000002"
-    assert f"The data changed since {saved} was saved (data.train=train.tsv): a run goes on" in capfd.readouterr().err
+    assert f"The data changed since {saved} was saved (data.train=train.tsv): a run resumes" in capfd.readouterr().err
     (place / "train.tsv").write_text(text)
     assert train("run=r", "train.resume=true", "train.steps=4") == 0
 
