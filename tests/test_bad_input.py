@@ -725,7 +725,7 @@ def test_records_of_checkpoints(
     assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
 
 
-LEFT_OUT = "Checkpoint translator is damaged: manifest.json leaves out"
+LEFT_OUT = "Checkpoint translator is damaged: manifest.json does not list"
 
 
 def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,6 +153,7 @@ def _constant(*, warmup: int) -> Schedule:
 
 
 def _inverse_square_root(*, warmup: int) -> Schedule:
+    """After the warm-up, falling with the inverse square root of the step (Vaswani et al. 2017, (3))."""
     return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
 
 
@@ -189,4 +190,5 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def _warm(step: int, warmup: int) -> float:
+    """The factor of a linear warm-up."""
     return min(1.0, step / warmup) if warmup else 1.0

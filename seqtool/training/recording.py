@@ -153,7 +153,7 @@ def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
         usage: a format string, with {checkpoint}, of the command that uses the trained model.
     """
     settings, trust = typed(TrainSettings, config.train), trusting(config, resuming=False)
-    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # not reached, if the time is over first
+    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # named if time ended the run before them
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if reached := progress.limits(settings):
         ended = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached.items())}"
@@ -166,8 +166,10 @@ def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
     if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint
         yield f"Best: {', '.join(format_scores(best))} at step {best['step']:,}"
     elif not all(map(math.isfinite, progress.last.values())):
-        advice = "a lower optim.lr, train.clip_norm or initialisation_gain"
-        advice = "another train.best_by" if math.isfinite(progress.last["loss"]) else advice
+        loss_is_finite = math.isfinite(progress.last["loss"])
+        advice = (
+            "another train.best_by" if loss_is_finite else "a lower optim.lr, train.clip_norm or initialisation_gain"
+        )
         last = ", ".join(format_scores(progress.last))
         yield f"No validation was finite (the last: {last}), so no checkpoint is the best: start again with {advice}."
     for finding in verdict(run):

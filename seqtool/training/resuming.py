@@ -205,7 +205,8 @@ def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
         problems = []
         for name in missing:
             group = f"{name.partition('.')[0]}."
-            problems.append(unknown(name, [known for known, _ in leaves(plain(stored)) if known.startswith(group)]))
+            choices = [choice for choice, _ in leaves(plain(stored)) if choice.startswith(group)]
+            problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
