@@ -42,14 +42,14 @@ def _check_threads() -> None:
 
 
 def _die_at(step: int) -> None:
-    next_batches = Trainer._next_batches  # called before each update
+    begin_update = Trainer._begin_update
 
     def dying(self: Trainer, *arguments: Any) -> Any:
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        return next_batches(self, *arguments)
+        return begin_update(self, *arguments)
 
-    Trainer._next_batches = dying  # type: ignore[method-assign]
+    Trainer._begin_update = dying  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -514,7 +514,8 @@ def test_data_of_a_run_that_goes_on(resume: str, place: Path, capsys: pytest.Cap
     for data in ("data.train=lines,lines", "data.directory=moved"):
         sentence = refusal(capsys, f"train run=r {resume} {data}")
         assert (
-            sentence == "There is no run at runs/r to go on with: start it without train.resume, or go to where it is."
+            sentence == "There is no run to resume at runs/r: "
+            "start it without train.resume, or change to the directory it is in."
         )
 
 
@@ -683,7 +684,7 @@ def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytes
             assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
             continue
         (path / name).write_bytes(content[:cut])
-        expected = f"Checkpoint translator is damaged: {name} is not what was written; use another one."
+        expected = f"Checkpoint translator is damaged: {name} does not match manifest.json; use another one."
         assert refusal(capsys, "inspect translator") == expected
         manifest = (path / "manifest.json").read_bytes()
         repair(path)
@@ -724,7 +725,7 @@ def test_records_of_checkpoints(
     assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
 
 
-LEFT_OUT = "Checkpoint translator is damaged: manifest.json leaves out"
+LEFT_OUT = "Checkpoint translator is damaged: manifest.json does not list"
 
 
 def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,13 +106,13 @@ def test_resuming_equals_not_stopping(place: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_backbone_is_trained_from_its_step_on(place: Path, curves: None, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
-    next_batches = Trainer._next_batches  # called before each update
+    begin_update = Trainer._begin_update
 
     def noted(self: Trainer, *arguments: Any) -> Any:
         seen.append({name: p.detach().clone() for name, p in self.model.named_parameters() if "backbone" in name})
-        return next_batches(self, *arguments)
+        return begin_update(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_next_batches", noted)
+    monkeypatch.setattr(Trainer, "_begin_update", noted)
     settings = [*DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=2", "train.epochs=null"]
     assert run("train", *settings, "run=from-two", "train.steps=4") == 0
     assert Path("runs/from-two/learning_curves.png").stat().st_size > 5000
@@ -411,7 +411,7 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["train", *DATA, TRAIN, *SOFT, "data.vocabulary.joint=true"],
             "Setting 'data.vocabulary.joint' of train is only there with data=multi30k, parallel or toy.",
         ),
-        (["train", *DATA, TRAIN, *SOFT, "run=soft"], "Run 'soft' exists already in runs/soft: choose another name"),
+        (["train", *DATA, TRAIN, *SOFT, "run=soft"], "Run 'soft' already exists in runs/soft: choose another name"),
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),
         (
             ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],

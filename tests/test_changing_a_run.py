@@ -98,7 +98,7 @@ def test_the_line_that_starts_a_new_run_works(
     monkeypatch.chdir(trained)
     sentence = refusal(capsys, f"run={run}", "train.resume=true", *changes)
     leave = "them" if len(changes) > 1 and run != "own" else "it"
-    start = f"seqtool: Run runs/{run} was started with other settings of {said}: a run goes on as it began. "
+    start = f"seqtool: Run runs/{run} was started with other settings of {said}: a resumed run keeps them. "
     assert sentence.startswith(f"{start}Leave {leave} out, or start a new run with its weights: seqtool train ")
     before = set(Path("runs").iterdir())
     assert train(*shlex.split(sentence.partition("seqtool train ")[2])) == 0
@@ -130,7 +130,7 @@ def test_no_line_where_the_weights_would_not_fit(
     monkeypatch.chdir(trained)
     sentence = refusal(capsys, f"run={run}", "train.resume=true", *changes.split())
     assert sentence.startswith(f"seqtool: Run runs/{run} was started with other settings of ")
-    assert re.search(r": a run goes on as it began\. Leave (it|them) out, or start a new run\.$", sentence)
+    assert re.search(r": a resumed run keeps them\. Leave (it|them) out, or start a new run\.$", sentence)
 
 
 @pytest.mark.parametrize(

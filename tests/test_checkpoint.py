@@ -99,7 +99,7 @@ def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFi
     assert checkpoint.find(run).path.name == "step-0000003"
     average, best = (record.getMessage() for record in caplog.records)
     assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
-    assert all(text.endswith(f"Going by {run}/checkpoints/step-0000003.") for text in (average, best))
+    assert all(text.endswith(f"Using {run}/checkpoints/step-0000003 instead.") for text in (average, best))
 
 
 def test_missing(run: Path) -> None:
@@ -116,7 +116,9 @@ def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> N
     content = bytearray((path / name).read_bytes())
     content[len(content) // 2] ^= 1
     (path / name).write_bytes(bytes(content))
-    with pytest.raises(InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} is not what was written"):
+    with pytest.raises(
+        InputError, match=rf"^Checkpoint .*step-0000003 is damaged: {name} does not match manifest\.json"
+    ):
         checkpoint.find(path, purpose="training")
     assert checkpoint.newest(run).path.name == "step-0000002"
     used = "step-0000003" if name == "training.safetensors" else "step-0000002"  # to decode does without
@@ -168,7 +170,7 @@ def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
     del manifest[name]
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(
-        InputError, match=rf"step-0000003 is damaged: manifest\.json leaves out {name}; use another one"
+        InputError, match=rf"step-0000003 is damaged: manifest\.json does not list {name}; use another one"
     ):
         checkpoint.read(path)
 
@@ -180,7 +182,7 @@ def test_another_format(run: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["checkpoint.json"]
     (path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"has format 99, this version reads 1\.$"):
+    with pytest.raises(InputError, match=r"has format 99, but this version of seqtool reads format 1\.$"):
         checkpoint.read(path)
 
 

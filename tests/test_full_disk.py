@@ -75,7 +75,7 @@ def test_saving(disk: Path, leave: int, path: str, capfd: pytest.CaptureFixture[
     assert run("train", "run=r", "train.resume=true", "train.steps=4") == 2
     assert capfd.readouterr().err.splitlines()[-1] == (
         f"seqtool: The disk is full: runs/r/{path} cannot be written; make room. The last checkpoint is "
-        "runs/r/checkpoints/step-0000002: go on from it with seqtool train run=r train.resume=true."
+        "runs/r/checkpoints/step-0000002: resume from it with seqtool train run=r train.resume=true."
     )
     assert Path("runs/r/metrics.jsonl").read_text().startswith(metrics)
     assert [file.name for file in Path("runs/r").rglob(".*")] == [".lock"]

@@ -88,7 +88,9 @@ def said(errors: str) -> list[str]:
     return re.findall(r"seqtool: .*", errors)
 
 
-MISSING = "seqtool: There is no run at runs/a to go on with: start it without train.resume, or go to where it is."
+MISSING = (
+    "seqtool: There is no run to resume at runs/a: start it without train.resume, or change to the directory it is in."
+)
 
 
 def test_torchrun_itself(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def stopped(self, progress, rate):
 MetricsLog.updated = stopped
 """
     statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
-    assert statuses == [0, 0] and "Go on with: seqtool train run=a train.resume=true" in errors
+    assert statuses == [0, 0] and "Resume with: seqtool train run=a train.resume=true" in errors
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_test_set_whose_files_have_gone_is_found_in_the_cache(
     assert run("eval", f"checkpoint={place}/here/runs/x", *DECODING) == 2
     assert (
         f"seqtool: text/test.tsv does not exist. No cache of it is in cache and {place}/here/cache either: "
-        "say where the files are, data.test=…, or the caches, data.cache=….\n"
+        "give the files with data.test=…, or the caches with data.cache=….\n"
     ) in capfd.readouterr().err
     assert scores(capfd, f"checkpoint={place}/here/runs/x", f"data.cache={place}/caches") == here  # type: ignore[arg-type]
 
@@ -125,14 +125,14 @@ def test_where_a_run_goes_on(
     trained(*TEXT)
     monkeypatch.chdir(place / "there")
     assert run("train", f"run={place}/here/runs/x", "train.resume=true") == 2
-    assert f"started in, cd {place}/here, with run=x." in capfd.readouterr().err
+    assert f"started in: cd {place}/here, then run=x." in capfd.readouterr().err
     assert run("train", "run=x", "train.resume=true") == 2
-    assert "There is no run at runs/x to go on with" in capfd.readouterr().err
+    assert "There is no run to resume at runs/x" in capfd.readouterr().err
     monkeypatch.chdir(place / "here")
     assert run("train", "run=x", "train.resume=true", "model=sutskever", "model.hidden=9") == 2
     assert "model.hidden (8, now 9)" in capfd.readouterr().err
     assert run("train", "run=x", "train.resume=true", "train.steps=4", "optim.lr=0.25") == 0
-    assert "From here on optim.lr is 0.25, which was 0.001." in caplog.text and "train.steps" not in caplog.text
+    assert "From now on optim.lr is 0.25; it was 0.001." in caplog.text and "train.steps" not in caplog.text
 
 
 def test_a_misspelt_place_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +159,7 @@ def test_a_run_goes_on_with_its_data_at_another_place(
         shutil.copy(place / "moved/valid.tsv", place / "moved/other.tsv")
         new = [f"data.train={place}/moved/other.tsv"]
         assert run("train", "run=x", "train.resume=true", "train.steps=7", *new) == 2
-        assert f"(data.train={place}/moved/other.tsv): a run goes on with the data it began" in capfd.readouterr().err
+        assert f"(data.train={place}/moved/other.tsv): a run resumes with the data it was" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [TEXT, LETTERS], ids=["pairs", "letters"])
@@ -175,8 +175,8 @@ def test_a_run_goes_on_with_its_cache_alone(
     shutil.rmtree(place / "here" / "cache")
     assert run("train", "run=y", "train.resume=true", "train.steps=7") == 2
     assert (
-        "text/train.tsv does not exist. No cache of it is in cache either: say where the files are, data.train=… or "
-        "data.valid=… or data.test=…, or the caches, data.cache=…."
+        "text/train.tsv does not exist. No cache of it is in cache either: give the files with data.train=… or "
+        "data.valid=… or data.test=…, or the caches with data.cache=…."
     ) in capfd.readouterr().err
 
 

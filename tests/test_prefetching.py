@@ -51,7 +51,7 @@ def names() -> list[str]:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread on the CPU, too."""
-    monkeypatch.setattr(prefetching, "DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(prefetching, "ASYNCHRONOUS_DEVICES", ("cuda", "cpu"))
 
 
 @pytest.mark.usefixtures("threads")
@@ -140,7 +140,7 @@ def test_training_is_the_same_with_and_without_a_thread_also_when_it_goes_on(
     """Over two epochs, stopped by a signal in the middle of one; no thread stays behind."""
     settings = ["train.steps=20" if accumulate == "1" else "train.steps=8", f"train.accumulate={accumulate}"]
     assert train(*settings, "run=without") == 0
-    monkeypatch.setattr(prefetching, "DEVICES", ("cpu",))
+    monkeypatch.setattr(prefetching, "ASYNCHRONOUS_DEVICES", ("cpu",))
     assert train(*settings, "run=with") == 0
     assert equal("without", "with")
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Going on with a run, whatever its vocabularies are."""
+"""Resuming a run, whatever its vocabularies are."""
 
 import fcntl
 import json
@@ -120,23 +120,23 @@ SAVING = [*VOCABULARIES["word"], *COMMON, "schedule=plateau", "schedule.patience
 
 
 def test_checkpoints_by_time(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each replaces the one before it, and going on from it is exact. Nothing of them is left at the end."""
+    """Each replaces the one before it, and resuming from it is exact. Nothing of them is left at the end."""
     common = [*SAVING, "train.validate_every=4", "train.keep_last=2", "train.average_last=2", "train.steps=11"]
     assert train(*common, "run=whole", "train.save_minutes=null") == 0
-    next_batches = Trainer._next_batches  # called before each update
+    begin_update = Trainer._begin_update
 
     def killing(self: Trainer, *arguments: Any) -> Any:
         if self.progress.step == 6:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
-        return next_batches(self, *arguments)
+        return begin_update(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_next_batches", killing)
+        patch.setattr(Trainer, "_begin_update", killing)
         assert train(*common, "run=parts", "train.save_minutes=1e-6") == 130
     names = [path.name for path in checkpoint.list_checkpoints(Path("runs/parts"))]
     assert names == ["step-0000004", "step-0000006-saved"]
-    assert "The last checkpoint is runs/parts/checkpoints/step-0000006-saved: go on from it" in capfd.readouterr().err
+    assert "The last checkpoint is runs/parts/checkpoints/step-0000006-saved: resume from it" in capfd.readouterr().err
     assert checkpoint.find("runs/parts").path.name == "step-0000004"
     assert train("run=parts", "train.resume=true") == 0
     kept = [sorted(path.name for path in Path("runs", run, "checkpoints").iterdir()) for run in ("whole", "parts")]
@@ -188,8 +188,8 @@ def test_a_run_may_go_on_by_another_score() -> None:
     before = {"step": 2, "loss": 0.5, "bleu": 30.0}
     progress = Progress(step=4, best={"checkpoint": "step-0000002", **before}, yardstick=before, stale=3)
     now = {"loss": 1.5, "bleu": 20.0, "chrf": 40.0}
-    assert progress.take(now, by="chrf") and progress.best == {"checkpoint": "step-0000004", "step": 4, **now}
-    progress.take_scheduled(now, by="chrf", plateau=None, kept=1)
+    assert progress.add_scores(now, by="chrf") and progress.best == {"checkpoint": "step-0000004", "step": 4, **now}
+    progress.add_scheduled(now, by="chrf", plateau=None, kept=1)
     assert progress.stale == 0 and progress.yardstick == now
 
 
@@ -223,13 +223,13 @@ def own_terminal() -> None:
 
 
 def test_under_nohup_a_run_outlives_its_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    next_batches = Trainer._next_batches
+    begin_update = Trainer._begin_update
 
     def hanging_up(self: Trainer, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGHUP)
-        return next_batches(self, *arguments)
+        return begin_update(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_next_batches", hanging_up)
+    monkeypatch.setattr(Trainer, "_begin_update", hanging_up)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=3") == 0
@@ -241,11 +241,11 @@ def test_under_nohup_a_run_outlives_its_terminal(place: Path, monkeypatch: pytes
 ENDED = {
     "train.steps=4": "Ended by train.steps=4 at step 4\n",
     "train.minutes=1e-6": "Ended by train.minutes=1e-06 at step 0\n",
-    "train.minutes=1e-6 train.steps=50": "before train.steps=50. Go on with: seqtool train run=r train.resume=true "
+    "train.minutes=1e-6 train.steps=50": "before train.steps=50. Resume with: seqtool train run=r train.resume=true "
     "train.minutes=null",
-    "train.minutes=1e-6 train.steps=50 train.epochs=9": "before train.steps=50 and train.epochs=9. Go on with",
+    "train.minutes=1e-6 train.steps=50 train.epochs=9": "before train.steps=50 and train.epochs=9. Resume with",
     "train.minutes=1e-6 train.epochs=9 schedule=cosine schedule.warmup=9": "before train.epochs=9 and "
-    "schedule.epochs=9, where the learning rate is 0. Go on with",
+    "schedule.epochs=9, where the learning rate is 0. Resume with",
     "train.minutes=1e-6 schedule=cosine schedule.epochs=3": "before schedule.epochs=3, where the learning rate is 0.",
     "train.minutes=30 train.steps=4": "Ended by train.steps=4 at step 4\n",
 }

@@ -14,11 +14,11 @@ def test_a_named_run_is_made_once(tmp_path: Path) -> None:
     root = tmp_path / "a" / "runs"
     assert runs.create("first", suggestion="toy", root=root) == root / "first"
     (root / "first" / "config.yaml").write_text("kept")
-    for advice in ("start it again with train.resume=auto", "go on with it with train.resume=true"):
+    for advice in ("start it again with train.resume=auto", "resume it with train.resume=true"):
         with pytest.raises(InputError) as error:
             runs.create("first", suggestion="toy", root=root)
         assert str(error.value) == (
-            f"Run 'first' exists already in {root / 'first'}: choose another name with run=…, or {advice}."
+            f"Run 'first' already exists in {root / 'first'}: choose another name with run=…, or {advice}."
         )
         (root / "first" / "checkpoints" / "step-0000001").mkdir(parents=True, exist_ok=True)
     assert (root / "first" / "config.yaml").read_text() == "kept"
@@ -26,7 +26,7 @@ def test_a_named_run_is_made_once(tmp_path: Path) -> None:
 
 def test_a_file_is_not_overwritten_either(tmp_path: Path) -> None:
     (tmp_path / "first").write_text("a file")
-    with pytest.raises(InputError, match="Run 'first' exists already"):
+    with pytest.raises(InputError, match="Run 'first' already exists"):
         runs.create("first", suggestion="toy", root=tmp_path)
     assert (tmp_path / "first").read_text() == "a file"
 

@@ -41,7 +41,7 @@ def pairs(place: Path) -> str:
 
 
 def test_translations_are_shown_and_kept(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same two sentences each time; a run that resumes goes on with them."""
+    """The same two sentences each time; a resumed run shows them again."""
     found = kept(pairs)
     assert [one["step"] for one in found] == [2, 4]
     (cache,) = Path("cache").glob("toy-*/")

@@ -68,7 +68,7 @@ def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
         (
             UNNAMED,
             LUONG,
-            "data._target_ names Unnamed, which does not say its task: "
+            "data._target_ names Unnamed, which does not define its task: "
             "translation or captioning or language_modelling.",
         ),
     ],
@@ -86,7 +86,7 @@ def test_a_checkpoint_says_its_task() -> None:
 
     assert tasks.of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
-        InputError, match=r"^c is for the task 'singing', which this version of seqtool does not know\.$"
+        InputError, match=r"^c is for the task 'singing', which this version of seqtool does not have\.$"
     ):
         tasks.of_checkpoint(checkpoint("singing"))
 

@@ -128,7 +128,7 @@ def test_a_signal_saves_and_resuming_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(MetricsLog, "updated", stopping)
         assert train(*common, "run=parts", "train.steps=25") == 130
-    assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
+    assert f"Stopped at step {step}. Resume with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
     whole, parts = weights("whole"), weights("parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -160,7 +160,7 @@ def test_a_signal_is_heeded_at_any_time(
     with monkeypatch.context() as patch:
         patch.setattr(holder, name, signalled)
         assert train(*settings, "train.steps=4") == 130
-    assert f"Stopped at step {step}. Go on with: seqtool train run=r train.resume=true" in capsys.readouterr().out
+    assert f"Stopped at step {step}. Resume with: seqtool train run=r train.resume=true" in capsys.readouterr().out
     assert checkpoint.newest(Path("runs/r")).progress["step"] == step
     assert train("run=r", "train.resume=true") == 0
     assert [record["step"] for record in records("r")] == [2, 4]
@@ -181,7 +181,9 @@ def test_a_second_sigint_stops_at_once(
         patch.setattr(checkpoint, "_sync", interrupted)
         assert train("run=r", "train.resume=true", "train.steps=4") == 130
     assert [path.name for path in (place / "runs/r/checkpoints").iterdir()] == ["step-0000002"]
-    last = "The last checkpoint is runs/r/checkpoints/step-0000002: go on from it with seqtool train run=r train.resume"
+    last = (
+        "The last checkpoint is runs/r/checkpoints/step-0000002: resume from it with seqtool train run=r train.resume"
+    )
     assert f"Stopped at once. {last}=true.\n" in capfd.readouterr().err
     assert train("run=r", "train.resume=true", "train.steps=4") == 0
 
@@ -212,7 +214,7 @@ def test_auto_starts_anew_what_was_killed_before_its_first_checkpoint(
     common = [*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null"]
     assert train(*common, "train.resume=true") == 2
     assert (
-        "Run runs/r was stopped before it saved anything: train.resume=auto starts it anew." in capfd.readouterr().err
+        "Run runs/r was stopped before it saved anything: train.resume=auto starts it again." in capfd.readouterr().err
     )
     assert train(*common, "train.resume=auto") == 0
     assert [record["step"] for record in records("r")] == [2]
@@ -343,7 +345,7 @@ def test_a_diverging_run_stops_with_advice(place: Path, capfd: pytest.CaptureFix
     assert train(*SUTSKEVER, *DIVERGING, "train.minutes=null", "run=r") == 2
     error = capfd.readouterr().err
     assert "The loss or its gradient was not finite in 20 steps in a row, up to step " in error
-    assert "lower optim.lr or train.clip_norm. Nothing good was saved before: start again." in error
+    assert "lower optim.lr or train.clip_norm. No good checkpoint was saved before: start again." in error
 
 
 def test_tensorboard_does_not_stop_a_run_whose_loss_is_not_finite(
@@ -410,7 +412,7 @@ def test_a_run_that_is_given_up_goes_on_from_its_last_good_checkpoint(
         assert train(*common) == 2
     good = "runs/r/checkpoints/step-0000004"
     error = capfd.readouterr().err
-    assert f"up to step 25: lower optim.lr or train.clip_norm. The last good checkpoint is {good}: go on from" in error
+    assert f"up to step 25: lower optim.lr or train.clip_norm. The last good checkpoint is {good}: resume from" in error
     assert [str(path) for path in checkpoint.list_checkpoints(Path("runs/r"))] == [good]
     assert train("run=r", "train.resume=true", "train.steps=8", "optim.lr=0.0001") == 0
     assert checkpoint.newest(Path("runs/r")).progress["step"] == 8
@@ -438,7 +440,7 @@ def test_out_of_memory_names_the_batch_and_what_to_lower(
     assert re.search(
         r"Out of memory on cpu at step 2, whose batch has 16 sentences, the longest source of \d and longest target of "
         r"\d tokens: start a run with a lower train\.batch_size, now 16, and a higher train\.accumulate, or with a "
-        r"lower data\.limits\.maximum \(init_from=runs/r begins with what was learnt\)\.",
+        r"lower data\.limits\.maximum \(init_from=runs/r starts from its weights\)\.",
         capfd.readouterr().err,
     )
     monkeypatch.setattr(Validator, "_loss", fail)
@@ -455,7 +457,7 @@ def test_a_run_does_not_go_on_with_data_that_changed(place: Path, capfd: pytest.
     (place / "train.tsv").write_text(f"{rest}{first}\n")
     assert train("run=r", "train.resume=true", "train.steps=4") == 2
     saved = "runs/r/checkpoints/step-0000002"
-    assert f"The data changed since {saved} was saved (data.train=train.tsv): a run goes on" in capfd.readouterr().err
+    assert f"The data changed since {saved} was saved (data.train=train.tsv): a run resumes" in capfd.readouterr().err
     (place / "train.tsv").write_text(text)
     assert train("run=r", "train.resume=true", "train.steps=4") == 0
 
@@ -488,7 +490,7 @@ def test_a_damaged_newest_checkpoint_is_left_behind(place: Path, caplog: pytest.
     with (place / "runs/r/metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 7, "lo')
     assert train("run=r", "train.resume=true", "train.steps=9") == 0
-    said = "step-0000006 is damaged: model.safetensors is not what was written; use another one. Going by runs/"
+    said = "step-0000006 is damaged: model.safetensors does not match manifest.json; use another one. Using runs/"
     assert said in caplog.text
     whole, parts = weights("whole"), weights("r")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -569,11 +571,11 @@ REFUSED = {
     "seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "validation.sentences=0": r"validation\.sentences must be at least 1, not 0\.",
     "train.tensorboard=true": r"train\.tensorboard=true needs TensorBoard: pip install 'seqtool\[tensorboard\]'\.",
-    "run=r": r"Run 'r' exists already in runs/r: choose another name with run=…, or go on with it",
+    "run=r": r"Run 'r' already exists in runs/r: choose another name with run=…, or resume it",
     "train.resume=true": r"train\.resume=true needs run=NAME",
     "train.resume=auto": r"train\.resume=auto needs run=NAME",
     "train.resume=atuo": r"Unknown train\.resume 'atuo'; choose from true, false, auto\.",
-    "run=new train.resume=true": r"There is no run at runs/new to go on with",
+    "run=new train.resume=true": r"There is no run to resume at runs/new",
     "run=r train.resume=true optim=sgd": r"Run runs/r was started with other settings of optim\.name",
     "device=cuda:7": r"device=cuda:7 is not here",
     "device=gpu": r"Unknown device 'gpu'",

@@ -130,7 +130,10 @@ def test_a_loss_that_rises_is_said_with_its_epoch(place: Path, capsys: pytest.Ca
     losses = [json.loads(line).get("valid_loss") for line in Path("runs/r/metrics.jsonl").read_text().splitlines()]
     scored = [loss for loss in losses if loss is not None]
     best = scored.index(min(scored)) + 1
-    assert f"Verdict: The validation loss has risen since epoch {best}: the model learns" in capsys.readouterr().out
+    assert (
+        f"Verdict: The validation loss has risen since epoch {best}: the model is overfitting"
+        in capsys.readouterr().out
+    )
 
 
 def recorded(name: str, losses: list[float], **settings: Any) -> None:

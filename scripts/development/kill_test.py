@@ -189,7 +189,7 @@ def train(settings: list[str], run: str, writer: int) -> None:
         output = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        Trainer._next_batches = telling(Trainer._next_batches, before="step")
+        Trainer._begin_update = telling(Trainer._begin_update, before="step")
         MetricsLog.updated = telling(MetricsLog.updated, after="between")
         for validator in (Validator, StreamValidator):
             validator.__call__ = telling(validator.__call__, before="validation", after="between")

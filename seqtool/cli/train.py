@@ -140,7 +140,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
         print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown()]))
     else:
         command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
-        print(f"Stopped at step {progress.step:,}. Go on with: {command}")
+        print(f"Stopped at step {progress.step:,}. Resume with: {command}")
     return finished
 
 

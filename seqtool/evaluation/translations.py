@@ -380,7 +380,7 @@ def test_set_of(
     except InputError as missing:
         from seqtool.training import moved_data  # imports torch, which scoring files does without
 
-        if data.checkpoint is None or moved_data.is_there(corpus, settings.split):
+        if data.checkpoint is None or moved_data.split_exists(corpus, settings.split):
             raise
         own = translator.config["data"]
         cached = moved_data.texts(data.checkpoint, own, settings.split)

@@ -1,4 +1,4 @@
-"""The tasks, and the only place that decides which one applies. `runtime.task_table` lists them."""
+"""The tasks, and the functions that choose one. `runtime.task_table` lists the tasks."""
 
 from seqtool.tasks.task import Task, evaluator, named, of, of_checkpoint
 

@@ -1,4 +1,4 @@
-"""Captioning: images in, sentences out."""
+"""The captioning task: images in, sentences out."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Captioning(Task):
-    """Images with captions; BLEU-4 and CIDEr-D of decoded captions against all captions of an image."""
+    """Describes images. Validations score decoded captions by BLEU-4 and CIDEr-D, against all captions of an image."""
 
     name = "captioning"
     corpus = ImageCorpus
@@ -40,7 +40,7 @@ class Captioning(Task):
     outputs = "captions"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
-        """Prepares the images too, as input of the model's encoder, or as annotation vectors if it is frozen."""
+        """Prepare captions and images; images become input for the encoder, or annotation vectors if it is frozen."""
         from seqtool.data.images.image_store import prepare_captions  # imports torch, as do the next two
         from seqtool.models.backbone import EncoderSettings, warning
         from seqtool.runtime.devices import choose_device, set_threads
@@ -50,8 +50,8 @@ class Captioning(Task):
             raise InputError(f"Setting 'model.encoder' is a group of settings, not {config.model.encoder}.")
         encoder = typed(EncoderSettings, config.model.encoder)
         encoder.check()
-        if (doubt := warning(encoder)) is not None:
-            print(doubt, file=sys.stderr)
+        if (message := warning(encoder)) is not None:
+            print(message, file=sys.stderr)
         machine = typed(declarations.Machine, {"device": config.device, "threads": config.threads})
         set_threads(machine.threads)
         data = with_vocabulary_of_run(config.data)
@@ -61,7 +61,7 @@ class Captioning(Task):
         return self.prepare(config)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """The encoder's default weights, if wanted, must exist or be available for download."""
+        """Check the settings as for every task, and that default weights for the encoder are available if needed."""
         from seqtool.models.backbone import EncoderSettings, check_default_weights  # imports torch
 
         super().check(config, pretrained=pretrained)
@@ -74,21 +74,21 @@ class Captioning(Task):
         from seqtool.models.backbone import ImageCaptioner  # imports torch
         from seqtool.models.parts import build_model
 
-        others = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
-        return cast("ImageCaptioner[Any]", build_model(config.model, base=ImageCaptioner, parts=parts, **others))
+        arguments = {"target_vocabulary": len(cache.target_vocabulary), "pretrained": pretrained}
+        return cast("ImageCaptioner[Any]", build_model(config.model, base=ImageCaptioner, parts=parts, **arguments))
 
     def parameter_groups(self, model: "ImageCaptioner[Any]", config: DictConfig) -> list[dict[str, Any]]:
-        """A fine-tuned image encoder has its own first step of training and its own learning rate."""
+        """Group the parameters: a fine-tuned image encoder has its own first step of training and learning rate."""
         encoder, backbone = config.model.encoder, list(model.backbone.parameters())
-        others = [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone.")]
-        groups: list[dict[str, Any]] = [{"params": others, "from_step": 0}]
+        decoder = [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone.")]
+        groups: list[dict[str, Any]] = [{"params": decoder, "from_step": 0}]
         if backbone and encoder.fine_tune_from is not None:
             groups.append({"params": backbone, "lr": encoder.lr, "from_step": encoder.fine_tune_from})
         return groups
 
     def check_weights(self, model: "ImageCaptioner[Any]", config: DictConfig, cache: Cache, path: Path) -> None:
-        """A frozen backbone must be the one whose annotation vectors are stored; otherwise the model would be trained
-        with one and describe images with the other.
+        """Raise InputError unless a frozen backbone is the one whose annotation vectors are stored: otherwise the model
+        would be trained with one backbone and describe images with another.
         """
         if cache.store.fits(model.backbone):
             return
@@ -115,12 +115,12 @@ class Captioning(Task):
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
         names = ("bleu4", "cider_d", *settings.scores)
-        measures = scorers(names, references, tokenize=settings.tokenize, rouge=False)
+        metrics = scorers(names, references, tokenize=settings.tokenize, rouge=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
-            values = System(texts, measures).values
-            own = {name: value for name, value in values.items() if name not in NAMES}
-            return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **own}
+            values = System(texts, metrics).values
+            user_scores = {name: value for name, value in values.items() if name not in NAMES}
+            return {"bleu": 100 * values["bleu4"], "cider": values["cider_d"], **user_scores}
 
         def example(i: int) -> dict[str, str]:
             return {"image": split.files[i], "reference": references[i][0]}

@@ -1,4 +1,4 @@
-"""Language modelling: text, continued."""
+"""The language-modelling task: text in, its continuation out."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ log = logging.getLogger("seqtool")
 
 
 class LanguageModelling(Task):
-    """A text, in streams; scored by bits per character of its end, whose tokens are predicted one by one."""
+    """Continues text. Trains on a text as parallel streams; validations measure bits per character."""
 
     name = "language_modelling"
     corpus = PlainText
@@ -43,13 +43,13 @@ class LanguageModelling(Task):
         return prepare_text(with_vocabulary_of_run(config.data), needs=needs)
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """A text has no sentences to batch by length, or to decode and score."""
+        """Check the settings as for every task, and that training reads at least `model.context` tokens at once."""
         super().check(config, pretrained=pretrained)
-        context, read = config.model.get("context"), config.train.bptt
-        if isinstance(context, int) and isinstance(read, int) and context > read:
+        context, bptt = config.model.get("context"), config.train.bptt
+        if isinstance(context, int) and isinstance(bptt, int) and context > bptt:
             raise InputError(
-                f"model.context={context} is more than train.bptt={read}, the tokens read at once in training, "
-                f"so the later positions of a window would not be trained: set train.bptt={context}."
+                f"model.context={context} is more than train.bptt={bptt}, the tokens read at once in training, so "
+                f"the later positions of a window would not be trained: set train.bptt={context}."
             )
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> "Streams":
@@ -58,7 +58,7 @@ class LanguageModelling(Task):
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "StreamValidator":
-        """Validates on parallel streams, as training does."""
+        """Make a validator that reads parallel streams, as training does."""
         from seqtool.training.validation import StreamValidator  # imports torch
 
         streams = _streams(cache, "valid", train)
@@ -66,25 +66,25 @@ class LanguageModelling(Task):
         return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
 
     def decoding_settings(self) -> list[str]:
-        """Those that matter for reading a text."""
+        """The names of the settings that apply to reading a text."""
         return ["precision", "device", "threads"]
 
 
 def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
-    """A split as `train.batch_size` streams, or with `train.fewer_streams` as fewer where those would be shorter than
-    `train.bptt` tokens.
+    """Read a split as `train.batch_size` streams; with `train.fewer_streams`, as fewer if they would be shorter
+    than `train.bptt` tokens.
     """
     from seqtool.data.batches import Streams  # imports torch
 
-    text, rows = cache.split(split).stream, settings.batch_size
-    fewer = max(1, len(text) // settings.bptt) if settings.fewer_streams else rows
-    if fewer < rows:
+    tokens, rows = cache.split(split).stream, settings.batch_size
+    most = max(1, len(tokens) // settings.bptt) if settings.fewer_streams else rows
+    if most < rows:
         log.info(
             "The split '%s' has %s tokens and is read in %s: with train.batch_size=%d streams, each would be shorter "
             "than train.bptt=%d.",
-            *(split, f"{len(text):,}", "one stream" if fewer == 1 else f"{fewer} streams", rows, settings.bptt),
+            *(split, f"{len(tokens):,}", "one stream" if most == 1 else f"{most} streams", rows, settings.bptt),
         )
-    return Streams(text, rows=min(rows, fewer), steps=settings.bptt)
+    return Streams(tokens, rows=min(rows, most), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

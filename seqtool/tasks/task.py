@@ -1,7 +1,7 @@
-"""The interface of a task: everything that differs between tasks in preparing data and in training and using models.
+"""The interface of a task: everything that differs between tasks in preparing data, training and using models.
 
-The data determine the task, and the model must be for the same one. The modules of tasks import torch only when it is
-needed: preparing and scoring text do without it.
+The data determine the task, and the model must be for the same task. The modules of tasks import torch only where it is
+needed, since preparing and scoring text do not need it.
 """
 
 import copy
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
-PARTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # a model's arguments besides its settings
+NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # of models' constructors
 
 
 class Task(ABC):
-    """One task. A subclass says:
+    """One task. A subclass defines:
 
-    name: its key in `runtime.task_table`
-    corpus: the base class of its data
-    does: what its models do, as in "translates sentences"
-    example: a choice of model, for messages
-    scores: of a validation, besides the loss; the first decides which is best, unless train.best_by does
-    unit: what a training split is counted in
-    predictor: what uses a trained model, as module:class
-    usage: the command line that uses a `checkpoint`, a format
-    evaluator: what `eval` scores with, as module:class
-    outputs: what is scored, as in "a setting for translations"
+    name: the task's key in `runtime.task_table`
+    corpus: the base class of the task's data
+    does: what the task's models do, as in "translates sentences"
+    example: an example of a setting that chooses a model, for messages
+    scores: the names of a validation's scores besides the loss; the first is the default of train.best_by
+    unit: the unit in which the size of a training split is given, as in "29,000 pairs"
+    predictor: the class that uses a trained model, as module:class
+    usage: format string, with {checkpoint}, of the command that uses a trained model
+    evaluator: the class with which `eval` scores, as module:class
+    outputs: what the models write, as in "a setting for translations"
     streams: whether examples are streams, whose state is carried from batch to batch
     """
 
@@ -65,26 +65,28 @@ class Task(ABC):
     streams: ClassVar[bool] = False
 
     def counted(self, examples: Any) -> str:
-        """The size of a training split, in `unit`."""
+        """Format the size of a training split, with its `unit`."""
         return f"{len(examples):,} {self.unit}"
 
     @abstractmethod
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> "Cache":
-        """The cache of `config.data`, made if it does not exist. InputError for data that cannot be used, and at once
-        for data without the splits that are needed.
+        """Return the cache of `config.data`, and make it if it does not exist. Raises InputError for unusable data, and
+        before any work if a split in `needs` is missing.
         """
 
     def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> "Cache":
-        """The same for a run that resumes from a checkpoint. If the original files of a text are gone, falls back on
-        the cache from which the run was trained.
+        """Return the cache for a run that resumes from a checkpoint. If the text's original files are gone, it is the
+        cache with which the run was trained.
         """
         from seqtool.training.moved_data import prepared_again  # imports torch
 
         return prepared_again(checkpoint, config.data, self.corpus, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
-        """Raise InputError for settings of a run that mean nothing for this task or that its model would refuse, before
-        any data are prepared. `pretrained` as for `make_model`.
+        """Raise InputError for settings of a run that have no effect for this task or are invalid for its model, before
+        any data are prepared.
+
+        pretrained: as for `make_model`.
         """
         self.check_model(config)
         choices = (*self.scores, *names(config.validation.get("scores")), "loss")
@@ -96,24 +98,24 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        declared, usual = declarations.of_command("train"), defaults("train")
-        others = [  # what only streams use, or what they do not use
+        declared, default_values = declarations.of_command("train"), defaults("train")
+        unused = [  # settings that only streams use, or that streams do not use
             f"{group}.{name}"
             for group in ("train", "validation")
-            for name, default in usual[group].items()
+            for name, default in default_values[group].items()
             if config[group][name] != default and declared[f"{group}.{name}"].streams is (not self.streams)
         ]
-        if others and self.streams:
-            raise InputError(f"{', '.join(f'{name}=' for name in others)} means nothing for {self.name}: leave it out.")
-        if others:
-            raise InputError(f"{others[0]} is for language models, not for {self.name}: leave it out.")
-        check_settings(config.model, parts=PARTS)
+        if unused and self.streams:
+            raise InputError(f"{', '.join(f'{name}=' for name in unused)} means nothing for {self.name}: leave it out.")
+        if unused:
+            raise InputError(f"{unused[0]} is for language models, not for {self.name}: leave it out.")
+        check_settings(config.model, parts=NON_SETTING_ARGUMENTS)
 
-    def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 a text is scored without one
+    def check_tokenizer(self, tokenize: str) -> None:  # noqa: B027 language models have no tokeniser
         """Raise InputError for an unknown value of `validation.tokenize`."""
 
     def tokenizer(self, cache: "Cache") -> tuple[str | None, str]:
-        """The tokeniser for scores of the cache's validation set, and what to say about it, which may be nothing."""
+        """The tokeniser for scores on the cache's validation set, and a message about it, which may be empty."""
         return None, ""
 
     def check_model(self, config: DictConfig) -> None:
@@ -135,8 +137,9 @@ class Task(ABC):
     def make_model(
         self, config: DictConfig, cache: "Cache", *, pretrained: bool, parts: "Parts"
     ) -> "EncoderDecoder[Any]":
-        """The model of these parts, before `initialisation`. `pretrained`: load an image encoder's pretrained weights;
-        otherwise a checkpoint will supply them.
+        """Make the model from its settings and parts, before `initialisation`.
+
+        pretrained: load an image encoder's pretrained weights; otherwise a checkpoint will supply them.
         """
         from seqtool.models.contract import EncoderDecoder  # imports torch
         from seqtool.models.parts import build_model
@@ -145,7 +148,7 @@ class Task(ABC):
         return cast("EncoderDecoder[Any]", build_model(config.model, base=EncoderDecoder, parts=parts, **sizes))
 
     def check_lengths(self, model: "EncoderDecoder[Any]", cache: "Cache") -> None:
-        """Raise InputError if a sentence to train on or to validate with is longer than the model can read."""
+        """Raise InputError if a training or validation sentence is longer than the model can read."""
         if model.max_positions is None or self.streams:
             return
         for name in ("train", "valid"):
@@ -158,13 +161,13 @@ class Task(ABC):
                 )
 
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
-        """The parameters in groups, each trained from its `from_step` on, perhaps with its own optimiser settings."""
+        """Group the parameters. A group is trained after its `from_step`, perhaps with its own optimiser settings."""
         return [{"params": list(model.parameters()), "from_step": 0}]
 
     def check_weights(  # noqa: B027 most tasks have nothing to check
         self, model: Any, config: DictConfig, cache: "Cache", path: Path
     ) -> None:
-        """Raise InputError if the model's weights, from the checkpoint at `path`, do not match the cache."""
+        """Raise InputError if the weights that were loaded from the checkpoint at `path` do not match the cache."""
 
     def examples(self, cache: "Cache", settings: "TrainSettings") -> "Examples":
         """The training examples."""
@@ -174,11 +177,13 @@ class Task(ABC):
     def validator(
         self, cache: "Cache", settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator | StreamValidator":
-        """The validator that scores the model on the cache's validation set."""
+        """Make the validator that scores the model on the cache's validation set."""
 
     def load(self, checkpoints: Any, **settings: Any) -> Any:
-        """The predictor for a trained model or an ensemble of several: paths or opened checkpoints. Settings are as on
-        the command line.
+        """Load the predictor for a trained model or an ensemble.
+
+        checkpoints: one or several paths or open checkpoints.
+        settings: as on the command line.
         """
         return resolve_name(self.predictor).load(checkpoints, **settings)
 
@@ -188,17 +193,17 @@ class Task(ABC):
 
 
 def task_name(owner: Any, setting: str) -> str:
-    """The task of a model's or a corpus's class. InputError unless it is a known one."""
+    """The name of the task of a model's or corpus's class. Raises InputError if there is no such task."""
     name = getattr(owner, "task", None)
     if name not in TASKS:
         raise InputError(
-            f"{setting}._target_ names {owner.__name__}, which does not say its task: {' or '.join(TASKS)}."
+            f"{setting}._target_ names {owner.__name__}, which does not define its task: {' or '.join(TASKS)}."
         )
     return str(name)
 
 
 def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
-    """The settings; if a run's vocabulary is to be reused, with the run replaced by its best checkpoint."""
+    """The settings of the data, in which a run whose vocabulary is reused is replaced by its best checkpoint."""
     reuse = OmegaConf.select(data, "vocabulary.reuse")
     if not isinstance(reuse, str) or not (Path(reuse) / "checkpoints").is_dir():
         return data
@@ -211,22 +216,22 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
 
 def named(name: str) -> Task:
     """The task of this name."""
-    return cast(Task, resolve_name(TASKS[name].where))  # imported only when needed
+    return cast(Task, resolve_name(TASKS[name].where))  # imports the task's module
 
 
 def of(config: DictConfig) -> Task:
-    """The task that the data are for; unlike a model, data can tell without importing torch (`Task.check_model`)."""
+    """The task of the data in the settings. Unlike a model's, it is found without importing torch."""
     return named(task_name(located(config.data, trusted=True, base=Corpus), "data"))
 
 
 def of_checkpoint(checkpoint: "Checkpoint") -> Task:
-    """The task that a checkpoint was trained for. InputError if this version does not know it."""
+    """The task that a checkpoint was trained for. Raises InputError if this version does not have it."""
     if checkpoint.task not in TASKS:
         task, path = checkpoint.task, checkpoint.path
-        raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not know.")
+        raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not have.")
     return named(checkpoint.task)
 
 
 def evaluator(name: str) -> "type[Evaluator]":
-    """The class that evaluates the models of the task with this name."""
+    """The class that evaluates models of the task with this name."""
     return cast("type[Evaluator]", resolve_name(named(name).evaluator))

@@ -1,4 +1,4 @@
-"""Translation: sentences in, sentences out."""
+"""The translation task: sentences in, sentences out."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Translation(Task):
-    """Sentence pairs; BLEU of decoded translations against one reference per sentence."""
+    """Translates sentences. Validations score decoded translations by BLEU, against one reference per sentence."""
 
     name = "translation"
     corpus = TextCorpus
@@ -54,28 +54,28 @@ class Translation(Task):
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator":
-        """Empty sources have empty translations."""
+        """Make a validator that does not decode empty sources: their translations are empty."""
         from seqtool.decoding.batching import encoded_sentences  # imports torch
         from seqtool.training.validation import Validator
 
         split = cache.split("valid")
         references = split.texts("target")[: settings.sentences]
-        most = settings.max_source_length or settings.max_length
-        ids = [split.source(i).tolist()[: most - 1] for i in range(len(references))]
-        full = [i for i, source in enumerate(ids) if source]
-        names, alternatives = (*self.scores, *settings.scores), [[line] for line in references]
-        measures = scorers(names, alternatives, tokenize=settings.tokenize, lowercase=False)
+        max_length = settings.max_source_length or settings.max_length  # with EOS
+        ids = [split.source(i).tolist()[: max_length - 1] for i in range(len(references))]
+        nonempty = [i for i, source in enumerate(ids) if source]
+        names, reference_sets = (*self.scores, *settings.scores), [[reference] for reference in references]
+        metrics = scorers(names, reference_sets, tokenize=settings.tokenize, lowercase=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
-            written = dict(zip(full, texts, strict=True))
-            return System([written.get(i, "") for i in range(len(references))], measures).values
+            translations = dict(zip(nonempty, texts, strict=True))
+            return System([translations.get(i, "") for i in range(len(references))], metrics).values
 
-        texts = split.texts("source") if train.show else []
+        source_texts = split.texts("source") if train.show else []
 
         def example(i: int) -> dict[str, str]:
-            return {"source": texts[full[i]], "reference": references[full[i]]}
+            return {"source": source_texts[nonempty[i]], "reference": references[nonempty[i]]}
 
-        sources = encoded_sentences([ids[i] for i in full])
+        sources = encoded_sentences([ids[i] for i in nonempty])
         vocabulary = cache.target_vocabulary
         return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
 

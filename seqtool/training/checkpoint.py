@@ -1,4 +1,6 @@
-"""Checkpoints: directories without pickle that are either complete or absent. Everything in one is listed here.
+"""Checkpoints: directories without pickle files, each either complete or absent.
+
+A checkpoint contains:
 
     runs/NAME/checkpoints/step-0001234/
         manifest.json          size and SHA-256 of every file below
@@ -7,25 +9,31 @@
         training.safetensors   what only resuming needs (not in averages, nor in exported models)
         source.vocabulary …    the cache's vocabularies
 
-The record has `format`; `task`, the task's name; `config`, all settings of the run; `progress`, the fields of
-`saving.Progress`, besides `optimiser` and `scaler`, which are the optimiser's numbers that are not tensors and the
-state of the loss scale; `versions` of the software; and `data`, digests of the files that the cache was made from.
+The record:
+
+    format      the number of this format
+    task        the task's name
+    config      all settings of the run
+    progress    the fields of `saving.Progress`; `optimiser`, its state except tensors; `scaler`, the loss scale's state
+    versions    the versions of the software
+    data        digests of the files from which the cache was made
 
 The tensors in training.safetensors:
 
     optimiser.INDEX.NAME       the optimiser's state of the parameter with this index
-    loss.baseline              hard attention's moving average of the reward; NaN before the first
-    carried.NUMBER             for streams, the tensors of the state that the next batch starts from, a row for each
-    random.cpu, random.cuda    torch's generators; those of further processes end in .1, .2 and so on
+    loss.baseline              hard attention's moving average of the reward; NaN before the first reward
+    carried.NUMBER             the tensors of the state that the next batch of streams starts from, a row per stream
+    random.cpu, random.cuda    the states of torch's generators; for further processes, the name ends in .1, .2, …
 
-A checkpoint is written beside its place, synced and renamed into it. One whose step was not validated is called
-step-0001234-stopped if a signal asked for it, and step-0001234-saved if train.save_minutes did; the next one replaces
-it. average-N is the mean of the last N. The progress in the newest one says which is the best.
+A checkpoint is written to a temporary directory, synced and renamed. At a step that was not validated, its name is
+step-0001234-stopped if a signal stopped the run, or step-0001234-saved if train.save_minutes had passed; the next
+checkpoint replaces it. average-N is the mean of the last N checkpoints. The newest checkpoint's progress names the best
+checkpoint.
 
-A command opens a checkpoint once, with `find`, and hands on the `Checkpoint`. A checkpoint from elsewhere runs no code
-except that of modules which the user trusts, and everything in it is checked before use: the files that are used must
-match the manifest, the record must have the right kinds of values, and a model is built without memory and compared
-with the tensors' shapes before any tensor is read.
+A command opens a checkpoint once, with `find`, and passes the `Checkpoint` on. A checkpoint from elsewhere runs no code
+except that of modules which the user trusts. Everything in it is checked before use: the files that are used must match
+the manifest, the record must have the right types of values, and a model is built on the meta device and compared with
+the tensors' shapes before any tensor is read.
 """
 
 import hashlib
@@ -60,7 +68,7 @@ from seqtool.training import runs
 
 M = TypeVar("M", bound=nn.Module)
 Purpose = Literal["record", "model", "training"]
-"""What a checkpoint is opened for: to read its record alone; to use the model; or to resume training."""
+"""What a checkpoint is opened for: to read only its record, to use the model, or to resume training."""
 
 log = logging.getLogger("seqtool")
 FORMAT = 1
@@ -69,21 +77,25 @@ RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 VOCABULARY = ".vocabulary"
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
 CPU_RANDOM, CUDA_RANDOM = "random.cpu", "random.cuda"
-BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # of a backbone
+BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # of images and of batch normalisation
 AVERAGE = "average-"
-NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # no path to another directory
+NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
 UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # what `save` writes and `remove` deletes
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that `find` opened: its record was read and checked, and the files that its purpose needs match the
-    manifest. No tensor is read before it is asked for.
+    """A checkpoint that `find` opened: its record has been read and checked, and the files that its purpose needs match
+    the manifest. Tensors are read only when they are needed.
 
-    path: its directory. task: the name of the task that the model was trained for. config: the run's settings.
-    progress: see `saving.Progress`. versions: of the software that wrote it. data: digests of the data's files.
-    trust: the modules, besides this package, whose classes it may name.
+    path: the checkpoint's directory.
+    task: the name of the task that the model was trained for.
+    config: the run's settings.
+    progress: the run's progress, as in `saving.Progress`.
+    versions: the versions of the software that wrote the checkpoint.
+    data: the digests of the data's files.
+    trust: the modules, besides this package, whose classes the checkpoint may name.
     """
 
     path: Path
@@ -96,25 +108,25 @@ class Checkpoint:
 
     @property
     def model_task(self) -> str:
-        """The task of the model's class, which is `task` unless someone changed the record. InputError if it is not the
-        class of a model, or not one that may be named.
+        """The task of the model's class, which is `task` unless someone edited the record. Raises InputError unless it
+        is the class of a model, from this package or a trusted module.
         """
         model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         task = getattr(model, "task", None)
         if task not in TASKS:
-            raise InputError(f"{self.path} has a model, {model.__name__}, which does not say its task.")
+            raise InputError(f"{self.path} has a model, {model.__name__}, which does not define its task.")
         return str(task)
 
     def load_weights(self, model: nn.Module) -> None:
-        """Fill the model's parameters; InputError names one that is missing, left over, or of another shape or kind."""
+        """Load the model's weights. Raises InputError for missing or unexpected weights, or other shapes or types."""
         fill(model, self._weights_of(model))
 
     def load_model(self, make: Callable[[], M]) -> M:
-        """The model that `make` builds, with these weights; InputError as for `load_weights`.
+        """Build a model with `make` and load these weights. Raises InputError as `load_weights` does.
 
-        It is built on torch's meta device, so it takes no memory before its tensors are known to exist.
+        The model is built on torch's meta device, so it takes no memory until its tensors are known to fit.
         """
-        with torch.device("meta"), _Unfilled():
+        with torch.device("meta"), _SkipInitialisation():
             model = make()
         stored = self._weights_of(model)
         new = {
@@ -124,24 +136,24 @@ class Checkpoint:
         for parameter in model.parameters():
             new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
         for module in model.modules():
-            for named in (module._parameters, module._buffers):
-                own: dict[str, Any] = named
-                own |= {key: new[id(old)] for key, old in own.items() if old is not None}  # tied ones stay tied
+            registries: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for registry in registries:  # tied parameters stay tied
+                registry.update({key: new[id(old)] for key, old in registry.items() if old is not None})
         return model
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights' shapes by name; no weight is read, and a run that goes on may remove the files afterwards."""
+        """The weights' shapes by name. No weight is read. A running training may remove the files after this."""
         with _opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
     @property
     def parameters(self) -> int:
-        """How many numbers can be learnt: without the means and deviations of images and of batch normalisation."""
+        """The number of parameters, without buffers."""
         return sum(math.prod(shape) for name, shape in self.shapes.items() if name.rpartition(".")[2] not in BUFFERS)
 
     def training_tensors(self) -> dict[str, Tensor]:
-        """The tensors of training.safetensors, by name. Open the checkpoint for `training` before."""
+        """The tensors of training.safetensors, by name. The checkpoint must have been opened for `training`."""
         with _opened(self.path / TRAINING) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -149,35 +161,35 @@ class Checkpoint:
         parameters, shapes = weights(model), self.shapes
         for name in sorted(parameters.keys() ^ shapes.keys()):
             where = "the checkpoint lacks" if name in parameters else "the model has no"
-            raise self._unfit(f"{where} '{name}'")
+            raise self._does_not_fit(f"{where} '{name}'")
         for name, parameter in parameters.items():
             if parameter.shape != shapes[name]:
-                raise self._unfit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
+                raise self._does_not_fit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
         with _opened(self.path / WEIGHTS) as file:
             stored = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
-            there, here = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
+            stored_type, model_type = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
             if stored[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
-                raise self._unfit(f"'{name}' is {there} there and {here} here")
+                raise self._does_not_fit(f"'{name}' is {stored_type} there and {model_type} here")
         return stored
 
-    def _unfit(self, why: str) -> InputError:
-        return InputError(f"{self.path} does not fit the model: {why}.")
+    def _does_not_fit(self, reason: str) -> InputError:
+        return InputError(f"{self.path} does not fit the model: {reason}.")
 
 
 def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purpose: Purpose = "model") -> Checkpoint:
-    """Open the checkpoint meant by a path: a checkpoint itself, `RUN` or `RUN/best` (the run's best), `RUN/last`.
+    """Open the checkpoint that a path names: a checkpoint itself, `RUN` or `RUN/best` (the run's best), `RUN/last`.
 
-    Only the record and the files for this purpose are read and compared with the manifest; of a run, the files of the
-    checkpoint that is returned. One that is damaged gives place to another of its run, with a warning.
+    Only the record and the files that the purpose needs are read and compared with the manifest. If a run's checkpoint
+    is damaged, another of the run is opened instead, with a warning.
 
     Args:
-        checkpoint: the path; a checkpoint that was opened is returned as it is.
+        checkpoint: the path; a checkpoint that is already open is returned unchanged.
         trust: the modules, besides this package, whose classes the checkpoint may name.
-        purpose: what it is opened for.
+        purpose: what the checkpoint is opened for.
 
     Raises:
-        InputError: if there is no checkpoint, or none that is intact.
+        InputError: if there is no checkpoint, or no intact one.
     """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
@@ -187,10 +199,10 @@ def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purp
 def _find(path: Path, purpose: Purpose) -> Checkpoint:
     if (path / RECORD).exists() or (path / MANIFEST).exists():
         return read(path, purpose)
-    run, which = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
+    run, choice = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
     if not run.exists():
         raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
-    if which == "last":
+    if choice == "last":
         return newest(run, purpose)
     last = newest(run, "record")
     best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
@@ -202,7 +214,7 @@ def _find(path: Path, purpose: Purpose) -> Checkpoint:
 
 
 def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
-    """The newest checkpoint of a run that is intact, opened; a warning says which were not."""
+    """Open the newest intact checkpoint of a run, with a warning for each newer one that is damaged."""
     paths = list_checkpoints(run)
     if not paths:
         raise InputError(
@@ -213,7 +225,9 @@ def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
 
 
 def _first_intact(paths: Iterable[Path], purpose: Purpose, *, averaged_at: int | None = None) -> Checkpoint:
-    """The first that is not damaged, and no average but one of this step; a warning says which were damaged."""
+    """Open the first intact checkpoint, with a warning for each damaged one before it. An average counts only if it was
+    made at the step `averaged_at`.
+    """
     errors: list[InputError] = []
     for path in paths:
         try:
@@ -224,28 +238,30 @@ def _first_intact(paths: Iterable[Path], purpose: Purpose, *, averaged_at: int |
             errors.append(damaged)
             continue
         for error in errors:
-            log.warning("%s Going by %s.", error, path)
+            log.warning("%s Using %s instead.", error, path)
         return checkpoint
     raise errors[0]
 
 
 def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
-    """Open the checkpoint in a directory; InputError if it is damaged, incomplete or of another format."""
+    """Open the checkpoint in a directory. Raises InputError if it is damaged, incomplete or of another format."""
     try:
         manifest = read_record(path / MANIFEST)
         for name, expected in manifest.items():
             file = path / Path(name).name
-            same = file.stat().st_size == expected["bytes"] and file.is_file()
-            if not same or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
-                raise _is_damaged(path, f"{name} is not what was written")
+            same_size = file.stat().st_size == expected["bytes"] and file.is_file()
+            if not same_size or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
+                raise _damaged(path, f"{name} does not match {MANIFEST}")
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
-            raise InputError(f"Checkpoint {path} has format {record['format']}, this version reads {FORMAT}.")
+            raise InputError(
+                f"Checkpoint {path} has format {record['format']}, but this version of seqtool reads format {FORMAT}."
+            )
         files = [file.name for pattern in (f"[!.]*{VOCABULARY}", TRAINING) for file in path.glob(pattern)]
-        if left_out := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
-            raise _is_damaged(path, f"{MANIFEST} leaves out {left_out[0]}")
+        if unlisted := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
+            raise _damaged(path, f"{MANIFEST} does not list {unlisted[0]}")
         if not _is_record(record):
-            raise _is_damaged(path, "its record cannot be read")
+            raise _damaged(path, "its record cannot be read")
         return Checkpoint(path, **{name: record[name] for name in ("task", "config", "progress", "versions", "data")})
     except InputError:
         raise
@@ -253,44 +269,45 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
         missing = Path(error.filename).name
         raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _is_damaged(path, "its record cannot be read") from error
+        raise _damaged(path, "its record cannot be read") from error
 
 
-def _is_damaged(path: Path, why: str) -> InputError:
-    return InputError(f"Checkpoint {path} is damaged: {why}; use another one.")
+def _damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"Checkpoint {path} is damaged: {reason}; use another one.")
 
 
 def _is_used(name: str, purpose: Purpose) -> bool:
-    """Whether a file is used for this purpose."""
+    """Whether the file with this name is needed for this purpose."""
     if name == TRAINING:
         return purpose == "training"
     return name == RECORD or (purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY)))
 
 
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")
-NEEDED = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # unless empty
-LARGEST = 2**53  # the largest number allowed
+REQUIRED_KEYS = {"best": {"checkpoint", "step", "loss"}, "yardstick": {"loss"}}  # either may be empty
+MAX_INTEGER = 2**53  # larger integers are not exact as floats
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    """Whether every value in the record is of the right kind; TypeError, KeyError or AttributeError if one is not."""
+    """Whether every value in the record has the right type; if not, may raise TypeError, KeyError or AttributeError."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
     groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
     groups += [config.get(name, {}) for name in ("data", "optim", "schedule")]
     names = [score["checkpoint"] for score in scores if "checkpoint" in score] + progress.get("scheduled", [])
-    names += [progress["good"]] if progress.get("good") is not None else []
+    if progress.get("good") is not None:
+        names.append(progress["good"])
     numbers = [value for score in scores for name, value in score.items() if name != "checkpoint"]
     numbers += [progress.get("seconds", 0), *progress.get("meter", {}).values()]
     counts = [progress["step"], *(progress.get(name, 0) for name in COUNTS)]
-    whole = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # a float may be infinite
+    integers = [number for number in (*numbers, *counts) if not isinstance(number, float)]  # floats may be infinite
     return (
         record["format"] == FORMAT
         and isinstance(record["task"], str)
         and all(isinstance(group, dict) for group in groups)
-        and all(needed <= progress[name].keys() for name, needed in NEEDED.items() if progress.get(name))
+        and all(keys <= progress[name].keys() for name, keys in REQUIRED_KEYS.items() if progress.get(name))
         and all(NAME.fullmatch(name) for name in names)
-        and all(isinstance(number, int) and abs(number) <= LARGEST for number in whole)
+        and all(isinstance(number, int) and abs(number) <= MAX_INTEGER for number in integers)
         and all(isinstance(count, int) and count >= 0 for count in counts)
     )
 
@@ -303,21 +320,21 @@ def save(
     record: Mapping[str, Any],
     vocabularies: list[Path],
 ) -> None:
-    """Write a checkpoint at `path`, which a reader sees complete or not at all.
+    """Write a checkpoint at `path`; a reader sees it complete or not at all.
 
     Args:
-        path: its directory, which does not exist yet.
+        path: the checkpoint's directory, which must not exist yet.
         model: the weights by name.
         training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
-        record: task, config, progress, versions and data, as this module's documentation says.
-        vocabularies: files to copy.
+        record: task, config, progress, versions and data, as in this module's docstring.
+        vocabularies: vocabulary files to copy.
 
     Raises:
-        OSError: with `path`, if the disk is full.
+        OSError: if the disk is full; it names `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
-    with beside as name, naming(path):
+    directory = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
+    with directory as name, naming(path):
         temporary = Path(name)
         _write(temporary / WEIGHTS, model)
         if training:
@@ -327,7 +344,7 @@ def save(
         for vocabulary in vocabularies:
             (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
         files = sorted(temporary.iterdir())
-        for file in files:  # safetensors lets nobody else read its own
+        for file in files:  # safetensors makes files that only their owner can read
             file.chmod(stat.S_IMODE((temporary / RECORD).stat().st_mode))
         manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -339,23 +356,24 @@ def save(
 
 
 def run_name(path: Path) -> str:
-    """The name of the run that a checkpoint belongs to; of one by itself, that of its folder."""
-    place = path.absolute()
-    return place.parents[1].name if place.parent.name == "checkpoints" else place.name
+    """The name of a checkpoint's run, or of the checkpoint's directory if it is outside a run."""
+    path = path.absolute()
+    return path.parents[1].name if path.parent.name == "checkpoints" else path.name
 
 
 def step_name(step: int) -> str:
-    """The name of the checkpoint of a step that was validated."""
+    """The name of the checkpoint of a validated step."""
     return f"step-{step:07d}"
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """A run's checkpoints by step, oldest first, without averages; of one step, that before its validation first."""
+    """A run's checkpoints without averages, oldest first; if a step has two, the unvalidated one first."""
     names = [(STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*")]
     return [path for *_, path in sorted((int(match[1]), match[2] is None, path) for match, path in names if match)]
 
 
 def list_averages(run: Path) -> list[Path]:
+    """A run's averages of checkpoints, in any order."""
     return [path for path in (run / "checkpoints").glob(f"{AVERAGE}*") if NAME.fullmatch(path.name)]
 
 
@@ -367,8 +385,8 @@ def remove_unfinished(run: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint; it is first renamed to a name that nothing looks for, so no one ever sees part of it."""
-    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # NFS may still have files under an earlier one
+    """Delete a checkpoint. It is renamed first, to a name that no reader looks for, so that none sees part of it."""
+    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # a new name each time: NFS may keep old files
     path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)  # NFS keeps the files that another process has open
 
@@ -385,6 +403,7 @@ def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
 
 
 def sha256(file: Path) -> str:
+    """The hexadecimal SHA-256 digest of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -409,20 +428,20 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
 
 
-class _Unfilled(TorchFunctionMode):
-    """Skips initialisation: on the meta device torch's first random draw imports its compiler, taking a second."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips initialisation: on the meta device torch's first random draw imports its compiler, which takes a second."""
 
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         if function in (nn.init.normal_, nn.init.uniform_, Tensor.normal_, Tensor.uniform_):
-            return arguments[0] if arguments else named["tensor"]
-        return function(*arguments, **(named or {}))
+            return arguments[0] if arguments else keywords["tensor"]
+        return function(*arguments, **(keywords or {}))
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file of tensors. OSError if the disk is full."""
+    """Write a file of tensors. Raises OSError if the disk is full."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # has the system's error only as text
+    except SafetensorError as error:  # names the operating system's error only in its text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
@@ -431,7 +450,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A file of tensors, each read when it is asked for."""
+    """Open a file of tensors, from which each is read when it is requested."""
     if not path.exists():
         raise InputError(f"Checkpoint {path.parent} has no {path.name}.")
     try:

@@ -1,9 +1,11 @@
 """How much of the loss's gradient reaches each time step: vanishing and exploding gradients made visible.
 
-The loss here is −log p of only each example's last token, so that the gradient at step t has passed through every step
-between: ‖∂loss/∂h_t‖ shows the product of Jacobians of the lectures (Bengio et al. 1994; Pascanu et al. 2013). That of
-an LSTM's c_t includes what passes through h_t. The singular values are of one factor of the product, the recurrent
-Jacobian ∂s_t/∂s_{t−1} of a cell whose input is held fixed, s being h or (h, c); at one example's middle step.
+The loss here is −log p of only each example's last token, so that the gradient at step t has passed through all later
+steps: ‖∂loss/∂h_t‖ shows the product of Jacobians (Bengio et al. 1994; Pascanu et al. 2013). The gradient with respect
+to an LSTM's c_t includes what passes through h_t.
+
+The singular values are those of one factor of the product, at the middle step of one example: the recurrent Jacobian
+∂s_t/∂s_{t−1} of a cell whose input is held fixed, where s is h, or (h, c) for an LSTM.
 """
 
 from collections.abc import Sequence
@@ -26,28 +28,27 @@ from seqtool.training.recording import FLOW, GRADIENT_FLOW, append_record
 from seqtool.view import plots
 from seqtool.view.report import rounded
 
-PROBES = 64  # examples, at most
+MAX_EXAMPLES = 64
 
-
-Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after the step
+Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after each step
 
 
 def check(model: EncoderDecoder[Any]) -> None:
-    """InputError for a model without cells."""
+    """Raise InputError for a model without recurrent cells."""
     if not cells_of(model):
         name = type(model).__name__
         raise InputError(f"train.gradient_flow=true is for recurrent models, and {name} has no cells: leave it out.")
 
 
 def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: torch.device, step: int) -> None:
-    """Add this step, unless it was measured before, to the run's `gradient_flow.jsonl`, and plot the newest measurement
-    and some of the earlier ones. All use the same training examples.
+    """Measure the gradient flow, append it to the run's `gradient_flow.jsonl`, and plot it beside some earlier
+    measurements, all on the same training examples. A step that was measured before is left as it is.
     """
     path = run / FLOW
     records = read(path) if path.exists() else []
     if records and records[-1]["step"] == step:
         return
-    records.append({"step": step, **flow(model, examples.probes(PROBES).to(device))})
+    records.append({"step": step, **flow(model, examples.probes(MAX_EXAMPLES).to(device))})
     append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
@@ -56,12 +57,12 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The measurements of a run. InputError if the file is damaged."""
+    """Read the measurements of a run. Raises InputError if the file is damaged."""
     return read_json_lines(path, _is_measurement, "is not a measurement")
 
 
 def _is_measurement(record: dict[str, Any]) -> bool:
-    """Whether it has what `flow` gives, and its step."""
+    """Whether a record has a step and what `flow` returns."""
     gradients, values = record["gradients"], record["singular_values"]
     columns = [*values.values(), *(column for state in gradients.values() for column in state.values())]
     are_numbers = all(
@@ -71,51 +72,55 @@ def _is_measurement(record: dict[str, Any]) -> bool:
 
 
 def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
-    """`gradients`: for each recurrence and each tensor of its state, ‖∂loss/∂h_t‖ by time step, in the order in which
-    it reads, a mean over the examples that the gradient reaches, without dropout; `singular_values` by recurrence, in
-    decreasing order. Recurrences are named by their place in the model.
+    """Measure the gradient flow on a batch, without dropout. Cells are called by their names in the model.
+
+    Returns:
+        gradients: for each cell and each tensor of its state, ‖∂loss/∂h_t‖ by time step, in the order in which the cell
+            reads: the mean over the examples that the gradient reaches.
+        singular_values: for each cell, the singular values of its Jacobian, in decreasing order.
     """
-    model = plain_copy(model).eval()  # without dropout
+    model = plain_copy(model).eval()
     cells = cells_of(model)
     traces: dict[str, Calls] = {name: [] for name in cells}
 
-    def note(name: str, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
+    def trace(name: str, _: Any, arguments: tuple[Tensor, State], state: State) -> None:
         traces[name].append((*arguments, state))
 
     with torch.enable_grad():
         with ExitStack() as stack:
             for name, cell in cells.items():
-                stack.enter_context(cell.register_forward_hook(partial(note, name)))
+                stack.enter_context(cell.register_forward_hook(partial(trace, name)))
             output = model(batch.source, batch.inputs)
         last = (batch.labels != PAD).sum(1) - 1
         rows = torch.arange(len(last), device=last.device)
         logits = model.project(output.features[rows, last]).float()
         loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
         states = [tensor for calls in traces.values() for *_, state in calls for tensor in state]
-        by_state = iter(torch.autograd.grad(loss, states, allow_unused=True))
+        state_gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
         for name, calls in traces.items():
-            steps = [[next(by_state) for _ in state] for *_, state in calls]
-            tensors = zip("hc", zip(*steps, strict=True), strict=False)
+            steps = [[next(state_gradients) for _ in state] for *_, state in calls]
+            tensors = zip("hc", zip(*steps, strict=True), strict=False)  # c only for an LSTM
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
         length = int(last[0]) + 1
-        values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
-    return {"gradients": gradients, "singular_values": values}
+        singular_values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
+    return {"gradients": gradients, "singular_values": singular_values}
 
 
 def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
-    """By time step, the mean over the rows whose gradient is not exactly 0, as it is after a row's last token."""
+    """The mean norm at each time step over the rows with a gradient; after a row's last token it is exactly 0."""
     norms = []
     for gradient in gradients:
-        of_rows = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)  # squares underflow
-        reached = of_rows[of_rows > 0]
-        norms.append(rounded(float(reached.mean())) if len(reached) else 0.0)
+        # in double precision: in single precision, squares of small gradients underflow
+        row_norms = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)
+        positive = row_norms[row_norms > 0]
+        norms.append(rounded(float(positive.mean())) if len(positive) else 0.0)
     return norms
 
 
 def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None]:
-    """Of ∂s_t/∂s_{t−1} in the first row, in the middle of its `length` targets or of a source, which is as long as any;
-    none where the state has exploded.
+    """The singular values of ∂s_t/∂s_{t−1} in the first row, at the middle of its `length` targets or of its source;
+    empty if the state has exploded.
     """
     inputs, before, _ = calls[min(length, len(calls)) // 2]
     x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in before]

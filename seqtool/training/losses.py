@@ -1,9 +1,9 @@
 """The loss that training minimises.
 
-For a sentence or caption: −log p of its words (`models/parts.py`), summed; with attention over images, the
-doubly stochastic penalty (Xu et al. 2015, section 4.2.1). Hard attention adds terms whose gradient estimates the
-bound's (section 4.1). The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic penalty,
-label smoothing or soft row.
+For a sentence or caption, the loss is the sum of −log p of its words (`models/parts.py`). Attention over images adds
+the doubly stochastic penalty (Xu et al. 2015, section 4.2.1). Hard attention adds terms whose gradient estimates the
+gradient of the bound (section 4.1). The estimate is unbiased if λ_r = 1 and there is no entropy term, doubly stochastic
+penalty, label smoothing or row that takes the expected context.
 """
 
 import math
@@ -23,11 +23,13 @@ Scalar = Float[Tensor, ""]
 
 
 class Loss(NamedTuple):
-    """Sums over a batch, in nats: `total` is minimised, `nll` is −log p(target), a mean over an image's samples.
+    """A batch's loss: sums over its examples, in nats.
 
-    `reward` updates the moving average of hard attention: Σ_t log p(y_t), a mean over the rows that drew their
-    attention; NaN if none did, None without hard attention. `state` is the first state of the same streams' next
-    batch, None if examples are independent; no gradient flows back through it.
+    total: the sum to minimise.
+    nll: −log p(target), averaged over an image's samples.
+    reward: Σ_t log p(y_t), averaged over the rows that sampled their attention, which updates the baseline of hard
+        attention. NaN if no row did; None without hard attention.
+    state: the state from which the streams' next batch starts, without gradient; None if examples are independent.
     """
 
     total: Scalar
@@ -36,17 +38,17 @@ class Loss(NamedTuple):
     state: Any = None
 
     def sums(self) -> Float[Tensor, "3"]:
-        """−log p; the reward, and 1 to count it, both 0 without a finite one."""
+        """−log p, the reward and the number of rewards; the last two are 0 unless the reward is finite."""
         reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
         finite = reward.isfinite()
         return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
 
 
 class TrainingLoss(nn.Module):
-    """A batch's loss from teacher forcing; the one module that data-parallel training wraps.
+    """A batch's loss under teacher forcing; the only module that data-parallel training wraps.
 
-    `baseline` is the moving average of the reward, NaN before the first. The training loop updates it (`observe`) and
-    saves it.
+    baseline: the moving average of the reward, NaN before the first reward. The training loop updates it (`observe`)
+        and saves it.
     """
 
     baseline: Scalar
@@ -58,51 +60,51 @@ class TrainingLoss(nn.Module):
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
-        """For streams that continue, `state` is the last state of the batch before."""
+        """Compute the loss. For streams that continue, `state` is the last state of the batch before."""
         inputs, labels = batch.inputs, batch.labels
         output = self.model(batch.source, inputs, state)
         if output.sampled is not None:
-            return self._of_samples(output, output.sampled, labels)
-        loss = self._of_expected(output.features, output.attention, labels)
+            return self._sampled_loss(output, output.sampled, labels)
+        loss = self._expected_loss(output.features, output.attention, labels)
         return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
-        """Move the baseline towards a reward, b ← 0.9 b + 0.1 R (`decay`); the first one initialises it, and NaN or ∞
-        leaves it.
+        """Move the baseline towards a reward: b ← 0.9 b + 0.1 R, where 0.9 is `decay`. The first reward initialises the
+        baseline; a reward that is not finite leaves it unchanged.
         """
         b, decay = self.baseline, self.model.penalties.decay
-        after = torch.where(b.isnan(), reward, decay * b + (1 - decay) * reward)
-        b.copy_(torch.where(reward.isfinite(), after, b))
+        updated = torch.where(b.isnan(), reward, decay * b + (1 - decay) * reward)
+        b.copy_(torch.where(reward.isfinite(), updated, b))
 
-    def _of_expected(
+    def _expected_loss(
         self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
     ) -> Loss:
-        """−log p and the doubly stochastic penalty."""
+        """The loss without sampled attention: −log p and the doubly stochastic penalty."""
         total, nll = self.model.loss(features, labels, self.smoothing)
         penalty = self.model.penalties.doubly_stochastic
         if penalty and attention is not None:
             total = total + penalty * doubly_stochastic(attention, labels).sum()
         return Loss(total, nll.sum())
 
-    def _of_samples(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
-        """Hard attention: −log p(y|s) and its own terms, then the mean over an image's rows. A row that took the
-        expected context has only −log p(y); the doubly stochastic penalty applies to every row.
+    def _sampled_loss(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
+        """The loss of hard attention: −log p(y|s) and `hard_attention_terms`, averaged over an image's samples. A row
+        that took the expected context has only −log p(y). The doubly stochastic penalty applies to every row.
         """
         penalty, M = self.model.penalties.doubly_stochastic, sampled.samples  # noqa: N806
         assert output.attention is not None
         labels = labels[sampled.image]
-        first, drew = slice(sampled.expected), slice(sampled.expected, None)
-        expected = self._of_expected(output.features[first], output.attention[first], labels[first])
-        loss, nll = self.model.loss(output.features[drew], labels[drew], self.smoothing)
-        real = labels[drew] != PAD
+        soft, hard = slice(sampled.expected), slice(sampled.expected, None)  # rows that did not sample, and that did
+        expected = self._expected_loss(output.features[soft], output.attention[soft], labels[soft])
+        loss, nll = self.model.loss(output.features[hard], labels[hard], self.smoothing)
+        real = labels[hard] != PAD
         loss = loss + hard_attention_terms(self.model.penalties, sampled, nll, real, self.baseline)
         if penalty:
-            loss = loss + penalty * doubly_stochastic(output.attention[drew], labels[drew]).sum()
+            loss = loss + penalty * doubly_stochastic(output.attention[hard], labels[hard]).sum()
         return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, -nll.sum(1).mean())
 
 
 def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:
-    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)): a sum over locations; padded steps do not count."""
-    seen = (alpha * (labels != PAD)[:, :, None]).sum(1)
-    return (1 - seen).square().sum(1)
+    """Σ_i (1 − Σ_t α_ti)² of each row (Xu et al. 2015, (14)), over locations i and the steps t that are not padding."""
+    attended = (alpha * (labels != PAD)[:, :, None]).sum(1)
+    return (1 - attended).square().sum(1)

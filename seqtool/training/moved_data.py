@@ -1,7 +1,8 @@
 """Finds the data that a checkpoint was trained with, even if they or the checkpoint have moved.
 
-A checkpoint records the settings of its data and the digests of the files. Settings may give new places; a relative
-place is searched in the working directory, then where the run was started. Digests tell whether it is the same data.
+A checkpoint records the settings of its data and the digests of the files. Settings may give new paths. A relative
+path is looked up in the working directory, then in the directory where the run was started. The digests tell whether
+the files are the same.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from seqtool.settings.classes import build
 from seqtool.training.checkpoint import Checkpoint, sha256
 
 SOURCES = tuple(declarations.declared(declarations.Sources))  # the settings of corpora that name files
-CONTENT = "content"  # the digest of the images of a checkpoint's data, whatever their names
+CONTENT = "content"  # a key of a checkpoint's data: the digest of its images, without their names
 log = logging.getLogger("seqtool")
 
 
@@ -46,50 +47,50 @@ def digests(cache: Cache) -> dict[str, Any]:
 
 
 def data_settings(checkpoint: Checkpoint, overrides: Mapping[str, Any], split: str) -> DictConfig:
-    """The settings of the checkpoint's data, overridden by `overrides`, with places where the split's files exist: if
-    possible the files that the checkpoint was trained with, otherwise, with a warning, others.
+    """The settings of the checkpoint's data with `overrides`, and with paths at which the split's files exist. Files
+    that the checkpoint was trained with are preferred; for other files there is a warning.
     """
     stored = {**checkpoint.config.get("data", {}), **overrides}
-    other = None
-    for values in (stored, _from_the_start(checkpoint, stored, overrides)):
+    changed_data = None
+    for values in (stored, _with_original_paths(checkpoint, stored, overrides)):
         data = cast(DictConfig, resolved({"data": values}).data)
         corpus = build(corpus_settings(data), trusted=checkpoint.trust, base=Corpus)
-        if split in corpus.splits() and is_there(corpus, split):
+        if split in corpus.splits() and split_exists(corpus, split):
             if overrides.keys() & set(SOURCES) or _is_recorded(checkpoint, corpus, split):
                 return data
-            other = other or data
-    if other is not None:
-        log.warning(
-            "The data have changed since %s was trained with them: scoring them as they are now.", checkpoint.path
-        )
-        return other
+            changed_data = changed_data or data
+    if changed_data is not None:
+        log.warning("The data have changed since %s was trained: scoring the data as they are now.", checkpoint.path)
+        return changed_data
     return cast(DictConfig, resolved({"data": stored}).data)
 
 
-def _from_the_start(checkpoint: Checkpoint, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, where places that are not overridden are those where the run was started, if they exist there."""
-    started = _started(checkpoint)
+def _with_original_paths(
+    checkpoint: Checkpoint, values: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings, with paths that are not overridden taken relative to where the run was started, if they exist."""
+    directory = _original_directory(checkpoint)
 
-    def placed(value: Any) -> Any:
+    def original(value: Any) -> Any:
         if isinstance(value, list):
-            return [placed(item) for item in value]
-        there = isinstance(value, str) and os.path.exists(started / value)  # noqa: PTH110 any text may stand there
-        return str(started / value) if there else value
+            return [original(item) for item in value]
+        exists = isinstance(value, str) and os.path.exists(directory / value)  # noqa: PTH110 may be an invalid path
+        return str(directory / value) if exists else value
 
-    places = {*SOURCES, "cache"} & (values.keys() - overrides.keys())
-    return {name: placed(value) if name in places else value for name, value in values.items()}
+    paths = {*SOURCES, "cache"} & (values.keys() - overrides.keys())
+    return {name: original(value) if name in paths else value for name, value in values.items()}
 
 
-def _started(checkpoint: Checkpoint) -> Path:
-    """The run's working directory, if the checkpoint is in its runs/NAME/checkpoints/; otherwise the current one."""
+def _original_directory(checkpoint: Checkpoint) -> Path:
+    """Where the run was started, if the checkpoint is in a runs/NAME/checkpoints; otherwise the current directory."""
     path = checkpoint.path.resolve()
     return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
 
 
-def is_there(corpus: Corpus, split: str) -> bool:
+def split_exists(corpus: Corpus, split: str) -> bool:
     """Whether the split's files exist."""
     if isinstance(corpus, FileCorpus):
-        return all(map(os.path.exists, corpus.files()[split]))  # names may be ones that no file can have
+        return all(map(os.path.exists, corpus.files()[split]))  # also for invalid paths
     try:
         corpus.check()
     except InputError:
@@ -98,7 +99,7 @@ def is_there(corpus: Corpus, split: str) -> bool:
 
 
 def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
-    """Whether the split has the digests that the checkpoint recorded, if it recorded any."""
+    """Whether the split has the digests that the checkpoint recorded; true if it recorded none."""
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
         return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
@@ -111,30 +112,38 @@ def _digest(path: Path) -> str:
 
 
 def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
-    """What `prepare` makes of a text for a run that resumes; if the files are gone, the cache that it had."""
+    """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
+
+    Args:
+        checkpoint: the checkpoint from which the run resumes.
+        data: the settings of its data.
+        kind: the base class of its corpus.
+        prepare: makes the cache.
+    """
     try:
         return prepare()
     except InputError as error:
         corpus, before, now = make_corpus(data, kind, trusted=True), checkpoint.config.get("data", {}), plain(data)
-        gone = [split for split in corpus.splits() if not is_there(corpus, split)]
-        if not gone or any(now.get(name) != before.get(name) for name in SOURCES):  # the data are said to be elsewhere
+        missing = [split for split in corpus.splits() if not split_exists(corpus, split)]
+        if not missing or any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
             raise
         cache = trained_on(checkpoint, data)
         if cache is None:
-            raise InputError(f"{error} {how_to_find(checkpoint, data, gone)}") from error
-        log.info("%s Going on with what was prepared, %s.", error, cache.directory)
+            raise InputError(f"{error} {how_to_find(checkpoint, data, missing)}") from error
+        log.info("%s Using the prepared data in %s.", error, cache.directory)
         return cache
 
 
 def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
-    """The complete cache of the data that the checkpoint was trained with, if it still exists."""
+    """The complete cache with which the checkpoint was trained, if it still exists."""
     limits = asdict(cache_settings(data).limits)
-    for file in (file for root in _roots(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged one, or of another kind or version
+    summaries = [file for root in _cache_directories(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))]
+    for file in summaries:
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged cache, or one of another type or version
             inputs = read_record(file)["inputs"]
-            here = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
-            there = {name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in here}
-            if here == there and inputs.get("limits") == limits:
+            cached = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
+            recorded = {name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached}
+            if cached == recorded and inputs.get("limits") == limits:
                 cache = Cache(file.parent)
                 copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
                 if all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies):
@@ -143,25 +152,27 @@ def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
 
 
 def texts(checkpoint: Checkpoint, data: Config, split: str) -> Split | None:
-    """The split in the cache that the checkpoint was trained with, which has no text of the training split."""
+    """The split in the checkpoint's cache if both exist; caches hold no text of the training split."""
     cache = trained_on(checkpoint, data)
     return cache.split(split) if cache is not None and split in cache.splits and split != "train" else None
 
 
 def how_to_find(checkpoint: Checkpoint, data: Config, splits: Sequence[str]) -> str:
-    """The end of the sentence about missing files of these splits."""
+    """The end of the error message about missing files of these splits."""
     values = plain(data)
     names = [split for split in splits if isinstance(values.get(split), str | list)]
     names = names or [name for name in SOURCES if isinstance(values.get(name), str | list)]
-    places = " or ".join(f"data.{name}=…" for name in names)
-    roots = " and ".join(map(str, _roots(checkpoint, data)))
-    return f"No cache of it is in {roots} either: say where the files are, {places}, or the caches, data.cache=…."
+    settings = " or ".join(f"data.{name}=…" for name in names)
+    directories = " and ".join(map(str, _cache_directories(checkpoint, data)))
+    return (
+        f"No cache of it is in {directories} either: give the files with {settings}, or the caches with data.cache=…."
+    )
 
 
-def _roots(checkpoint: Checkpoint, data: Config) -> list[Path]:
-    """Where to look for caches: as the settings say, relative to here and to where the run was started."""
+def _cache_directories(checkpoint: Checkpoint, data: Config) -> list[Path]:
+    """The directories with caches: `data.cache`, relative to this directory and to where the run was started."""
     name = plain(data).get("cache")
     if not isinstance(name, str):
         return []
-    here, there = Path(name), _started(checkpoint) / name
-    return [here] if here.resolve() == there else [here, there]
+    current, original = Path(name), _original_directory(checkpoint) / name
+    return [current] if current.resolve() == original else [current, original]

@@ -1,4 +1,4 @@
-"""Optimisers by name, and learning-rate schedules as pure functions of training progress."""
+"""Optimisers by name, and learning-rate schedules, which are pure functions of training progress."""
 
 import dataclasses
 import inspect
@@ -21,19 +21,20 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
 }
 
-# The kind of value for a setting, by the type of torch's default: torch's optimisers do not check.
-KINDS: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
+# The type of a setting's value, by the type of torch's default: torch's optimisers do not check types.
+TYPES: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
 
-FUSED = ("adam", "adamw")  # one pass over memory instead of a dozen
+FUSED = ("adam", "adamw")  # with a fused kernel: one pass over memory instead of a dozen
 
 Schedule = Callable[[int, float, int], float]
-"""(step from 1, epochs so far as a fraction, plateaus so far) → the factor of the learning rate."""
+"""(step from 1, epochs so far as a fraction, plateaus so far) → the factor by which the learning rate is multiplied."""
 
 
 @dataclasses.dataclass
 class Optimisation:
-    """An optimiser whose learning rates follow a schedule. plateau: how many validations in a row without
-    improvement make a plateau, if the schedule uses plateaus.
+    """An optimiser whose learning rates follow a schedule.
+
+    plateau: the number of validations in a row without improvement that make a plateau; None if the schedule has none.
     """
 
     optimiser: torch.optim.Optimizer
@@ -44,8 +45,8 @@ class Optimisation:
         self._rates = [group["lr"] for group in self.optimiser.param_groups]
 
     def prepare(self, step: int, epoch: float, plateaus: int) -> None:
-        """Set the learning rates of a step, and train each group of parameters only from its `from_step` on; skipped
-        steps do not count.
+        """Set the learning rates of a step, counted without skipped steps, and let gradients reach each group of
+        parameters only after its `from_step`.
         """
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * self.schedule(step, epoch, plateaus)
@@ -54,41 +55,41 @@ class Optimisation:
 
 
 def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]) -> Optimisation:
-    """From the settings `optim` and `schedule`; `parameters` are groups of them, each with its `from_step`."""
-    rates = plain(schedule)
-    return Optimisation(make_optimiser(plain(optim), parameters), make_schedule(rates), rates.get("patience"))
+    """Make an optimiser with a schedule from the settings `optim` and `schedule`, for groups with their `from_step`."""
+    settings = plain(schedule)
+    return Optimisation(make_optimiser(plain(optim), parameters), make_schedule(settings), settings.get("patience"))
 
 
 def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> torch.optim.Optimizer:
-    """torch's optimiser of the setting `name`, or the class of a dotted one; the other settings are its arguments."""
+    """Make the optimiser that the setting `name` names (a dotted name is a class); other settings are its arguments."""
     parameters = list(parameters)
     groups = [group["params"] if isinstance(group, dict) else [group] for group in parameters]
     can_fuse = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group)
     name, optimiser, arguments = _chosen(settings, OPTIMISERS, kind="optimiser", group="optim")
-    arguments = _of_their_kinds(optimiser, arguments)
-    incompatible = arguments.keys() & {"foreach", "differentiable"}  # with `fused`
+    arguments = _converted(optimiser, arguments)
+    incompatible = arguments.keys() & {"foreach", "differentiable"}  # torch excludes them with `fused`
     if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}
-    with _suiting(name):
-        made: torch.optim.Optimizer = optimiser(parameters, **arguments)
-    return made
+    with _as_input_errors(name):
+        instance: torch.optim.Optimizer = optimiser(parameters, **arguments)
+    return instance
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
-    """Raise InputError for settings that `make_optimisation`, or the first step, would refuse for any parameters."""
+    """Raise InputError for settings with which making the optimisation, or its first step, always fails."""
     make_schedule(plain(schedule))
     settings = plain(optim)
-    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # `capturable` needs parameters on a GPU
+    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # which `capturable` needs
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
     parameter.grad = torch.zeros_like(parameter)
     optimiser = make_optimiser(settings, [parameter])
-    with _suiting(settings["name"]):
+    with _as_input_errors(settings["name"]):
         optimiser.step()
 
 
 @contextmanager
-def _suiting(name: str) -> Iterator[None]:
-    """Raise InputError, which says why, if the optimiser `name` cannot work with its settings."""
+def _as_input_errors(name: str) -> Iterator[None]:
+    """Turn errors of torch about the settings of the optimiser `name` into InputError."""
     try:
         yield
     except (TypeError, ValueError, LookupError, RuntimeError, AssertionError) as error:
@@ -97,13 +98,13 @@ def _suiting(name: str) -> Iterator[None]:
         raise InputError(f"The settings optim.* do not suit {name}: {str(error).removesuffix('.')}.") from error
 
 
-def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, each converted to the kind of value that the optimiser computes with."""
+def _converted(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, each converted to the type of the optimiser's default."""
     fields: list[Any] = []
     for name, parameter in inspect.signature(optimiser).parameters.items():
         if name in arguments:
-            fields.append((name, KINDS.get(type(parameter.default), Any), dataclasses.field()))
-        elif parameter.default is not parameter.empty:  # only the name matters here
+            fields.append((name, TYPES.get(type(parameter.default), Any), dataclasses.field()))
+        elif parameter.default is not parameter.empty:  # the user did not set it: only its name matters
             fields.append((name, Any, dataclasses.field(default=None)))
     values: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
     return {name: getattr(values, name) for name in arguments}
@@ -112,7 +113,7 @@ def _of_their_kinds(optimiser: type[torch.optim.Optimizer], arguments: Mapping[s
 def _chosen(
     settings: Mapping[str, Any], table: Mapping[str, Any], *, kind: str, group: str
 ) -> tuple[str, Any, dict[str, Any]]:
-    """The name in a group of settings, what it stands for, and the other settings. An optimiser may be the user's."""
+    """A group's `name`, the class or function of this name, and the other settings. `optim` may name a user's class."""
     arguments = dict(settings)
     name = arguments.pop("name", "")
     if not isinstance(name, str):
@@ -125,6 +126,7 @@ def _chosen(
 
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
+    """Make the schedule that the setting `name` names; the other settings are its arguments."""
     _, make, arguments = _chosen(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
@@ -132,7 +134,7 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
 
 
 def check_warmup(schedule: Config, steps: int) -> None:
-    """Raise InputError if the rate would still be rising at the end of a run of so many steps."""
+    """Raise InputError if the warm-up is longer than a run of this many steps."""
     warmup = plain(schedule).get("warmup", 0)
     if 0 < steps < warmup:
         raise InputError(
@@ -142,7 +144,7 @@ def check_warmup(schedule: Config, steps: int) -> None:
 
 
 def fitting_warmup(steps: int) -> int:
-    """A warm-up for a run of so many steps: a tenth of them."""
+    """A suitable number of warm-up steps for a run of this many steps: a tenth."""
     return steps // 10
 
 
@@ -151,6 +153,7 @@ def _constant(*, warmup: int) -> Schedule:
 
 
 def _inverse_square_root(*, warmup: int) -> Schedule:
+    """After the warm-up, falling with the inverse square root of the step (Vaswani et al. 2017, (3))."""
     return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
 
 
@@ -187,4 +190,5 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def _warm(step: int, warmup: int) -> float:
+    """The factor of a linear warm-up."""
     return min(1.0, step / warmup) if warmup else 1.0

@@ -1,5 +1,7 @@
-"""What is recorded and shown of a run: a progress bar, `metrics.jsonl` with one object per line, plots of it and
-TensorBoard, a line for each validation, and at the end why it ended, its best scores, and how to use it.
+"""Records and shows a run.
+
+While it trains: a progress bar, a line for each validation, `metrics.jsonl` with one object per line, plots of it, and
+TensorBoard. At its end: why it ended, its best scores, and how to use it.
 """
 
 import json
@@ -28,20 +30,20 @@ from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
-UNFINISHED = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # what a killed process leaves half-written
+PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # from a killed process
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
 
 class MetricsLog:
     """Shows a run's updates and validations, and records them in its directory; only the first process writes.
 
-    `nll` and `tokens` are sums since the last record, without skipped steps, and `norm` is the last one's; tensors are
-    read only when a record is made.
+    `nll` and `tokens` are sums since the last record, without skipped steps; `norm` is the last step's gradient norm.
+    Tensors are read only when a record is made, since that waits for a GPU.
     """
 
     def __init__(self, run: Path, settings: TrainSettings, sizes: Mapping[str, float], *, step: int) -> None:
-        """Drop the records after `step`, where the run continues. `sizes` of the model and of its training data are
-        recorded with each validation, for the run's verdict.
+        """Open the records and drop those after `step`, where the run resumes. `sizes` of the model and training data
+        are recorded with each validation, for the verdict.
         """
         self.run, self.settings, self.sizes = run, settings, sizes
         self.restart()
@@ -54,17 +56,17 @@ class MetricsLog:
 
             self._tensorboard = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         for name in RECORDS:
-            _cut(run / name, step)
-        for path in (path for pattern in UNFINISHED for path in run.glob(pattern)):
+            _truncate(run / name, step)
+        for path in (path for pattern in PARTIAL_FILES for path in run.glob(pattern)):
             path.unlink()
 
     def bar(self, step: int, total: int | None) -> Any:
-        """A progress bar that begins at a step; `total` is None if only time or patience ends the run."""
+        """A progress bar that begins at `step`; `total` is None if only time or patience ends the run."""
         self._bar = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Begin the sums at zero, or with those of a stopped run: −log p in nats, tokens."""
+        """Reset the sums to zero, or to a stopped run's: −log p in nats, and tokens."""
         self.nll = torch.tensor(nll)
         self.tokens = self._before = tokens
         self.norm: Tensor | None = None
@@ -77,8 +79,8 @@ class MetricsLog:
         self.norm = norm
 
     def updated(self, progress: Progress, rate: float) -> None:
-        """Call this after each step, even a skipped one; `rate` is the learning rate. Every `train.log_every` steps
-        it makes a record: loss in nats per token, NaN if every step was skipped; target tokens per second.
+        """Advance the bar after a step, even a skipped one. Every `train.log_every` steps, record and show the loss in
+        nats per token (NaN if every step was skipped), target tokens per second, and `rate`, the learning rate.
         """
         self._bar.update()
         if progress.step % self.settings.log_every:
@@ -105,13 +107,13 @@ class MetricsLog:
         self._bar.set_postfix_str(text, refresh=False)
 
     def validated(self, scores: Scores, progress: Progress, *, better: bool, outputs: Mapping[str, float]) -> None:
-        """Print a line and write a record, with the shares of the outputs that are conspicuous."""
+        """Print the scores, and record them with the shares of degenerate outputs (`Validator.degenerate_shares`)."""
         shares = {f"outputs_{name}": share for name, share in outputs.items()}
         self._write(progress, {**{f"valid_{name}": value for name, value in scores.items()}, **shares, **self.sizes})
         tqdm.write(f"{progress}: {_line(scores)}{', the best so far' if better else ''}")
 
     def show(self, samples: Sequence[Sample], progress: Progress) -> None:
-        """Print samples and keep them."""
+        """Print samples and append them to samples.jsonl."""
         width = max((len(name) for sample in samples for name in sample), default=0)
         for sample in samples:
             lines = (f"  {name:<{width}}  {printable(text)}" for name, text in sample.items())
@@ -119,6 +121,7 @@ class MetricsLog:
         append_record(self.run / SAMPLES, {"step": progress.step, "samples": samples})
 
     def averaged(self, count: int, scores: Scores, *, better: bool) -> None:
+        """Print the scores of an average of `count` checkpoints."""
         tqdm.write(f"Average of the last {count} checkpoints: {_line(scores)}{', the best' if better else ''}")
 
     def draw(self) -> None:
@@ -140,33 +143,35 @@ class MetricsLog:
 
 
 def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
-    """The lines at the end of a run.
+    """Yield the lines that are printed at the end of a run.
 
     Args:
-        run: its directory.
+        run: the run's directory.
         config: its settings.
         progress: its progress.
-        best: the record of its best checkpoint.
-        usage: the command line that uses a `checkpoint`, a format.
+        best: the name and scores of its best checkpoint.
+        usage: a format string, with {checkpoint}, of the command that uses the trained model.
     """
     settings, trust = typed(TrainSettings, config.train), trusting(config, resuming=False)
-    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # the limits that it has not reached
+    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # named if time ended the run before them
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if reached := progress.limits(settings):
-        ended = f"Ended by {' and '.join(f'train.{name}={most:g}' for name, most in reached.items())}"
+        ended = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached.items())}"
         ended += f" at step {progress.step:,}"
         if missed and list(reached) == ["minutes"]:
             command = f"{resume_command(run)}{trusting(config, resuming=True)}"
-            ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Go on with: {command}"
+            ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Resume with: {command}"
             ended += " train.minutes=null"
         yield ended
-    if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint, and found no better one
+    if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint
         yield f"Best: {', '.join(format_scores(best))} at step {best['step']:,}"
     elif not all(map(math.isfinite, progress.last.values())):
-        advice = "a lower optim.lr, train.clip_norm or initialisation_gain"
-        advice = "another train.best_by" if math.isfinite(progress.last["loss"]) else advice
+        loss_is_finite = math.isfinite(progress.last["loss"])
+        advice = (
+            "another train.best_by" if loss_is_finite else "a lower optim.lr, train.clip_norm or initialisation_gain"
+        )
         last = ", ".join(format_scores(progress.last))
-        yield (f"No validation was finite (the last: {last}), so no checkpoint is the best: start again with {advice}.")
+        yield f"No validation was finite (the last: {last}), so no checkpoint is the best: start again with {advice}."
     for finding in verdict(run):
         if finding.name != UNKNOWN_WORDS:
             yield f"Verdict: {finding}"
@@ -177,12 +182,13 @@ def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Append a line of JSON to a file."""
     with naming(path), path.open("a", encoding="utf-8") as stream:
         stream.write(finite_json(record) + "\n")
 
 
-def _cut(path: Path, step: int) -> None:
-    """Drop the records after `step`, where a run resumes, and a last line that was cut short."""
+def _truncate(path: Path, step: int) -> None:
+    """Drop the records after `step`, where a run resumes, and an incomplete last line."""
     if not path.exists():
         return
     kept = []

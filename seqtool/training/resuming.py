@@ -1,5 +1,8 @@
-"""How a run begins or resumes: its directory, locked while a process trains it; which settings of a resumed run may not
-change; and its first weights, which are fresh, those of another run, or its own from when it was stopped.
+"""How a run begins or resumes.
+
+- Its directory is locked while a process trains it.
+- A resumed run keeps the settings that determine its data and model; the other settings may change.
+- Its initial weights are random, another run's, or its own when it resumes.
 """
 
 import logging
@@ -38,18 +41,27 @@ from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 
 log = logging.getLogger("seqtool")
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
-GROUPS = tuple(place for place in declarations.TRAIN if place and "." not in place)
+GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # at the top level
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
-FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep, and settings in them that it need not
+FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; settings in them that it may change
     [name for name, setting in declarations.of_command("train").items() if setting.fixed is fixed]
     for fixed in (True, False)
 )
-UNTOLD = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")  # changes not logged
+UNLOGGED = (
+    "train.resume",
+    "train.epochs",
+    "train.steps",
+    "train.minutes",
+    "train.patience",
+)  # limits, raised to resume
 
 
 class ChangedRunError(InputError):
-    """Settings or data that a run began with have changed: their full names, and the configuration now. The sentence
-    lacks its end, what the user may do instead.
+    """Raised if settings or data are not those that a run was started with. The message lacks its end: what the user
+    may do instead.
+
+    names: the full names of the changed settings.
+    config: the configuration with the changes.
     """
 
     def __init__(self, reason: str, names: Sequence[str], config: DictConfig) -> None:
@@ -59,21 +71,21 @@ class ChangedRunError(InputError):
 
 @dataclass
 class RunHandle:
-    """A run's directory, locked, and the checkpoint from which it resumes; None for what does not exist yet."""
+    """A run's locked directory and the checkpoint from which it resumes; each is None until it exists."""
 
     run: Path | None
     _stack: ExitStack  # keeps the run locked
     checkpoint: Checkpoint | None = None
 
     def make(self, name: str | None, *, suggestion: str) -> Path:
-        """The run's directory; if it has none, the first process makes it."""
+        """Return the run's directory; the first process makes it if it does not exist."""
         if self.run is None:
             self.run = distributed.from_first(lambda: runs.create(name, suggestion=suggestion, root=runs.RUNS))
             self.lock(self.run)
         return self.run
 
     def lock(self, run: Path) -> None:
-        """InputError if another process has locked it. The lock ends with this process, however that ends."""
+        """Lock the run until this process ends, however it ends. Raises InputError if another process has locked it."""
 
         def refuse() -> None:
             raise InputError(f"Another process is training {run}: wait for it or stop it.")
@@ -84,7 +96,7 @@ class RunHandle:
 
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[RunHandle]:
-    """The run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, a message says
+    """Open the run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, report
     how to resume it.
     """
     resume = str(config.train.resume).lower()
@@ -105,37 +117,37 @@ def open_run(config: DictConfig) -> Iterator[RunHandle]:
 
 
 def _existing_run(config: DictConfig, resume: str) -> Path | None:
-    """The directory of the run to resume, or with `auto` to start again; None if a new one is to be made."""
+    """The directory of the run to resume, or with `auto` to start again; None for a new run."""
     if resume == "false":
         if config.run is not None:
-            runs.check_new(config.run, root=runs.RUNS)  # before the data are prepared
+            runs.check_new(config.run, root=runs.RUNS)  # now, before the data are prepared
         return None
     if config.run is None:
-        raise InputError(f"train.resume={resume} needs run=NAME: the run to go on with.")
+        raise InputError(f"train.resume={resume} needs run=NAME: the run to resume.")
     if os.sep in config.run and (Path(config.run) / "config.yaml").exists():
         directory = Path(config.run).resolve()
         raise InputError(
-            f"run={config.run} is a path: a run goes on in the directory that it was started in, "
-            f"cd {shlex.quote(str(directory.parents[1]))}, with run={directory.name}."
+            f"run={config.run} is a path: resume a run from the directory it was started in: "
+            f"cd {shlex.quote(str(directory.parents[1]))}, then run={directory.name}."
         )
     run = runs.path(config.run, root=runs.RUNS)
     if resume == "auto":
         return run if run.is_dir() else None
     if not (run / "config.yaml").exists():
         raise InputError(
-            f"There is no run at {run} to go on with: start it without train.resume, or go to where it is."
+            f"There is no run to resume at {run}: start it without train.resume, or change to the directory it is in."
             f"{runs.nearby(run)}"
         )
     return run
 
 
 def _newest_checkpoint(run: Path, resume: str) -> Checkpoint | None:
-    """The run's newest checkpoint; None with `auto` if nothing was saved yet: the run then starts again."""
+    """The run's newest checkpoint; None with `auto` if none was saved, so that the run starts again."""
     checkpoint.remove_unfinished(run)
     if checkpoint.list_checkpoints(run):
         return checkpoint.newest(run)
     if resume != "auto":
-        raise InputError(f"Run {run} was stopped before it saved anything: train.resume=auto starts it anew.")
+        raise InputError(f"Run {run} was stopped before it saved anything: train.resume=auto starts it again.")
     return None
 
 
@@ -145,88 +157,90 @@ def resume_command(run: Path) -> str:
 
 
 def _advice(run: Path | None) -> str:
+    """How to resume or repeat a run that was interrupted."""
     if run is None:
         return "Nothing was saved yet: give the same command again."
     saved = checkpoint.list_checkpoints(run)
     if saved:
-        return f"The last checkpoint is {saved[-1]}: go on from it with {resume_command(run)}."
+        return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run)}."
     return f"Nothing was saved yet: give the same command again with run={run.name} train.resume=auto."
 
 
 def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
-    """Whether the run whose last checkpoint this is has nothing left to do."""
+    """Whether a run with this last checkpoint has nothing left to do under these settings."""
     progress = Progress.of(last)
     run = last.path.parents[1]
-    noted = (run / AVERAGED).is_file() and (run / AVERAGED).read_bytes() == f"{progress.step}\n".encode()
-    averaged = settings.average_last <= 1 or noted or bool(checkpoint.list_averages(run))
+    average_is_recorded = (run / AVERAGED).is_file() and (run / AVERAGED).read_bytes() == f"{progress.step}\n".encode()
+    averaged = settings.average_last <= 1 or average_is_recorded or bool(checkpoint.list_averages(run))
     return bool(progress.limits(settings)) and progress.is_validated and averaged
 
 
 def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
-    """The config of the run's last checkpoint, overridden by this command line; InputError for a setting that must not
-    change.
+    """The configuration of the run's last checkpoint, with this command line's overrides.
+
+    Raises InputError for a setting that must not change.
     """
     stored = _stored(last, modules(config.trust))
     changed = stored.copy()
-    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} in a run's name too
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # before interpolation of ${…}
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
-        if key == "experiment":  # a preset: the groups it chose
+        if key == "experiment":  # a preset: take the groups it chose
             for group in CLASSES:
                 OmegaConf.update(changed, group, config[group], merge=False)
         else:
             value = OmegaConf.select(config, key)
             OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
-    both = stored, changed
     for key in CHANGEABLE:
-        before, now = (OmegaConf.select(config, key, default=...) for config in both)
+        before, now = (OmegaConf.select(settings, key, default=...) for settings in (stored, changed))
         are_files = all(isinstance(value, str | ListConfig) for value in (before, now))
-        is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # as of the built-in data
-        if before is not ... and now is not ... and not is_size:  # later checks compare the files and the weights
+        is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # the built-in data's train=1000
+        if before is not ... and now is not ... and not is_size:  # the files and weights are compared later
             OmegaConf.update(stored, key, now)
-    differences = [
-        difference
-        for key in FIXED
-        for difference in _differences(key, *(OmegaConf.select(config, key) for config in both))
-    ]
-    known = [name for name, _ in leaves(plain(stored))]
+    differences: list[tuple[str, Any, Any]] = []
+    for key in FIXED:
+        differences += _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
     missing = [name for name, *_ in differences if OmegaConf.select(stored, name, default=...) is ...]
     if missing:
-        groups = {name: f"{name.partition('.')[0]}." for name in missing}
-        others = {name: [other for other in known if other.startswith(group)] for name, group in groups.items()}
-        raise InputError(sentence([unknown(name, others[name]) for name in missing]))
+        problems = []
+        for name in missing:
+            group = f"{name.partition('.')[0]}."
+            choices = [choice for choice, _ in leaves(plain(stored)) if choice.startswith(group)]
+            problems.append(unknown(name, choices))
+        raise InputError(sentence(problems))
     if differences:
         shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
         raise ChangedRunError(
-            f"Run {last.path.parents[1]} was started with other settings of {shown}: a run goes on as it began. "
+            f"Run {last.path.parents[1]} was started with other settings of {shown}: a resumed run keeps them. "
             f"Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
             changed,
         )
     for key in ("optim", "schedule", "train", "validation"):
         for name, old, new in _differences(key, stored[key], changed[key]):
-            if name not in UNTOLD:
-                log.info("From here on %s is %s, which was %s.", name, _shown(new), _shown(old))
+            if name not in UNLOGGED:
+                log.info("From now on %s is %s; it was %s.", name, _shown(new), _shown(old))
     return changed
 
 
 def trusting(config: DictConfig, *, resuming: bool) -> str:
-    """The option that lets a command use the run's user-defined classes, or only those of its model if it does not
-    resume the run; empty if there are none.
+    """The `trust=` option that a command needs for the run's user-defined classes; empty if there are none.
+
+    resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
     """
-    named = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
-    own = own_modules(config.model, config.data, others=named) if resuming else own_modules(config.model)
-    return f" trust={','.join(own)}" if own else ""
+    others = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
+    user_modules = own_modules(config.model, config.data, others=others) if resuming else own_modules(config.model)
+    return f" trust={','.join(user_modules)}" if user_modules else ""
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each setting that differs, under its full name, with both values; of a group of another class only the class."""
+    """Yield the full name and both values of each setting that differs; for groups of two classes, only the classes."""
     if not isinstance(before, DictConfig) or not isinstance(now, DictConfig):
         if before != now:
             yield key, before, now
         return
     if before.get("_target_") != now.get("_target_"):
-        old, new = (str(one.get("_target_")).rpartition(".")[2] for one in (before, now))
+        old, new = (str(config.get("_target_")).rpartition(".")[2] for config in (before, now))
         yield key, old, new
         return
     for name in map(str, now):
@@ -234,12 +248,14 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
 
 
 def _shown(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _stored(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
-    """The settings with which a run was last trained, which may name classes of the modules in `trust`. InputError if
-    they name others, or are not those of a run.
+    """The settings with which a run was last trained. Raises InputError if they are not a run's settings, or name
+    classes outside this package and the modules in `trust`.
     """
     stored = resolved(last.config)
     check_groups(stored, f"{last.path} is damaged: setting")
@@ -252,38 +268,38 @@ def _stored(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     return stored
 
 
-def check_groups(config: DictConfig, start: str) -> None:
-    """Raise InputError, a sentence that begins with `start`, unless each group of settings is a mapping."""
+def check_groups(config: DictConfig, subject: str) -> None:
+    """Raise InputError, with a message that begins with `subject`, unless each group of settings is a mapping."""
     for group in GROUPS:
         if not isinstance(config.get(group), DictConfig):
-            raise InputError(f"{start} '{group}' is a group of settings, not {config.get(group)}.")
+            raise InputError(f"{subject} '{group}' is a group of settings, not {config.get(group)}.")
 
 
 def check_data(last: Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:
-    """Raise InputError if the training files, whose digests are `data`, are no longer those that the run began with."""
+    """Raise InputError unless the digests `data` are those of the files that the run was started with."""
     changed = [name for name, digest in last.data.items() if name != "test" and digest != data.get(name)]
     if last.data.get(moved_data.CONTENT, "") == data.get(moved_data.CONTENT):
         changed = [name for name in changed if name != "images"]  # the images have only moved
     if changed:
         settings = [f"data.{name}={config.data[name]}" if name in config.data else name for name in changed]
         raise ChangedRunError(
-            f"The data changed since {last.path} was saved ({', '.join(settings)}): a run goes on with the data it "
-            "began with. Put them back",
+            f"The data changed since {last.path} was saved ({', '.join(settings)}): a run resumes with the data it "
+            "was started with. Put them back",
             [f"data.{name}" for name in changed],
             config,
         )
 
 
 def check_first_weights(config: DictConfig) -> None:
-    """Raise InputError if the run or the word vectors to begin with are not there: before any data are prepared."""
+    """Raise InputError if the run or word vectors to initialise from do not exist, before any data are prepared."""
     if config.init_from is not None and not Path(expanded(config.init_from)).exists():
-        checkpoint.find(config.init_from, purpose="record")  # runs/NAME/best is no path, and any other is refused
+        checkpoint.find(config.init_from, purpose="record")  # raises InputError except for RUN/best and RUN/last
     for file in filter(None, config.embeddings.values()):
         check_file(Path(file))
 
 
 def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cache) -> None:
-    """Initialise the model, with word vectors from files if any are named."""
+    """Initialise the model at random, and its embeddings from files of word vectors if the settings name any."""
     initialise(model, config.initialisation, gain=config.initialisation_gain, forget_bias=config.forget_bias)
     for side, vocabulary in cache.vocabularies.items():
         file = config.embeddings[side]
@@ -297,11 +313,11 @@ def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cach
 
 
 def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
-    """The checkpoint that `init_from` names. InputError if its weights do not fit this model."""
+    """Open the checkpoint that `init_from` names. Raises InputError if its weights cannot initialise this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-    usual = defaults("train")
-    if any(config[name] != usual[name] for name in ("initialisation_gain", "forget_bias")):
+    default = defaults("train")
+    if any(config[name] != default[name] for name in ("initialisation_gain", "forget_bias")):
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     other = checkpoint.find(config.init_from, trust=modules(config.trust))
     if other.model_task != model.task:
@@ -310,12 +326,15 @@ def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Che
     return other
 
 
-def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cache: Cache, what: str) -> None:
-    """Fill the model from a checkpoint. InputError, beginning with `what`, if its vocabularies are not the cache's."""
+def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cache: Cache, subject: str) -> None:
+    """Load the model's weights from a checkpoint.
+
+    Raises InputError, with a message that begins with `subject`, if its vocabularies are not the cache's.
+    """
     theirs = load_all(origin.path, list(cache.vocabularies))
     if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
         raise InputError(
-            f"{what} another vocabulary than this data has: prepare the data with it, "
+            f"{subject} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={origin.path}."
         )
     try:

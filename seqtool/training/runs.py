@@ -7,15 +7,15 @@ from pathlib import Path
 from seqtool.errors import InputError
 
 RUNS = Path("runs")
-SHOWN = 12  # names of runs in a message
+MAX_NAMES = 12  # names of runs in a message
 
 
 def create(name: str | None, *, suggestion: str, root: Path) -> Path:
     """Make the directory of a new run and return its path.
 
-    Without a name it is the first of `suggestion`, `suggestion-2`, … that no other run has. Creating the
-    directory claims the name, so two processes never get the same one. Raises InputError for a name that
-    exists or that is not the name of a directory directly inside `root`.
+    Without a name, the run gets the first of `suggestion`, `suggestion-2`, … that no other run has. Creating the
+    directory claims the name, so two processes never get the same one. Raises InputError for a name that another run
+    has, or that does not name a directory directly inside `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
     run, number = path(suggestion if name is None else name, root=root), 1
@@ -31,29 +31,29 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
 
 
 def check_new(name: str, *, root: Path) -> None:
-    """Raise InputError if a run has this name, or cannot have it."""
+    """Raise InputError if this name is taken or is not valid for a run."""
     if os.path.lexists(run := path(name, root=root)):
         saved = any((run / "checkpoints").glob("*"))
-        other = "go on with it with train.resume=true" if saved else "start it again with train.resume=auto"
-        raise InputError(f"Run '{name}' exists already in {run}: choose another name with run=…, or {other}.")
+        other = "resume it with train.resume=true" if saved else "start it again with train.resume=auto"
+        raise InputError(f"Run '{name}' already exists in {run}: choose another name with run=…, or {other}.")
 
 
 def nearby(missing: Path) -> str:
-    """A sentence about the runs or checkpoints beside a path where there is none, or in runs/, the most similar names
-    first; nothing if there are none.
+    """A sentence that lists the runs or checkpoints beside a missing path, or else those in runs/, the most similar
+    names first; empty if there are none.
     """
     for folder in (missing.parent, RUNS):
         names = {path.parent.name for kind in ("*/checkpoints", "*/manifest.json") for path in folder.glob(kind)}
-        likeness = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
-        nearest = sorted(likeness, key=lambda name: -likeness[name])
+        similarity = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
+        nearest = sorted(similarity, key=lambda name: -similarity[name])
         if nearest:
-            more = f" and {len(nearest) - SHOWN} more" if len(nearest) > SHOWN else ""
-            return f" {folder} holds {', '.join(nearest[:SHOWN])}{more}."
+            more = f" and {len(nearest) - MAX_NAMES} more" if len(nearest) > MAX_NAMES else ""
+            return f" {folder} holds {', '.join(nearest[:MAX_NAMES])}{more}."
     return ""
 
 
 def path(name: str, *, root: Path) -> Path:
-    """The directory of the run called `name`, existing or not; InputError if that is not in `root`."""
+    """The directory of the run called `name`, which need not exist. Raises InputError unless it is right in `root`."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
         raise InputError(f"Run name '{name}' is not a plain directory name: a run lives directly in {root}.")
     return root / name

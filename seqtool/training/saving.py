@@ -1,5 +1,7 @@
-"""A run while it trains: its settings, how far it has come, what else the next update depends on, and the checkpoints
-in which all this is saved.
+"""The state of a run and the checkpoints in which it is saved.
+
+`TrainSettings` are its settings, `Progress` its counters and scores, and `TrainingState` the tensors on which the next
+update depends. `Checkpoints` saves them and removes checkpoints that are no longer needed.
 """
 
 import importlib.util
@@ -22,8 +24,8 @@ from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RAND
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.validation import Scores, is_better
 
-AVERAGED = "averaged.txt"  # in the run's directory: the step at which it was averaged
-STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to the progress in a checkpoint
+AVERAGED = "averaged.txt"  # in the run's directory: the step at which its checkpoints were averaged
+STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to a checkpoint's progress
 
 
 @dataclass
@@ -34,26 +36,36 @@ class TrainSettings(declarations.Train):
         self.resume = str(self.resume).lower()
 
     def check(self) -> None:
-        """Raise one InputError that names every setting that cannot be used; the task checks `best_by`."""
+        """Raise one InputError that names every invalid setting; the task checks `best_by`."""
         declarations.check_values(self, "train.")
 
     def check_packages(self) -> None:
-        """Raise InputError if TensorBoard is asked for and not installed; a finished run does without it."""
+        """Raise InputError if TensorBoard is wanted but not installed. A finished run does not need it."""
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
 
 
 @dataclass
 class Progress:
-    """A run's progress: everything besides tensors that a resumed run needs.
+    """A run's progress: everything except tensors that a resumed run needs.
 
-    `position` counts the batches of this epoch that were used; `seconds` the time trained; `best` names the best
-    checkpoint and its scores. Patience and schedule use only scheduled validations, so that an unscheduled one, at a
-    limit, changes nothing: `scheduled` are their checkpoints, `yardstick` their best scores, `stale` how many in a row
-    were not better, `since_halving` the same since the rate was last halved, `plateaus` how often it was halved.
-    Steps whose loss or gradient is not finite are `skipped`, the latest `skipped_in_a_row` without a break; `good` is
-    the last checkpoint with a finite validation loss and no skipped step right before it. `meter` holds the sums with
-    which the next record of the training loss begins.
+    Patience and schedule use only scheduled validations, so that an unscheduled one, at a limit, changes nothing.
+
+    step: the number of steps taken.
+    epoch: the number of whole epochs.
+    position: the number of batches used in the current epoch.
+    seconds: the time trained.
+    best: the best checkpoint's name and scores.
+    stale: the number of scheduled validations in a row that were not better than the `yardstick`.
+    since_halving: the same since the learning rate was last halved.
+    plateaus: how often the learning rate was halved.
+    yardstick: the best scores of a scheduled validation.
+    scheduled: the checkpoints of the latest scheduled validations.
+    last: the scores of the last validation.
+    skipped: the number of steps whose loss or gradient was not finite.
+    skipped_in_a_row: the number of steps skipped since the last one that was not.
+    good: the last checkpoint with a finite validation loss and no skipped step right before it.
+    meter: the sums with which the next record of the training loss begins.
     """
 
     step: int = 0
@@ -74,17 +86,17 @@ class Progress:
 
     @classmethod
     def of(cls, saved: Checkpoint) -> "Progress":
-        """A checkpoint's progress; InputError if another version of seqtool recorded it differently."""
+        """Read a checkpoint's progress. Raises InputError if another version of seqtool recorded other fields."""
         names = {field.name for field in fields(cls)}
         if not {"step", "epoch", "position", *STATE} <= saved.progress.keys() <= names | STATE:
             raise InputError(f"{saved.path} was made by another version of seqtool ({saved.versions}).")
         return cls(**{name: value for name, value in saved.progress.items() if name in names})
 
     def limits(self, settings: TrainSettings) -> dict[str, float]:
-        """The limits that are reached, by name: if there are any, nothing is left to train."""
+        """The limits that have been reached, by name; training ends at the first."""
         done = {"steps": self.step, "epochs": self.epoch, "minutes": self.seconds / 60, "patience": self.stale}
         limits = {name: getattr(settings, name) for name in done}
-        return {name: most for name, most in limits.items() if most is not None and done[name] >= most}
+        return {name: limit for name, limit in limits.items() if limit is not None and done[name] >= limit}
 
     @property
     def is_validated(self) -> bool:
@@ -92,12 +104,12 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Once at the end of an epoch or every so many steps; still due after a stop that came in between."""
+        """Whether a validation is due: every so many steps, or at the end of each epoch, but once for a step."""
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
-    def take(self, scores: Scores, *, by: str) -> bool:
-        """Record the scores of this step; returns whether they are the best so far."""
+    def add_scores(self, scores: Scores, *, by: str) -> bool:
+        """Record the scores of this step, and return whether they are the best so far."""
         name = step_name(self.step)
         better = is_better(scores, self.best, by=by)
         if better:
@@ -107,8 +119,15 @@ class Progress:
         self.last = {"step": self.step, **scores}
         return better
 
-    def take_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
-        """The same for patience, for a schedule by plateaus of `plateau` validations, and for the checkpoints kept."""
+    def add_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
+        """Count a scheduled validation for patience and plateaus.
+
+        Args:
+            scores: the scores of this step.
+            by: the name of the score that is compared.
+            plateau: the number of validations in a row without improvement that halves the learning rate; or None.
+            kept: the number of checkpoints of scheduled validations to keep.
+        """
         better = is_better(scores, self.yardstick, by=by)
         if better:
             self.yardstick = scores
@@ -125,10 +144,10 @@ class Progress:
 @dataclass
 class TrainingState:
     """The optimiser's moments, the loss scale, hard attention's baseline (in `loss`), the state that streams carry
-    over, and torch's random generators. In a checkpoint they have the names that `training.checkpoint` lists.
+    over, and torch's random generators. `training.checkpoint` lists their names in a checkpoint.
 
-    rows: the parallel streams of all processes (`Examples.rows`). carried: this process's part of the state that their
-    next batch starts from; None at first, after a step that was skipped, and for independent examples.
+    rows: the number of parallel streams of all processes (`Examples.rows`); None for independent examples.
+    carried: this process's part of the state from which the streams' next batch starts; None for a fresh state.
     """
 
     loss: TrainingLoss
@@ -138,7 +157,7 @@ class TrainingState:
     device: torch.device
     carried: Any = None
 
-    def to_save(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state_dicts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors by name, and other values. All processes take part."""
         tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
         scalars: dict[str, Any] = {}
@@ -147,7 +166,7 @@ class TrainingState:
             whole = ours.new_empty(len(parts) * max(map(len, parts)), *ours.shape[1:], device="cpu")
             for process, part in enumerate(parts):
                 whole[process :: len(parts)][: len(part)] = part
-            tensors[f"{CARRIED}{i:03d}"] = whole[: self.rows].clone()  # not those of processes without streams
+            tensors[f"{CARRIED}{i:03d}"] = whole[: self.rows].clone()  # drops rows of processes without streams
         for index, moments in self.optimiser.state_dict()["state"].items():
             for key, value in moments.items():
                 (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
@@ -159,7 +178,7 @@ class TrainingState:
         return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
-        """Take over what `to_save` gave. Various errors are raised if it does not fit the model."""
+        """Restore what `state_dicts` returned. Raises various errors if it does not fit the model."""
         state: dict[str, Any] = {"state": {}, "param_groups": self.optimiser.state_dict()["param_groups"]}
         for name, value in [*tensors.items(), *scalars["optimiser"].items()]:
             if name.startswith(OPTIMISER):
@@ -169,13 +188,13 @@ class TrainingState:
         for parameter, moments in self.optimiser.state.items():
             for value in moments.values():
                 if isinstance(value, Tensor) and value.numel() > 1 and value.shape != parameter.shape:
-                    raise ValueError("a moment of another shape than its parameter")
+                    raise ValueError("a moment's shape is not its parameter's")
         if scalars["scaler"]:
             self.scaler.load_state_dict(dict(scalars["scaler"]))
         self.loss.baseline.copy_(tensors[BASELINE])
-        process = distributed.rank()  # one that the run did not have before keeps its seeded generators
+        process = distributed.rank()  # a process that the run did not have before keeps its seed
         if carried := [tensors[name] for name in sorted(tensors) if name.startswith(CARRIED)]:
-            # as `Prefetcher.take`
+            # the rows that `Prefetcher.take` gives this process
             rows = slice(process, None, distributed.size()) if process < len(carried[0]) else slice(1)
             shards = (tensor[rows].to(self.device) for tensor in carried)
             self.carried = tree.each(lambda _: next(shards), self.loss.model.encode(None)[1])
@@ -194,48 +213,50 @@ def _of_process(name: str, process: int) -> str:
 class Checkpoints:
     """The checkpoints of one run, in its directory.
 
-    origin: what each records about the run besides its progress. vocabularies: files to copy.
+    origin: what each checkpoint records about the run besides its progress.
+    vocabularies: the vocabulary files to copy into each.
     """
 
     run: Path
     origin: Mapping[str, Any]
     vocabularies: list[Path]
-    _saved: float = 0.0  # the time trained when the last one was saved, in seconds
+    _saved: float = 0.0  # the time trained, in seconds, at the last checkpoint
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:
-        """Whether `minutes` have passed since the last one (the same in all processes), and steps are not skipped."""
+        """Whether `minutes` of training have passed since the last checkpoint, and the last step was not skipped."""
         due = minutes is not None and progress.seconds - self._saved >= 60 * minutes
         return due and not progress.skipped_in_a_row
 
-    def save(self, state: TrainingState, progress: Progress, why: str) -> None:
-        """Save the run; if this step was not validated, under a name that says why it was saved."""
+    def save(self, state: TrainingState, progress: Progress, reason: str) -> None:
+        """Save a checkpoint. Its name ends in the reason if this step was not validated."""
         self._saved = progress.seconds
         name = step_name(progress.step)
-        path = self.path(name if progress.is_validated else f"{name}-{why}")
-        if distributed.from_first(path.exists):  # stopped right after it was saved
+        path = self.path(name if progress.is_validated else f"{name}-{reason}")
+        if distributed.from_first(path.exists):  # the run was stopped right after saving
             return
-        tensors, scalars = state.to_save()
+        tensors, scalars = state.state_dicts()
         self.write(path, checkpoint.weights(state.loss.model), tensors, {**asdict(progress), **scalars})
         self._prune(progress, path.name)
 
     def resume(self, resumed: Checkpoint, progress: Progress) -> None:
-        """Remove checkpoints of no use to the resumed run, and forget those in its progress that no longer exist."""
+        """Remove checkpoints that the resumed run does not need, and drop missing ones from its progress."""
         self._saved = progress.seconds
         self.remove_after(resumed.path)
         existing = distributed.from_first(lambda: {path.name for path in checkpoint.list_checkpoints(self.run)})
         if progress.best.get("checkpoint") not in existing:
-            progress.best = {}  # it was removed for a better one, which is damaged
+            progress.best = {}  # it was removed in favour of a better one, which is damaged
         if progress.good not in existing:
             progress.good = None
         self._prune(progress, resumed.path.name)
 
     def path(self, name: str) -> Path:
+        """The directory of the run's checkpoint with this name."""
         return self.run / "checkpoints" / name
 
     def write(
         self, path: Path, model: Mapping[str, Tensor], training: Mapping[str, Tensor], progress: Mapping[str, Any]
     ) -> None:
-        """The first process writes a checkpoint of this run, and the others wait."""
+        """Write a checkpoint of this run in the first process; the others wait for it."""
         save = partial(checkpoint.save, path, model=model, training=training, vocabularies=self.vocabularies)
         distributed.from_first(partial(save, record={**self.origin, "progress": progress}))
 
@@ -246,7 +267,7 @@ class Checkpoints:
                 checkpoint.remove(path)
 
     def remove_after(self, good: Path) -> None:
-        """Remove checkpoints newer than `good`, and averages, which are no longer those of the last checkpoints."""
+        """Remove checkpoints newer than `good`, and all averages, which are out of date."""
         if distributed.is_first():
             paths = checkpoint.list_checkpoints(self.run)
             for path in (*paths[paths.index(good) + 1 :], *checkpoint.list_averages(self.run)):

@@ -30,25 +30,25 @@ from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
-HOPELESS = 20  # skipped steps in a row before giving up; fp16 needs some to find its loss scale
-STEP_TOO_LARGE = (
-    "in the optimiser's step, which keeps numbers of its own for every parameter: start a run with a lower "
-    "train.batch_size, with a smaller model (model.*), or with optim=sgd, which keeps none."
+MAX_SKIPPED_IN_A_ROW = 20  # steps; fp16 may skip 16 at first, to halve its loss scale from 2¹⁶ to 1
+OPTIMISER_OUT_OF_MEMORY = (
+    "in the optimiser's step, which stores moments of every parameter's gradient: start a run with a lower "
+    "train.batch_size, with a smaller model (model.*), or with optim=sgd, which stores none."
 )
 
 
 @dataclass
 class Stop:
-    """Whether a signal has asked for it."""
+    """Whether a signal has asked the run to stop."""
 
-    asked: bool = False
+    requested: bool = False
 
 
 @dataclass
 class Trainer:
-    """One run: `train` continues from `progress` to the first limit, or until it is asked to stop.
+    """One run: `train` continues from `progress` until it reaches a limit or is asked to stop.
 
-    best_by: the score that decides which validation is the best.
+    best_by: the name of the score by which validations are compared.
     """
 
     model: EncoderDecoder[Any]
@@ -70,9 +70,9 @@ class Trainer:
         self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
-        """Continue from a checkpoint of this run, whose weights the model has, exactly as if it had never stopped.
+        """Continue from a checkpoint of this run as if it had never stopped. The model must have its weights already.
 
-        InputError if it was made by another version of seqtool, or is damaged.
+        Raises InputError if the checkpoint is damaged or was made by another version of seqtool.
         """
         self.progress = Progress.of(saved)
         try:
@@ -85,7 +85,7 @@ class Trainer:
         self.checkpoints.resume(saved, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train; False if a signal ended it. A step whose loss or gradient is not finite is skipped."""
+        """Train, and return False if a signal ended it. A step that is not finite is skipped and changes nothing."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
@@ -101,12 +101,12 @@ class Trainer:
                     break
                 if self.checkpoints.is_due(progress, settings.save_minutes):
                     self._save("saved")
-                batches, following, tokens, divisor = self._next_batches(epoch)
+                batches, following, tokens, divisor = self._begin_update(epoch)
                 optimiser.zero_grad(set_to_none=True)
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
-                    weight = processes if distributed.rank() < len(indices) else 0  # gradients are averaged over them
+                    weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
                     last = number == len(batches)
                     with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
                         with autocast(device, self.machine.precision):
@@ -115,15 +115,15 @@ class Trainer:
                     sums += loss.sums() if weight else 0
                     state.carried, loss = loss.state, None  # frees the graph before the next forward pass
                 nll, reward, rewards = distributed.total(sums)
-                with out_of_memory(lambda: STEP_TOO_LARGE, device):
+                with out_of_memory(lambda: OPTIMISER_OUT_OF_MEMORY, device):
                     scaler.unscale_(optimiser)  # so that clipping sees the true norm
                     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-                    length, finite = torch.stack([norm, nll.isfinite()]).tolist()  # waits for a GPU once
-                    skipped = not (math.isfinite(length) and finite)
+                    gradient_norm, loss_is_finite = torch.stack([norm, nll.isfinite()]).tolist()  # one wait for a GPU
+                    skipped = not (math.isfinite(gradient_norm) and loss_is_finite)
                     if skipped:
                         state.carried = None  # streams start from a fresh state
                     else:
-                        if settings.clip_norm is not None and length > settings.clip_norm:
+                        if settings.clip_norm is not None and gradient_norm > settings.clip_norm:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
                         scaler.step(optimiser)
                         state.loss.observe(reward / rewards)
@@ -131,7 +131,7 @@ class Trainer:
                 scaler.update()  # lowers the scale after an infinite gradient
                 progress.skipped += skipped
                 progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
-                if progress.skipped_in_a_row == HOPELESS:
+                if progress.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
                     self._give_up()
                 if epoch.has_ended(progress.position):
                     progress.epoch, progress.position = progress.epoch + 1, 0
@@ -149,13 +149,13 @@ class Trainer:
         return epoch_of(self.examples, self.settings, seed=self.seed, epoch=self.progress.epoch)
 
     def _is_stopped(self, stop: Stop, started: float) -> bool:
-        """Whether a signal stops the run; makes all processes agree on that and on the time trained."""
-        asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
-        return bool(asked)
+        """Whether any process received a signal to stop. All processes adopt the longest time trained by any."""
+        requested, self.progress.seconds = distributed.highest(stop.requested, time.monotonic() - started)
+        return bool(requested)
 
-    def _next_batches(self, epoch: Epoch) -> tuple[list[Indices], list[Indices], int, int]:
-        """The batches of the next update, for which the learning rate is set; those of the update after it in this
-        epoch; the number of tokens to predict; and by what the sum of the losses is divided.
+    def _begin_update(self, epoch: Epoch) -> tuple[list[Indices], list[Indices], int, int]:
+        """Advance to the next update, set its learning rate, and return its batches, the batches of the update after it
+        in this epoch, the number of tokens to predict, and the divisor of the summed losses.
         """
         progress, count = self.progress, self.settings.accumulate
         batches = epoch.batches(progress.position, count)
@@ -169,44 +169,44 @@ class Trainer:
         return batches, following, tokens, divisor
 
     def _give_up(self) -> None:
-        """Raise InputError, which says how to resume."""
+        """Raise InputError with advice on how to resume."""
         checkpoints, step, good = self.checkpoints, self.progress.step, self.progress.good
-        advice = "Nothing good was saved before: start again."
+        advice = "No good checkpoint was saved before: start again."
         if good is not None:
             path = checkpoints.path(good)
-            checkpoints.remove_after(path)  # the run resumes from its newest
+            checkpoints.remove_after(path)  # a run resumes from its newest checkpoint
             run = checkpoints.run.name
-            advice = f"The last good checkpoint is {path}: go on from it with run={run} train.resume=true."
+            advice = f"The last good checkpoint is {path}: resume from it with run={run} train.resume=true."
         raise InputError(
-            f"The loss or its gradient was not finite in {HOPELESS} steps in a row, up to step {step:,}: "
+            f"The loss or its gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {step:,}: "
             f"lower optim.lr or train.clip_norm. {advice}"
         )
 
     def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and save a checkpoint."""
+        """Score the validation set and save a checkpoint. Only a scheduled one counts for patience and plateaus."""
         progress, settings = self.progress, self.settings
         if scheduled:
             self._measure_flow()
         scores = self.validator(self.state.loss, self.model)
-        better = progress.take(scores, by=self.best_by)
+        better = progress.add_scores(scores, by=self.best_by)
         if scheduled:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
-            progress.take_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
+            progress.add_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.log.restart()
-        self.log.validated(scores, progress, better=better, outputs=self.validator.conspicuous())
+        self.log.validated(scores, progress, better=better, outputs=self.validator.degenerate_shares())
         if settings.show and distributed.is_first():
             self.log.show(self.validator.samples(self.model, settings.show), progress)
         self._save("validated")
         self.log.draw()
         self.log.since = time.monotonic()  # speed does not include validation and saving
 
-    def _save(self, why: str) -> None:
+    def _save(self, reason: str) -> None:
         self.progress.meter = {"nll": float(self.log.nll), "tokens": self.log.tokens}
-        self.checkpoints.save(self.state, self.progress, why)
+        self.checkpoints.save(self.state, self.progress, reason)
 
     def _finish(self) -> None:
-        """Measure the gradient's flow and, if that is wanted, average the last scheduled checkpoints: an average that
-        scores better is kept as the run's best.
+        """Measure the gradient flow. With `train.average_last`, average the last scheduled checkpoints too; if the average
+        scores better than the best checkpoint, it is saved as the run's best.
         """
         progress, model = self.progress, self.model
         self._measure_flow()  # even if no validation was due
@@ -214,22 +214,22 @@ class Trainer:
             return
         if names := progress.scheduled[-self.settings.average_last :]:
             path = self.checkpoints.path(f"{checkpoint.AVERAGE}{len(names)}")
-            is_saved = distributed.from_first(path.exists)
-            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(saved)) for saved in names])
+            already_saved = distributed.from_first(path.exists)
+            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(name)) for name in names])
             trained = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
             checkpoint.fill(model, mean)
             scores = self.validator(self.state.loss, model)
             checkpoint.fill(model, trained)
             better = is_better(scores, progress.best, by=self.best_by)
             self.log.averaged(len(names), scores, better=better)
-            if better and not is_saved:
+            if better and not already_saved:
                 progress.best = {"checkpoint": path.name, "step": progress.step, **scores}
                 self.checkpoints.write(path, mean, {}, {**asdict(progress), "last": progress.best})
-        if distributed.is_first():  # noted even if the average is not kept
+        if distributed.is_first():  # even if the average is not saved
             write_whole(self.checkpoints.run / AVERAGED, f"{progress.step}\n".encode())
 
     def _too_large(self, batch: Batch) -> str:
-        """The end of the sentence about a batch that does not fit into memory."""
+        """The end of the error message about a batch that does not fit into memory."""
         longest = f"target of {batch.target.shape[1] - 2:,} tokens"
         if isinstance(batch.source, Source):
             longest = f"source of {int(batch.source.lengths.max()) - 1:,} and longest {longest}"
@@ -239,11 +239,11 @@ class Trainer:
                 f"{batch.target.shape[1] - 1:,} tokens: start a run with a lower train.batch_size or train.bptt."
             )
         run = self.checkpoints.run
-        begin = f" (init_from={run} begins with what was learnt)" if checkpoint.list_checkpoints(run) else ""
+        advice = f" (init_from={run} starts from its weights)" if checkpoint.list_checkpoints(run) else ""
         return (
             f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "
             f"start a run with a lower train.batch_size, now {self.settings.batch_size:,}, and a higher "
-            f"train.accumulate, or with a lower data.limits.maximum{begin}."
+            f"train.accumulate, or with a lower data.limits.maximum{advice}."
         )
 
     def _measure_flow(self) -> None:
@@ -253,12 +253,12 @@ class Trainer:
 
 
 def epoch_of(examples: Examples, settings: TrainSettings, *, seed: int, epoch: int) -> Epoch:
-    """The batches of an epoch, as the settings want them."""
+    """The batches of the epoch with this number, from 0, under these settings."""
     return examples.epoch(size=settings.batch_size, unit=settings.batch_by, pool=settings.pool, seed=seed, epoch=epoch)
 
 
 def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
-    """The most steps of the whole run, whose epochs have as many batches; None if no limit counts steps."""
+    """The maximum number of steps of the run, if every epoch is as long as this one; None without a limit on steps."""
     updates = math.ceil(len(epoch) / settings.accumulate)
     limits = [settings.steps, settings.epochs and settings.epochs * updates]
     return min((limit for limit in limits if limit is not None), default=None)
@@ -266,32 +266,32 @@ def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
 
 @contextmanager
 def noting_signals() -> Iterator[Stop]:
-    """Notes signals to stop; a second SIGINT stops at once.
+    """Within the context, record signals that ask the run to stop; a second SIGINT stops it at once.
 
-    SLURM can send SIGUSR1 before a job's time is up; SIGHUP comes when the terminal is closed.
+    SLURM can send SIGUSR1 before a job's time is up; SIGHUP is sent when the terminal is closed.
     """
     stop = Stop()
-    terminals = [number for number in (1, 2) if os.isatty(number)]
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # standard output and error
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if stop.asked and number == signal.SIGINT:
+    def record(number: int, frame: FrameType | None) -> None:
+        if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         for terminal in terminals if number == signal.SIGHUP else ():
-            if not os.isatty(terminal):  # it has gone: writing to it fails, and would end the run
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, terminal)
-                os.close(nowhere)
-        if not stop.asked and distributed.is_first():  # bypasses Python's buffers, which may be in use
+            if not os.isatty(terminal):  # it is closed: writing to it would fail and end the run
+                null_device = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null_device, terminal)
+                os.close(null_device)
+        if not stop.requested and distributed.is_first():  # past Python's buffers, which may be in use
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
-        stop.asked = True
+        stop.requested = True
 
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
         signals.append(signal.SIGHUP)
     before: dict[signal.Signals, Any] = {}
-    with suppress(ValueError):  # not the main thread: signals are not ours to handle
-        before = {number: signal.signal(number, note) for number in signals}
+    with suppress(ValueError):  # only the main thread may set handlers
+        before = {number: signal.signal(number, record) for number in signals}
     try:
         yield stop
     finally:

@@ -26,50 +26,52 @@ from seqtool.runtime.precision import autocast
 from seqtool.settings import declarations, names
 from seqtool.training.losses import TrainingLoss
 
-BATCH = 128  # sentences or images
-SHOWN = 200  # tokens of a text that is shown
+BATCH_SIZE = 128  # sentences or images to decode
+SAMPLE_TOKENS = 200  # the length of a sample of a language model
 
 
 class ValidationDecoding(DecodeSettings):
-    """How a validation decodes."""
+    """How a validation decodes: the same settings, under other names in a message about memory."""
 
     memory = "validation.beam or validation.max_length"
 
 
 @dataclass
 class ValidationSettings(declarations.Validation):
-    """The `validation` settings of configs/train.yaml; scores: names of the user's own, besides the task's. tokenize:
-    null until it is chosen by the references.
+    """The `validation` settings of configs/train.yaml.
+
+    scores: the names of the user's scores, besides the task's.
+    tokenize: None until the references determine it.
     """
 
     def __post_init__(self) -> None:
         self.scores = names(self.scores)
 
     def check(self) -> None:
-        """Raise InputError for a value out of range, or a score that does not exist."""
+        """Raise InputError for a value out of range or an unknown score."""
         for name in self.scores:
             metric(name, setting="validation.scores")
         declarations.check_values(self, "validation.")
 
     def decoding(self, precision: str) -> DecodeSettings:
-        """How to decode: by configs/decoding.yaml, except where these settings differ."""
-        own = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH, "precision": precision}
-        settings = {**defaults("decoding"), **own}
-        return ValidationDecoding(**{one.name: settings[one.name] for one in fields(DecodeSettings)})
+        """The decoding settings: those of configs/decoding.yaml, overridden by these."""
+        overrides = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH_SIZE, "precision": precision}
+        settings = {**defaults("decoding"), **overrides}
+        return ValidationDecoding(**{field.name: settings[field.name] for field in fields(DecodeSettings)})
 
 
 Scores = dict[str, float]
-"""By name (`metrics.scores`): loss in nats per token (not smoothed), and scores of free-running decoding against the
-untokenised references. BLEU on 0–100; for captions BLEU-4 with brevity penalty after PTB tokenisation, and CIDEr-D on
-0–10.
+"""Scores by name (`metrics.scores`): the loss in nats per token, without label smoothing, and scores of decoded text
+against the untokenised references. BLEU is on 0–100, for captions BLEU-4 with brevity penalty after PTB tokenisation;
+CIDEr-D is on 0–10.
 """
 
 
 def is_better(scores: Scores, best: Mapping[str, Any], *, by: str) -> bool:
-    """Whether they are better than the best so far, by the score `by`, and of equals by the loss.
+    """Whether scores are better than the best so far: by the score `by`, or by the loss if that is equal.
 
-    Scores whose loss, or score `by`, is not finite are never better. Any others beat a best that lacks a finite one: a
-    resumed run may be compared by another score than before.
+    Scores whose loss or score `by` is not finite are never better. Finite scores are better than a best without a
+    finite score `by`: a resumed run may be compared by another score than before.
     """
     if not _is_finite(scores, by):
         return False
@@ -84,19 +86,23 @@ def _is_finite(scores: Mapping[str, Any], by: str) -> bool:
 
 
 def format_scores(scores: Mapping[str, Any]) -> list[str]:
-    """Every score as text, the loss last; other fields of a record are left out."""
+    """Format every score, the loss last; a record's other fields are left out."""
     others = [name for name in scores if is_score(name) and name != "loss"]
     return [score(name).text(scores[name]) for name in (*others, "loss")]
 
 
-Sample = dict[str, str]  # what the model was given, what was expected, and what it writes
+Sample = dict[str, str]  # the input's name or text, the reference, and the model's output
 
 
 @dataclass
 class Validator:
-    """Scores a model on one split, each sentence or image decoded once.
+    """Scores a model on one split, decoding each sentence or image once.
 
-    `sources` are decoded, and `score` scores the texts, in the same order; `example` says what the i-th is.
+    split: the split.
+    sources: its inputs, to decode.
+    score: scores the outputs, in the order of the sources.
+    vocabulary: the target vocabulary.
+    example: returns the input and the reference of the i-th source.
     """
 
     split: Split
@@ -110,53 +116,61 @@ class Validator:
 
     def __post_init__(self) -> None:
         self._decoding = self.settings.decoding(self.machine.precision)
-        self._written: list[str] = []
+        self._outputs: list[str] = []
         self._ended: list[bool] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        with _measuring(loss, self.machine, f", {BATCH} at a time: lower validation.beam or validation.max_length."):
+        advice = f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
+        with _evaluating(loss, self.machine, advice):
             nats = self._loss(loss)
-            most = self._decoding.max_length
-            settings = replace(self._decoding, max_length=min(most, model.max_positions or most))
+            limit = self._decoding.max_length
+            settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
-            self._written = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
+            self._outputs = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
             self._ended = [n_best[0].ended for n_best in hypotheses]
-        return {"loss": nats, **self.score(self._written)}
+        return {"loss": nats, **self.score(self._outputs)}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
-        """Up to `count` samples of what the model writes now, the same ones each time. Call it after scoring."""
-        return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._written[:count])]
+        """The first `count` examples with the outputs of the last validation."""
+        return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._outputs[:count])]
 
-    def conspicuous(self) -> dict[str, float]:
-        """The shares of what was decoded that do not end, repeat themselves, and are alike: `alike` is the share of the
-        others that are the commonest output, of at least four outputs.
+    def degenerate_shares(self) -> dict[str, float]:
+        """The shares of the last validation's outputs that are degenerate.
+
+        unended: outputs without an end-of-sentence token.
+        repeating: outputs that repeat themselves.
+        alike: the share of other outputs that equal the most common output; only for at least four outputs.
         """
-        count = len(self._written)
+        count = len(self._outputs)
         if not count:
             return {}
         shares = {
             "unended": self._ended.count(False) / count,
-            "repeating": sum(repeats(text) for text in self._written) / count,
+            "repeating": sum(repeats(text) for text in self._outputs) / count,
         }
         if count >= 4:
-            ((_, most),) = Counter(self._written).most_common(1)
-            shares["alike"] = (most - 1) / (count - 1)
+            ((_, occurrences),) = Counter(self._outputs).most_common(1)
+            shares["alike"] = (occurrences - 1) / (count - 1)
         return shares
 
     def _loss(self, loss: TrainingLoss) -> float:
-        def measured(rows: Sequence[int]) -> tuple[float, int]:
+        """The loss on the split in nats per token; processes share the batches."""
+
+        def nll_and_tokens(rows: Sequence[int]) -> tuple[float, int]:
             batch = self.split.collate(rows)
             return float(loss(batch.to(self.machine.device)).nll), batch.tokens
 
         order = np.argsort(self.split.lengths()[1], kind="stable").tolist()
-        parts = distributed.together(measured, list(chunks(order, self._decoding.at_once)))
+        parts = distributed.together(nll_and_tokens, list(chunks(order, self._decoding.at_once)))
         return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
 
 
 @dataclass
 class StreamValidator:
-    """The loss on a text, in parallel streams whose state is carried from chunk to chunk: nats per token, and bits per
-    character of the text's `characters`. Every stream but the first begins without the text before it.
+    """Measures the loss on a text: nats per token, and bits for each of the text's `characters`.
+
+    The text is read as parallel streams, whose state is carried from chunk to chunk. Only the first stream begins where
+    the text does; the others begin without the text before them.
     """
 
     streams: Streams
@@ -166,7 +180,7 @@ class StreamValidator:
     machine: Machine
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        with _measuring(loss, self.machine, ": lower train.batch_size or train.bptt."):
+        with _evaluating(loss, self.machine, ": lower train.batch_size or train.bptt."):
             total, state = torch.zeros((), dtype=torch.float64), None
             for number in range(len(self.streams)):
                 rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
@@ -177,16 +191,16 @@ class StreamValidator:
         return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
-        """Texts from their beginning, drawn with the same random numbers each time."""
-        uniforms = torch.from_numpy(np.random.default_rng(0).random((1, count, SHOWN))).float()
+        """Texts sampled from their beginning, with the same random numbers each time."""
+        uniforms = torch.from_numpy(np.random.default_rng(0).random((1, count, SAMPLE_TOKENS))).float()
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
-            drawn = sample(
+            samples = sample(
                 model.step,
                 *model.encode(None),
                 uniform_noise=uniforms,
-                maximum=[SHOWN],
-                minimum=SHOWN + 1,  # a text has no EOS
+                maximum=[SAMPLE_TOKENS],
+                minimum=SAMPLE_TOKENS + 1,  # a text has no EOS
                 temperature=1.0,
                 top_k=0,
                 top_p=1.0,
@@ -194,15 +208,16 @@ class StreamValidator:
                 unknown=False,
             )[0]
         model.train()
-        return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in drawn]
+        return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in samples]
 
-    def conspicuous(self) -> dict[str, float]:
+    def degenerate_shares(self) -> dict[str, float]:
+        """Nothing: a language model's samples are not judged."""
         return {}
 
 
 @contextmanager
-def _measuring(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
-    """Without dropout and gradients; if memory runs out, `advice` ends the message."""
+def _evaluating(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
+    """Within the context, switch dropout and gradients off; if memory runs out, the error message ends in `advice`."""
     loss.eval()
     with (
         out_of_memory(lambda: f"while validating{advice}", machine.device),

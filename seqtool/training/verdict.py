@@ -1,7 +1,7 @@
-"""What a run's records say went wrong, and what to do about it, at the end of `train` and in a report: `RULES`.
+"""Diagnoses problems of a run from its records, with advice, for the end of `train` and for reports.
 
-A figure is computed from a run's settings and metrics.jsonl alone; it is None where they do not tell. The presets that
-learn well stay below every threshold.
+Each of the `RULES` computes a figure from the run's settings and metrics.jsonl alone, or None if they are not enough.
+The presets that learn well stay below every threshold.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +15,13 @@ from omegaconf import OmegaConf
 from seqtool.training.optimisation import fitting_warmup
 from seqtool.view.plots import read_metrics
 
-UNLEARNT = 20.0  # nats/token, the logarithm of more words than any vocabulary has
-LAST = 0.2  # the share of a run's steps in which its loss may no longer fall
+MAX_LEARNT_LOSS = 20.0  # nats/token; a uniform guess from any vocabulary has a lower loss
+FINAL_SHARE = 0.2  # the share of a run's steps in which the loss should no longer fall
 UNKNOWN_WORDS = "unknown words"
 
 
 class Finding(NamedTuple):
-    """What holds for a run: the figure, which is above its threshold, what it means, and what to do."""
+    """A problem of a run: a figure above its threshold, and advice on what it means and what to do."""
 
     name: str
     figure: str
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """A run's settings, and the numbers of its metrics.jsonl by name: their steps and values."""
+    """A run's settings, and for each name in its metrics.jsonl the steps and the values."""
 
     settings: Any
     series: Mapping[str, tuple[list[int], list[float]]]
@@ -45,10 +45,12 @@ class Records:
 
     @cached_property
     def steps(self) -> int:
+        """The last step with a record."""
         return max((steps[-1] for steps, _ in self.series.values()), default=0)
 
     @cached_property
     def warmup(self) -> int:
+        """The number of warm-up steps; 0 without a warm-up."""
         return int(OmegaConf.select(self.settings, "schedule.warmup") or 0)
 
     @cached_property
@@ -59,22 +61,26 @@ class Records:
 
     @cached_property
     def best_epoch(self) -> int:
-        """The epochs before the lowest validation loss."""
+        """The number of whole epochs before the lowest validation loss."""
         epochs = dict(zip(*self.series["epoch"], strict=True))
         return int(epochs[min(self.losses)[1]]) if self.losses else 0
 
 
-def fall(run: Records) -> float | None:
-    """How far the validation loss fell in the last steps, to its lowest value, if the model has learnt at all."""
-    before = [loss for loss, step in run.losses if step <= (1 - LAST) * run.steps]
-    if not before or run.losses[-1] != min(run.losses) or run.losses[-1][0] > UNLEARNT:
+def final_decrease(run: Records) -> float | None:
+    """By how much the validation loss decreased in the last steps; None if the last loss is not the lowest, or if the
+    model has learnt nothing.
+    """
+    earlier = [loss for loss, step in run.losses if step <= (1 - FINAL_SHARE) * run.steps]
+    if not earlier or run.losses[-1] != min(run.losses) or run.losses[-1][0] > MAX_LEARNT_LOSS:
         return None
-    return before[-1] - run.losses[-1][0]
+    return earlier[-1] - run.losses[-1][0]
 
 
 class Rule(NamedTuple):
-    """A finding if the figure is above the threshold. `form` is how the figure is written, and its first word also how
-    the threshold is; `advice` is a format with `run`.
+    """A rule that yields a finding if the figure is above the threshold.
+
+    form: a format string for the figure; its first word is also the format of the threshold.
+    advice: a format string with {run}, a `Records`, and {fitting}, a suitable number of warm-up steps.
     """
 
     name: str
@@ -95,7 +101,7 @@ RULES = (
     ),
     Rule(
         "the validation loss still falls",
-        fall,
+        final_decrease,
         0.05,
         "{:.3f} nats/token in the last fifth of the steps",
         "The validation loss was still falling at the end: train longer (train.epochs, train.steps, train.minutes).",
@@ -105,7 +111,7 @@ RULES = (
         lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
         0.2,
         "{:.3f} nats/token above the lowest",
-        "The validation loss has risen since epoch {run.best_epoch}: the model learns its training data by heart. Add "
+        "The validation loss has risen since epoch {run.best_epoch}: the model is overfitting. Add "
         "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
     ),
     Rule(
@@ -113,8 +119,8 @@ RULES = (
         lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
         0.05,
         "{:.1%} of the training tokens",
-        "The model does not know many words: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
-        "pieces of words (data.vocabulary.kind=bpe).",
+        "Many words are not in the vocabulary: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
+        "subwords (data.vocabulary.kind=bpe).",
     ),
     Rule(
         "outputs that do not end, repeat themselves or are all alike",
@@ -135,7 +141,7 @@ RULES = (
 
 
 def verdict(run: Path) -> Iterator[Finding]:
-    """The findings on the run in this directory. InputError if its metrics are damaged."""
+    """Yield the findings on the run in this directory. Raises InputError if its metrics are damaged."""
     settings, metrics = run / "config.yaml", run / "metrics.jsonl"
     if not (settings.is_file() and metrics.is_file()):
         return
