@@ -425,7 +425,9 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, 
     split: how a line is split into words
     name: the file with the lines that are aligned, for messages
     """
-    alignments = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+    alignments = [
+        parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)
+    ]
     if len(alignments) != len(texts[0]):
         counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
         raise InputError(f"{counts}: they must be of the same sentences.")

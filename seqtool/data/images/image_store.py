@@ -31,7 +31,7 @@ from torch import nn
 
 from seqtool.data.cache import OFFSET, REFUSED, Cache
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
-from seqtool.data.directories import SUMMARY, Digests, Unfinished, make_once, place, read_summary, versions
+from seqtool.data.directories import SUMMARY, Digests, Unfinished, directory_path, make_once, read_summary, versions
 from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
 from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
@@ -232,7 +232,7 @@ def prepare_store(
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
     if frozen:
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
-    directory = place(root, name, inputs)
+    directory = directory_path(root, name, inputs)
 
     @memory.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
