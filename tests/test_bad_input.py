@@ -255,7 +255,7 @@ JSON: dict[str, tuple[str, str, str, str]] = {
         "own.jsonl",
         f'{{"file": "red.png", "caption": {DEEP}}}',
         LEARN,
-        r"^own\.jsonl line 1 cannot be read as JSON \(too many brackets within brackets\)\.$",
+        r"^own\.jsonl line 1 cannot be read as JSON \(too many nested brackets\)\.$",
     ),
     "brackets in brackets: document frequencies": (
         "df.json",

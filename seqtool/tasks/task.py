@@ -211,7 +211,7 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
 
 def named(name: str) -> Task:
     """The task of this name."""
-    return cast(Task, resolve_name(TASKS[name].where))  # imported only when needed
+    return cast(Task, resolve_name(TASKS[name].location))  # imported only when needed
 
 
 def of(config: DictConfig) -> Task:

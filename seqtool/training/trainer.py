@@ -150,7 +150,7 @@ class Trainer:
 
     def _is_stopped(self, stop: Stop, started: float) -> bool:
         """Whether a signal stops the run; makes all processes agree on that and on the time trained."""
-        asked, self.progress.seconds = distributed.highest(stop.asked, time.monotonic() - started)
+        asked, self.progress.seconds = distributed.maximum(stop.asked, time.monotonic() - started)
         return bool(asked)
 
     def _next_batches(self, epoch: Epoch) -> tuple[list[Indices], list[Indices], int, int]:
