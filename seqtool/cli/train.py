@@ -137,7 +137,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown()]))
+        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
         command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Go on with: {command}")

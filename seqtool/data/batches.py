@@ -33,7 +33,7 @@ class Batch:
     target: B×(T+1) ids; each row is BOS, a sentence, EOS and padding.
     indices: the examples' indices in the split.
     tokens: the number of labels that are not padding.
-    continues: whether each row continues that of the previous batch, from its last state; None if independent.
+    continues: whether rows continue those of the previous batch, from its last state; None for independent examples.
     """
 
     source: Source | Annotations | Pixels | None
@@ -53,7 +53,7 @@ class Batch:
         return self.target[:, 1:]
 
     def pinned(self) -> "Batch":
-        """The batch in pinned memory, from which a GPU can copy while the CPU goes on working."""
+        """The batch in pinned memory, from which a GPU can copy while the CPU computes."""
         source = None if self.source is None else self.source.pinned()
         return replace(self, source=source, target=self.target.pin_memory())
 
@@ -108,7 +108,7 @@ class Examples(Protocol):
 
 
 class Epoch(Protocol):
-    """The batches of one pass over the examples: each is the indices of its examples, and has a position, from 0."""
+    """The batches of one pass over the examples, by position from 0. A batch is the array of its examples' indices."""
 
     def __len__(self) -> int:
         """The number of batches, or an estimate of it."""
@@ -202,10 +202,10 @@ class ShuffledEpoch:
         size = self._size
         sources, targets = self._examples.lengths(order)
         labels = targets + 1
-        mean_sentences = size if self._unit == "sentences" else max(1, int(size / labels.mean()))  # in a batch
+        sentences_per_batch = size if self._unit == "sentences" else max(1, int(size / labels.mean()))  # on average
         batches = []
-        for start in range(0, len(order), self._pool * mean_sentences):
-            pool = slice(start, start + self._pool * mean_sentences)
+        for start in range(0, len(order), self._pool * sentences_per_batch):
+            pool = slice(start, start + self._pool * sentences_per_batch)
             by_length = np.lexsort((sources[pool], labels[pool]))  # by target, then by source
             if self._unit == "sentences":
                 cuts = list(range(size, len(by_length), size))
@@ -263,7 +263,7 @@ class Streams:
         return int((indices[:, 1] - indices[:, 0]).sum())
 
     def collate(self, indices: ArrayLike) -> Batch:
-        """The batch of a chunk's indices, all of them or some rows."""
+        """A batch of a chunk, given the indices of all its streams or of some."""
         ranges: Indices = np.asarray(indices, np.int64)
         longest = max(1, int((ranges[:, 1] - ranges[:, 0]).max()))
         target = np.full((len(ranges), 1 + longest), PAD, np.int64)
@@ -274,7 +274,7 @@ class Streams:
 
 
 def _token_cuts(lengths: list[int], size: int) -> list[int]:
-    """The indices at which to cut increasing lengths, so that rows times the longest stays within `size` in a batch."""
+    """The indices at which to cut increasing lengths into batches with rows × longest length of at most `size`."""
     cuts, start = [], 0
     for end, length in enumerate(lengths):
         if end > start and (end - start + 1) * length > size:

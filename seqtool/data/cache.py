@@ -171,7 +171,7 @@ class Cache:
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
         """Raises InputError unless the directory is a complete cache. With images, its splits need the `store`."""
         self.directory = directory
-        self.summary = read_summary(directory, form=FORMAT, kind="a cache")
+        self.summary = read_summary(directory, format_version=FORMAT, kind="a cache")
         self.name = str(self.summary["corpus"])
         self.splits: tuple[str, ...] = tuple(self.summary["splits"])
         self.has_images = REFUSED in self.summary["files"]
@@ -230,7 +230,7 @@ class Cache:
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
         return "\n".join(lines)
 
-    def unknown(self) -> list[str]:
+    def unknown_warning(self) -> list[str]:
         """A warning that names the splits with many unknown tokens, in a list; an empty list if there are none."""
         fractions = []
         for name, split in self.summary["splits"].items():
@@ -302,7 +302,7 @@ class Column:
         return lengths
 
     def _release_pages(self, reads: int) -> None:
-        """Release the files' pages after `READS_UNTIL_RELEASE` reads; the system's cache keeps their content."""
+        """Count reads, and release the files' pages every `READS_UNTIL_RELEASE`; the system's cache keeps them."""
         self._reads += reads
         if self._reads >= READS_UNTIL_RELEASE:
             self._reads = 0

@@ -32,8 +32,8 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"
-SECONDS_BETWEEN_NOTES = 10.0  # progress is recorded this often
-SETTLING_SECONDS = 2.0  # a file younger than this may change again without a new time stamp: FAT's step is 2 s
+RECORDING_SECONDS = 10.0  # between two records of progress
+SETTLING_SECONDS = 2.0  # a younger file may change again without a new time stamp: FAT rounds them to 2 s
 HASHING_THREADS = 8  # hashing releases the interpreter lock
 Progress = Mapping[str, Any]
 log = logging.getLogger("seqtool")
@@ -108,28 +108,28 @@ class Unfinished:
             shutil.rmtree(directory)
             directory.mkdir()
 
-    def note(self, **progress: Any) -> None:
+    def record(self, **progress: Any) -> None:
         """Record that this progress is on the disk now."""
         self.progress |= progress
         write_whole(self._path, json.dumps(self.progress).encode())
 
     @contextmanager
-    def noting(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    def recording(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
         """A context for work that reports its progress by calling the yielded function.
 
-        The progress is recorded as `name` every `SECONDS_BETWEEN_NOTES` seconds, and when the work ends or fails;
-        `keep(progress)` is called first, to force to the disk what the progress counts.
+        The progress is recorded as `name` every `RECORDING_SECONDS`, and when the work ends or fails. Before, `keep` is
+        called with the progress, to force to the disk what it counts.
         """
         last: Progress = {}  # the last report
-        noted = time.monotonic()
+        recorded = time.monotonic()
 
         def reached(progress: Progress, *, due: bool = False) -> None:
-            nonlocal last, noted
+            nonlocal last, recorded
             last = progress
-            if progress and (due or time.monotonic() - noted >= SECONDS_BETWEEN_NOTES):
+            if progress and (due or time.monotonic() - recorded >= RECORDING_SECONDS):
                 keep(progress)
-                self.note(**{name: progress})
-                noted = time.monotonic()
+                self.record(**{name: progress})
+                recorded = time.monotonic()
 
         try:
             yield reached
@@ -140,10 +140,10 @@ class Unfinished:
         reached(last, due=True)
 
 
-def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
+def read_summary(directory: Path, *, format_version: int, kind: str) -> dict[str, Any]:
     """The summary of a directory, which messages call `kind` ("a cache").
 
-    Raises InputError unless the directory is complete and has the format `form`.
+    Raises InputError unless the directory is complete and its format has this version.
     """
     advice = f"remove {directory} and prepare again"
     try:
@@ -157,7 +157,7 @@ def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
         raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{directory / SUMMARY} is damaged: {advice}.") from error
-    if version != form:
+    if version != format_version:
         raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
     for name, expected in sizes.items():
         path = directory / name
@@ -243,6 +243,7 @@ def _read(name: str) -> tuple[int, int, str]:
 
 
 def _read_if_possible(name: str) -> tuple[int, int, str] | None:
+    """What `_read` returns; None for a file that is missing, unreadable or not regular."""
     try:
         return _read(name) if _state(Path(name)) else None
     except OSError:

@@ -42,7 +42,7 @@ SAMPLE_SEED = 0  # for the sample that SentencePiece learns from
 # To find out whether a text has spaces between words, this many training examples are read, and this much of each.
 SCRIPT_EXAMPLES, SCRIPT_CHARACTERS = 1_000, 10_000
 COUNTED_EXAMPLES = 1_000_000  # words are counted in the first training examples, so that memory stays bounded
-COUNTED_UNKNOWN = 10_000  # unknown pieces are counted in the first examples of a split
+UNKNOWN_EXAMPLES = 10_000  # unknown pieces are counted in the first examples of a split
 CHUNK = 10_000  # examples that are encoded together
 MIN_PARALLEL = 5 * CHUNK  # one process encodes fewer examples before others could start
 NO_COUNTS = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
@@ -61,11 +61,11 @@ class LimitSettings(declarations.Limits):
     minimum, maximum: the limits for the length of each side, in tokens.
     ratio: the longer side has at most this many times the length of the other.
 
-    None means no limit; a limit that a kind of data does not have is None.
+    None means no limit, as it does for a limit that a kind of data does not have.
     """
 
     def check(self) -> None:
-        """Raise InputError on limits that no example can meet."""
+        """Raise InputError for limits that no example can meet."""
         declarations.check_values(self, "data.limits.")
         if self.maximum is not None and self.maximum < self.minimum:
             raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
@@ -86,7 +86,7 @@ class LimitSettings(declarations.Limits):
 
 @dataclass
 class CacheSettings(declarations.Cache):
-    """The settings under `data` that are not the corpus's.
+    """The settings under `data` for the cache; all others are the corpus's.
 
     cache: the directory that contains caches.
     processes: the number of processes that encode; None is one per CPU, up to 8.
@@ -127,7 +127,7 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
 
 
 def _part(config: Config, *, of_cache: bool) -> Config:
-    """The settings of the cache among those under `data`, or all others."""
+    """The settings under `data` that are the cache's, or the others, which are the corpus's."""
     names = declarations.declared(CacheSettings)
     part = {name: value for name, value in plain(config).items() if (name in names) == of_cache}
     if not isinstance(config, DictConfig):
@@ -253,7 +253,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
             else:
                 counts[split] = sum(1 for _ in steps.texts(split))
         save_all(directory, _vocabularies(steps, counts["train"]))
-        unfinished.note(counts=counts)
+        unfinished.record(counts=counts)
     vocabularies = load_all(directory, sides)
     splits = {}
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
@@ -262,7 +262,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
             for column, (side, vocabulary) in enumerate(vocabularies.items()):
                 entry = splits[split].get(side, splits[split])
                 if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
-                    texts = [example[column] for example in islice(steps.texts(split), COUNTED_UNKNOWN)]
+                    texts = [example[column] for example in islice(steps.texts(split), UNKNOWN_EXAMPLES)]
                     entry["commonest_unknown"] = unknown_in(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
@@ -358,7 +358,7 @@ def _write_split(
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])
     writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
-    with closing(encoded), unfinished.noting(split, writer.keep) as reached:
+    with closing(encoded), unfinished.recording(split, writer.keep) as reached:
         for chunk in encoded:
             writer.write(chunk)
             dropped += chunk.dropped

@@ -3,8 +3,8 @@
 import os
 import sys
 
-# For libgomp, whose default is 300,000, about 3 ms. The lowest count with which a single training is at most 3 % slower;
-# two side by side each reach 0.67 of half the rate of a single one, instead of 0.18 (benchmark_busy.py).
+# For libgomp, whose default is 300,000, about 3 ms. The lowest count with which a single training is at most 3 %
+# slower; two side by side each reach 0.67 of half the rate of a single one, instead of 0.18 (benchmark_busy.py).
 SPIN_COUNT = 10_000
 BLOCK_TIME = 1  # milliseconds, for libomp, whose default is 200
 

@@ -255,7 +255,7 @@ import json, os, signal, sys
 from seqtool.data import directories, preparation
 from seqtool.data.preparation import prepare_pairs
 
-preparation.CHUNK, directories.SECONDS_BETWEEN_NOTES = 3, 0
+preparation.CHUNK, directories.RECORDING_SECONDS = 3, 0
 append, times = preparation.ColumnsWriter._append, []
 def append_and_die(self, name, values):
     append(self, name, values)

@@ -69,7 +69,7 @@ class ImageStore:
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
         """Raises InputError unless the directory is a complete store."""
         self.directory = directory
-        self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
+        self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
         try:
             if summary["locations"] is not None:
@@ -295,7 +295,7 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
+        unfinished.recording("images", lambda progress: cut(file, size(progress))) as reached,
     ):
         cut(file, size(progress))
         bar.update(done)

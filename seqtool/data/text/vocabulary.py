@@ -138,7 +138,7 @@ class Vocabulary(ABC):
         return self.encode_batch([text])[0]
 
     def encode_beginning(self, beginning: str | Sequence[str]) -> list[int]:
-        """The ids of a text, or of pieces. Encoding the text of pieces could yield other pieces."""
+        """The ids of a text, or of pieces, since encoding the text of pieces could yield other pieces."""
         return self.encode(beginning) if isinstance(beginning, str) else [self.index(piece) for piece in beginning]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -252,10 +252,9 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
         return dict.fromkeys(sides, load(directory / JOINT))
     files = [directory / f"{side}.vocabulary" for side in sides]
     if not all(path.exists() for path in files):
-        missing, expected = ("vocabulary", TARGET)
         if is_pair:
-            missing, expected = "vocabularies", f"{SOURCE} and {TARGET}, or {JOINT}"
-        raise InputError(f"{directory} has no {missing}: expected {expected}.")
+            raise InputError(f"{directory} has no vocabularies: expected {SOURCE} and {TARGET}, or {JOINT}.")
+        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
     return dict(zip(sides, map(load, files), strict=True))
 
 
@@ -394,7 +393,7 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
         model_writer=model,
         model_type=form.kind,
         vocab_size=size,
-        # SentencePiece's advice: all characters of a small alphabet, most of a large one (Chinese, the web).
+        # SentencePiece's advice: all characters of a small alphabet (a quarter of the entries), most of a large one.
         character_coverage=1.0 if form.kind == "char" or len(characters) <= size // 4 else 0.9995,
         normalization_rule_name="identity",
         max_sentence_length=MAX_LINE_BYTES,

@@ -128,8 +128,8 @@ WITHOUT_SPACES = frozenset({"Han", "kana", "other"})
 # spaces only between phrases has more.
 MAX_LETTERS_PER_WORD, MAX_LETTERS_PER_CHINESE_WORD = 8, 5
 MAX_CHARACTERS_PER_SPACE = 30  # no language with spaces between words reaches it
-# Chosen, not measured: a text with less of them in its letters only quotes them.
-MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)
+# Chosen, not measured: text with fewer of these letters only quotes them.
+MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)  # of all letters
 MAX_KANA_PER_HAN = Fraction(1, 20)
 SPACED_MARKS = frozenset("。，、！？；：.,!?;:")  # have a space before them only in text that was segmented into words
 TSHEG = "\u0f0b"  # ends a syllable of Tibetan
@@ -138,8 +138,8 @@ TSHEG = "\u0f0b"  # ends a syllable of Tibetan
 class Writing(NamedTuple):
     """Counts that show how a text is written.
 
-    word_breaks counts the spaces after a letter of a script without spaces, and before another or before a mark. They
-    show that a text was segmented: otherwise it has spaces only beside foreign words and numbers, and after marks.
+    word_breaks counts the spaces after a letter of a script without spaces and before another such letter or a mark.
+    They show segmentation: unsegmented text has spaces only beside foreign words and numbers, and after marks.
     """
 
     scripts: Counter[str]  # letters by script
