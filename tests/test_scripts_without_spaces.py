@@ -243,7 +243,7 @@ def test_validation_of_captions(texts: list[str], wanted: str, caplog: Any) -> N
         (["data=parallel", "data.train=source,English", "data.valid=source,English"], ""),
         (
             ["data=text", "data.train=Chinese", "data.valid=Chinese", "model=language_model"],
-            "The lines of text: almost",
+            "The training text has almost",
         ),
     ],
 )

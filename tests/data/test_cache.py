@@ -190,7 +190,7 @@ def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: py
 def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "CHUNK", 3)
     alone = prepare_pairs(config)
-    monkeypatch.setattr(preparation, "SMALL", 0)
+    monkeypatch.setattr(preparation, "MIN_PARALLEL", 0)
     together = prepare_pairs(changed(config, processes=2, cache=str(tmp_path / "other")))
     assert content(alone) == content(together)
     assert alone.summary == together.summary
