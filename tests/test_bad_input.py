@@ -248,7 +248,7 @@ JSON: dict[str, tuple[str, str, str, str]] = {
         "coco.json",
         DEEP,
         SCORE,
-        r"^coco\.json cannot be read as JSON \(too many brackets",
+        r"^coco\.json cannot be read as JSON \(too many nested brackets",
     ),
     "brackets in brackets: results": ("results.json", DEEP, SCORE, r"^results\.json cannot be read as JSON \(too many"),
     "brackets in brackets: captions": (

@@ -58,6 +58,7 @@ class Batch:
         return replace(self, source=source, target=self.target.pin_memory())
 
     def to(self, device: torch.device | str) -> "Batch":
+        """The batch on a device."""
         source = None if self.source is None else self.source.to(device)
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
@@ -93,8 +94,8 @@ class Examples(Protocol):
     def collate(self, indices: ArrayLike) -> Batch:
         """A batch of these examples, in this order. Draws no random numbers."""
 
-    def probes(self, most: int) -> Batch:
-        """A batch of up to `most` examples of equal length, always the same ones, with which gradients are measured."""
+    def probes(self, limit: int) -> Batch:
+        """A batch of up to `limit` examples of equal length, always the same ones, to measure gradients with."""
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
         """One pass over all examples. Equal arguments give equal batches.
@@ -255,9 +256,9 @@ class Streams:
     def fraction_done(self, position: int) -> float:
         return position / max(1, len(self))
 
-    def probes(self, most: int) -> Batch:
-        """The first chunk of the first `most` streams."""
-        return self.collate(self.chunk(0)[:most])
+    def probes(self, limit: int) -> Batch:
+        """The first chunk of the first `limit` streams."""
+        return self.collate(self.chunk(0)[:limit])
 
     def labels(self, indices: Indices) -> int:
         return int((indices[:, 1] - indices[:, 0]).sum())

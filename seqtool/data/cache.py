@@ -110,12 +110,12 @@ class Split:
 
         return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
-    def probes(self, most: int) -> "Batch":
-        """A batch of up to `most` examples whose length is the 90th percentile: of the source, if it is a sentence."""
+    def probes(self, limit: int) -> "Batch":
+        """A batch of up to `limit` examples whose length is the 90th percentile: of the source, if it is a sentence."""
         sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
         percentile = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
-        return self.collate(np.flatnonzero(lengths == percentile)[:most])
+        return self.collate(np.flatnonzero(lengths == percentile)[:limit])
 
     def collate(self, indices: ArrayLike) -> "Batch":
         """A batch of the examples with these indices, in this order."""

@@ -106,9 +106,8 @@ def set_threads(threads: int | None) -> None:
 
 @contextmanager
 def computing_on(device: torch.device, threads: int | None = None) -> Iterator[None]:
-    """Within the context, make a GPU torch's default and set the number of CPU threads (None leaves it).
-
-    Both are restored afterwards.
+    """Within the context, make a GPU torch's default and set the number of CPU threads (None leaves it); both are
+    restored afterwards.
     """
     names_a_gpu = device.type == "cuda" and device.index is not None
     before = torch.get_num_threads()

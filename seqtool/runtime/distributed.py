@@ -157,13 +157,13 @@ def described(device: torch.device) -> str:
 
 
 def seed(number: int) -> None:
-    """Seed the random numbers of all processes but the first, each differently."""
+    """Seed the random numbers of all processes except the first, each differently."""
     if not is_first():
         torch.manual_seed(int(np.random.SeedSequence([number, _rank]).generate_state(1, np.uint64)[0]))
 
 
 def parallel_map(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
-    """[function(item) for item in items] in every process; each computes a shard, every `size`-th item.
+    """The results of the function for all items, in every process. Each computes a shard, every `size`-th item.
 
     Within `function`, each process is a group of one, so that `function` itself does not divide its work.
     """

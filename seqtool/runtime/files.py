@@ -25,7 +25,7 @@ from typing import IO, Any, BinaryIO, TextIO
 
 from seqtool.errors import InputError, OutOfMemoryError, naming
 
-BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
+BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
 MAX_LINE_BYTES = 16 << 20  # a small .gz can contain a line that fills the memory
 CHUNK_BYTES = 4096  # longer lines are read in chunks of this size, of which ten thousand are encoded together
