@@ -203,7 +203,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         {"links": b"0-0\n" + b"9" * 5000 + b"-1\n"},
         "eval hypotheses=lines2 references=lines2 sources=lines2 alignments=links gold=links bootstrap=2",
         f"links line 2: '{'9' * 5000}-1' is not an alignment link; expected i-j (sure) or i?j (possible), "
-        "source word and target word counted from 0.",
+        "where i is the source word and j the target word, both counted from 0.",
     ),
 }
 
@@ -248,14 +248,14 @@ JSON: dict[str, tuple[str, str, str, str]] = {
         "coco.json",
         DEEP,
         SCORE,
-        r"^coco\.json cannot be read as JSON \(too many brackets",
+        r"^coco\.json cannot be read as JSON \(too many nested brackets",
     ),
     "brackets in brackets: results": ("results.json", DEEP, SCORE, r"^results\.json cannot be read as JSON \(too many"),
     "brackets in brackets: captions": (
         "own.jsonl",
         f'{{"file": "red.png", "caption": {DEEP}}}',
         LEARN,
-        r"^own\.jsonl line 1 cannot be read as JSON \(too many brackets within brackets\)\.$",
+        r"^own\.jsonl line 1 cannot be read as JSON \(too many nested brackets\)\.$",
     ),
     "brackets in brackets: document frequencies": (
         "df.json",

@@ -120,7 +120,7 @@ def test_compressed_files_are_read_as_plain_ones(tmp_path: Path) -> None:
 
 
 def test_a_compressed_file_may_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqtool.runtime.files.LARGEST", 1 << 10)
+    monkeypatch.setattr("seqtool.runtime.files.MAX_GZIP_BYTES", 1 << 10)
     (tmp_path / "r.json.gz").write_bytes(gzip.compress(bytes(1 << 20)))
     with pytest.raises(InputError, match=r"r\.json\.gz has 0 GB or more: decompress it\.$"):
         read_references(tmp_path / "r.json.gz")

@@ -208,7 +208,7 @@ def test_what_is_finished_is_kept(place: Path, tmp_path: Path, form: str, number
     if form != "coco":
         count = kept.read_text().count("\n")
         assert 0 < count < 480
-        assert f"{kept} has what is finished, {count} images; {tmp_path / 'out'} is as it was." in said
+        assert f"{kept} has what is finished, {count} images; {tmp_path / 'out'} is unchanged." in said
 
 
 def test_bad_images_are_reported_and_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

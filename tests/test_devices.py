@@ -73,7 +73,7 @@ with onednn():
 
 def test_a_job_without_a_number_of_threads_has_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the jobs before it in a sweep had."""
-    monkeypatch.setattr(devices, "_own_threads", [])
+    monkeypatch.setattr(devices, "_default_threads", [])
     before = torch.get_num_threads()
     try:
         found = []

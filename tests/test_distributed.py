@@ -221,7 +221,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
             choose_device(name)
         assert str(error.value) == (
             "More processes were started than the 2 GPUs that torch sees here: "
-            "lower --nproc-per-node, or say device=cpu."
+            "lower --nproc-per-node, or set device=cpu."
         )
     assert choose_device("cpu") == torch.device("cpu")
 

@@ -25,7 +25,7 @@ TRAIN = [
 IMPATIENT = """
 from datetime import timedelta
 from seqtool.runtime import distributed
-distributed.PATIENCE = timedelta(seconds=3)
+distributed.STEP_TIMEOUT = timedelta(seconds=3)
 """
 
 
@@ -134,7 +134,7 @@ MetricsLog.updated = stopped
         # of each process
         (
             ["device=cuda:0"],
-            "seqtool: device=cuda:0 would put all 2 processes of this machine on one GPU: say device=cuda and each "
+            "seqtool: device=cuda:0 would put all 2 processes of this machine on one GPU: set device=cuda and each "
             "takes its own, those of CUDA_VISIBLE_DEVICES in turn; or lower --nproc-per-node to 1.",
         ),
     ],
@@ -229,9 +229,8 @@ def test_other_launchers_are_refused(
     assert cli.run([command, *others.get(command, ["checkpoint=x"])], config_directory()) == 2
     variable = next(iter(variables))
     assert capsys.readouterr().err == (
-        f"seqtool: {variable}=4 says that another launcher than torchrun started 4 processes, which would all do the "
-        f"same: start torchrun --nproc-per-node=4 -m seqtool … in its place, or unset {variable} for a process by "
-        "itself.\n"
+        f"seqtool: {variable}=4 shows that another launcher than torchrun started 4 processes, which would all do the "
+        f"same: use torchrun --nproc-per-node=4 -m seqtool … instead, or unset {variable} for a single process.\n"
     )
     assert not list(tmp_path.iterdir())
 
@@ -263,7 +262,7 @@ def test_tasks_of_srun_are_warned_of(
         monkeypatch.setenv("SLURM_PROCID", process)
         assert cli.run(["eval", "checkpoint=x"], config_directory()) == 2
     assert caplog.messages == [
-        "srun started 4 tasks, each of which works by itself: to work together they need torchrun, one a machine."
+        "srun started 4 tasks, which do not work together: for that, start torchrun once on each machine."
     ]
 
 

@@ -363,7 +363,7 @@ BAD = {
     "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
     "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),
     "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: say task="),
-    "words of pairs": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "is a vocabulary for other data: wanted"),
+    "words of pairs": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "a vocabulary for another kind of data"),
     "bptt later": (
         ["train", "run=a", "train.resume=true", "train.bptt=7", "train.steps=500"],
         "train.bptt (12, now 7)",

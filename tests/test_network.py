@@ -42,7 +42,7 @@ def test_an_interrupted_download_is_resumed(
         address = f"{server.address}a.gz"
         server.stall_after = 1_000
         with monkeypatch.context() as patch, pytest.raises(InputError) as error:
-            patch.setattr(network, "FILE_SECONDS", 0.3)
+            patch.setattr(network, "FILE_TIMEOUT_SECONDS", 0.3)
             download_file(address, path, *KNOWN)
         assert str(error.value) == f"{address} timed out after 0.3 seconds: put a.gz into {tmp_path} by hand."
         assert partial.read_bytes() == CONTENT[:1_000] and not path.exists()
@@ -59,7 +59,7 @@ def test_a_wrong_beginning_is_not_kept(published: Path, tmp_path: Path, left: by
     with serving(published) as server:
         address = f"{server.address}a.gz"
         if len(left) < len(CONTENT):
-            with pytest.raises(InputError, match=r"/a\.gz is not the file that it was: its SHA-256 is"):
+            with pytest.raises(InputError, match=r"/a\.gz is not the expected file: its SHA-256 is"):
                 download_file(address, path, *KNOWN)
         download_file(address, path, *KNOWN)
     assert path.read_bytes() == CONTENT
@@ -68,7 +68,7 @@ def test_a_wrong_beginning_is_not_kept(published: Path, tmp_path: Path, left: by
 @pytest.mark.parametrize(
     ("content", "clause"),
     [
-        (CONTENT[:-1], "is not the file that it was: it has 102,399 bytes instead of 102,400."),
+        (CONTENT[:-1], "is not the expected file: it has 102,399 bytes instead of 102,400."),
         (CONTENT + b"x", "has more than 0.1024 MB: put a.gz into {} by hand."),
         (None, "answers with status 404 (Not Found): put a.gz into {} by hand."),
     ],
@@ -110,7 +110,7 @@ def test_what_a_library_cannot_download() -> None:
         with pytest.raises(InputError) as error:
             LibraryDownload("The file", "put it there", [address, "http://b"], is_probed=probed).run(fetch)
         assert str(error.value) == sentence
-    assert tried == [network.SILENCE] and socket.getdefaulttimeout() is None
+    assert tried == [network.SOCKET_TIMEOUT_SECONDS] and socket.getdefaulttimeout() is None
     with pytest.raises(InputError, match=r"^The file cannot be downloaded from http\S+ and http://b: put it there\.$"):
         download.run(leave)
     with pytest.raises(InputError, match=r"^The file cannot be downloaded \(X is set\): put it there\.$"):

@@ -238,12 +238,12 @@ def test_validation_of_captions(texts: list[str], wanted: str, caplog: Any) -> N
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [
-        (["data=parallel", "data.train=source,Thai", "data.valid=source,Thai"], "The target text: almost no spaces"),
-        (["data=parallel", "data.train=Thai,source", "data.valid=Thai,source"], "The source text: almost no spaces"),
+        (["data=parallel", "data.train=source,Thai", "data.valid=source,Thai"], "The target text has almost no spaces"),
+        (["data=parallel", "data.train=Thai,source", "data.valid=Thai,source"], "The source text has almost no spaces"),
         (["data=parallel", "data.train=source,English", "data.valid=source,English"], ""),
         (
             ["data=text", "data.train=Chinese", "data.valid=Chinese", "model=language_model"],
-            "The lines of text: almost",
+            "The training text has almost",
         ),
     ],
 )

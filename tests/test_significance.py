@@ -160,15 +160,15 @@ def test_carriage_returns_end_lines(content: bytes, caplog: Any) -> None:
 
 
 def test_carriage_returns_within_lines(caplog: Any) -> None:
-    files.warn_of_return.cache_clear()
+    files.warn_of_carriage_return.cache_clear()
     Path("lines").write_bytes(b"a\nb\rc\nd\re\n")
     for _ in range(2):
         assert list(read_lines(Path("lines"))) == ["a", "b\rc", "d\re"]
     assert caplog.messages == [
-        r"lines line 2 has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends."
+        r"lines line 2 contains \r (a carriage return), which is not treated as a line end: end lines with \n."
     ]
     Path("long").write_bytes(b"a\r" * (8 << 20))
-    with pytest.raises(InputError, match=r"^long line 1 has 16 MB or more: its lines end in \\r, write \\n\.$"):
+    with pytest.raises(InputError, match=r"^long line 1 has 16 MB or more: end lines with \\n instead of \\r\.$"):
         list(read_lines(Path("long")))
 
 

@@ -389,7 +389,7 @@ def test_what_is_finished_is_kept(place: Path, tmp_path: Path, number: int) -> N
             process.send_signal(number)
             assert process.wait(60) == 128 + number
         partial = tmp_path / "out.txt.partial"
-        message = f"Stopped: {partial} has what is finished, 2 lines; {output} is as it was.\n"
+        message = f"Stopped: {partial} has what is finished, 2 lines; {output} is unchanged.\n"
         assert process.stderr.read() == message
     expected = seqtool.load("runs/attend").translate(["I have a cat.", "She sees the house."])
     assert partial.read_text().splitlines() == expected

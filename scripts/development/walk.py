@@ -143,7 +143,7 @@ def walks(names: list[str]) -> Iterator[tuple[str, list[Function]]]:
 @contextlib.contextmanager
 def each_iteration(distributed: Any, walk: Walk) -> Iterator[None]:
     """Follow one update: every iteration of the training loop begins by asking whether any process is to stop."""
-    highest: Callable[..., list[float]] = distributed.highest
+    highest: Callable[..., list[float]] = distributed.maximum
     iterations = iter(range(1, UPDATE + 3))
 
     def asked(*values: float) -> list[float]:
@@ -155,11 +155,11 @@ def each_iteration(distributed: Any, walk: Walk) -> Iterator[None]:
             walk.end()
         return highest(*values)
 
-    distributed.highest = asked
+    distributed.maximum = asked
     try:
         yield
     finally:
-        distributed.highest = highest
+        distributed.maximum = highest
 
 
 def quietly(line: str) -> None:

@@ -13,4 +13,4 @@ def prepare(config: DictConfig) -> None:
         task.check_model(config)
     cache = task.prepare(config)
     print(cache.describe())
-    print("\n".join([f"Prepared in {cache.directory}", *cache.unknown()]))
+    print("\n".join([f"Prepared in {cache.directory}", *cache.unknown_warning()]))

@@ -137,7 +137,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown()]))
+        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
         command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Resume with: {command}")
@@ -153,7 +153,7 @@ def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
         prepare = partial(job.task.prepare, job.config, needs=("train", "valid"))
     else:
         prepare = partial(job.task.prepare_again, job.config, last)
-    cache = distributed.first_here(prepare)
+    cache = distributed.first_on_each_machine(prepare)
     data = moved_data.digests(cache)
     if last is not None:
         resuming.check_data(last, data, job.config)
@@ -170,7 +170,7 @@ def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> 
     config, last = job.config, handle.checkpoint
     torch.manual_seed(job.run.seed)
     fresh = _is_fresh(job, last)
-    model = distributed.first_here(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))
+    model = distributed.first_on_each_machine(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))
     job.task.check_lengths(model, cache)
     if fresh:
         resuming.initialise_fresh(model, config, cache)

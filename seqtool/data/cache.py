@@ -1,24 +1,24 @@
-"""The cache of a prepared corpus: a directory named by its inputs and settings, either complete or absent.
+"""The cache of a prepared corpus: a directory that is named after a hash of its inputs, and is complete or absent.
 
     cache/toy-en-es-1f2e3d4c5b6a/
         source.vocabulary target.vocabulary    or joint.vocabulary, for both; for captions only target.vocabulary
-        train.source.tokens.bin                ids end to end, two or four bytes each; and those of the target
-        train.source.offsets.bin               where each sentence begins, and the last one ends
-        valid.source.txt valid.target.txt      the original sentences: references (not for train)
+        train.source.tokens.bin                ids end to end, two or four bytes each; the target has such a file too
+        train.source.offsets.bin               where each sentence begins, and where the last one ends
+        valid.source.txt valid.target.txt      the original sentences, as references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
-        train.words.txt                        how often each word stands in the targets (in the first million)
+        train.words.txt                        how often each word occurs in the targets (of the first million examples)
         summary.json                           what was kept, what was dropped and why, settings, versions
 
-and if the corpus has images, in place of sources and their text:
+If the corpus has images, it has these files in place of sources and their text:
 
         train.image_of.bin        which image of the split each caption describes
-        train.rows.bin            where each image of the split is in an image store
+        train.rows.bin            the row of each image of the split in an image store
         train.images.jsonl        each image's identifier, file and original captions
-        refused.txt               the images that were left out: split, tab, why
+        refused.txt               the images that were left out: split, tab, reason
 
-The images' annotation vectors are in an image store beside it (data/images/image_store.py). A text has only the
-target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with the
-corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are asked for.
+The images' annotation vectors are in an image store beside the cache (data/images/image_store.py). Plain text has only
+the target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with
+the corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are asked for.
 """
 
 import json
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
     from seqtool.models.inputs import Annotations, Pixels, Source
 
-FORMAT = 1  # of the directory; it enters the directory's name
+FORMAT = 1  # the version of the directory's format, which enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
-MUCH = 0.01  # of a split's tokens: a larger share of unknown ones is reported
+MAX_UNKNOWN = 0.01  # a larger fraction of unknown tokens in a split is reported
 OFFSET = np.dtype("<i8")
-GIVE_BACK = 2**4  # reads, each of which may load a megabyte
+READS_UNTIL_RELEASE = 2**4  # each read may load a megabyte of pages
 
 Ids = NDArray[np.unsignedinteger]
 
 
 class Split:
-    """The examples of one split, by index: sentence pairs, captions, or lines of text; and images, by their own index.
+    """The examples of one split by index (`batches.Examples`): sentence pairs, captions or lines of text.
 
-    Token ids are without BOS and EOS. Training examples outside the limits are left out; other splits are complete.
-    Captions are in the order of their images. These are `batches.Examples`.
+    Images have an index of their own; captions are in the order of their images. Token ids are without BOS and EOS.
+    Training examples outside the limits are left out; other splits are complete.
     """
 
     rows: int | None = None  # the examples are independent: no state is carried from batch to batch
@@ -63,11 +63,12 @@ class Split:
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
     ) -> None:
-        """vocabularies: of each side. store: of the images, if there are any."""
+        """Open a split of the cache in `directory`, with the vocabulary of each side, and the store of its images."""
         self.name = name
         self.store = store
         self._directory = directory
-        self._columns = {side: Column(self._file(side), token_type(known)) for side, known in vocabularies.items()}
+        dtypes = {side: token_type(vocabulary) for side, vocabulary in vocabularies.items()}
+        self._columns = {side: Column(self._file(side), dtype) for side, dtype in dtypes.items()}
         self.stream: Ids = self._columns["target"].stream  # the targets end to end
         self.image_of: NDArray[np.int64] | None = None  # which image each caption describes
         if store is not None:
@@ -85,8 +86,9 @@ class Split:
         return self._columns["target"][index]
 
     def lengths(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lengths in tokens of the sources and targets with these indices, or of all. An image counts as 1: all have
-        one size.
+        """The lengths in tokens of the sources, and of the targets, with these indices (None: of all).
+
+        An image counts as 1, since all images have one size.
         """
         indices = np.arange(len(self)) if indices is None else indices
         sources = self._columns.get("source")
@@ -94,12 +96,12 @@ class Split:
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
 
     def labels(self, indices: NDArray[np.int64]) -> int:
-        """The number of tokens to predict in the targets with these indices, each one's EOS included."""
+        """The number of tokens to predict in the targets with these indices, each target's EOS included."""
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
     @property
     def longest(self) -> int:
-        """The tokens of the longest source or target, its end included."""
+        """The length in tokens of the longest source or target, its EOS included."""
         return 1 + max(int(side.max(initial=0)) for side in self.lengths())
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
@@ -108,14 +110,15 @@ class Split:
 
         return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
-    def probes(self, most: int) -> "Batch":
-        """Up to `most` examples all of one, rather long, length: of the source, if there are sentences."""
+    def probes(self, limit: int) -> "Batch":
+        """A batch of up to `limit` examples whose length is the 90th percentile: of the source, if it is a sentence."""
         sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
-        return self.collate(np.flatnonzero(lengths == np.sort(lengths)[int(0.9 * (len(lengths) - 1))])[:most])
+        percentile = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
+        return self.collate(np.flatnonzero(lengths == percentile)[:limit])
 
     def collate(self, indices: ArrayLike) -> "Batch":
-        """The examples with these indices as a batch, in their order."""
+        """A batch of the examples with these indices, in this order."""
         from seqtool.data.batches import make_batch, make_source  # as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
@@ -127,13 +130,13 @@ class Split:
         return make_batch(source, targets, rows)
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
-        """An encoder's input for the images with these indices in the split."""
+        """The encoder's input for the images with these indices in the split."""
         assert self.store is not None, f"{self._directory} has no images"
         return self.store.source(self._rows[np.asarray(images, np.int64)])
 
     @cached_property
     def files(self) -> list[str]:
-        """Of all images."""
+        """The file of each image."""
         return [image["file"] for image in self._images()]
 
     def references(self) -> list[list[str]]:
@@ -141,11 +144,11 @@ class Split:
         return [image["captions"] for image in self._images()]
 
     def texts(self, side: str) -> list[str]:
-        """The original sentences, of `source` or `target`. The cache keeps none of the training split."""
+        """The original sentences of a side, `source` or `target`. The cache has none for the training split."""
         return _lines(self._file(f"{side}.txt"))
 
     def alignments(self) -> list[str] | None:
-        """Gold alignments in Pharaoh format, if the corpus has them."""
+        """Gold alignments in Pharaoh format; None if the corpus has none."""
         path = self._file("alignments.txt")
         return _lines(path) if path.exists() else None
 
@@ -159,13 +162,16 @@ class Split:
 class Cache:
     """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
 
-    name: the corpus's: toy, multi30k, flickr8k. vocabularies: of each side. has_images: whether targets are captions.
+    name: the corpus's name, such as toy, multi30k or flickr8k.
+    splits: the names of the splits.
+    has_images: whether the targets are captions of images.
+    vocabularies: the vocabulary of each side.
     """
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
-        """Raises InputError unless the directory is a complete cache. One of images needs its store for its splits."""
+        """Raises InputError unless the directory is a complete cache. With images, its splits need the `store`."""
         self.directory = directory
-        self.summary = read_summary(directory, form=FORMAT, kind="a cache")
+        self.summary = read_summary(directory, format_version=FORMAT, kind="a cache")
         self.name = str(self.summary["corpus"])
         self.splits: tuple[str, ...] = tuple(self.summary["splits"])
         self.has_images = REFUSED in self.summary["files"]
@@ -186,79 +192,80 @@ class Cache:
         return self._store
 
     def split(self, name: str) -> Split:
-        """Raises InputError if the corpus has no such split."""
+        """The split with this name. Raises InputError if the corpus has none."""
         if name not in self.splits:
             advice = "" if self.has_images else f" Where data.{name} is a setting, name its files there."
             raise InputError(f"{self.directory} has no split '{name}'; it has {', '.join(self.splits)}.{advice}")
         return Split(self.directory, name, self.vocabularies, self.store if self.has_images else None)
 
     def tokens(self) -> tuple[int, int]:
-        """The tokens to train on, of both sides if there are two, and how many of them are unknown."""
+        """The number of training tokens, of both sides if there are two, and how many of them are unknown."""
         train = self.summary["splits"]["train"]
         sides = [train["source"], train["target"]] if "source" in train else [train]
         return sum(side["tokens"] for side in sides), sum(side["unknown"] for side in sides)
 
     def word_counts(self) -> dict[str, int] | None:
-        """How often each word (`text.words.words`) stands in the training targets; None for plain text."""
+        """How often each word (`text.words.words`) occurs in the training targets; None for plain text."""
         path = self.directory / WORDS
         if not path.exists():
             return None
         return {word: int(count) for count, word in (line.split("\t") for line in _lines(path))}
 
     def describe(self) -> str:
-        """As text: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
+        """A text for people: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
         vocabulary, languages = self.summary["vocabulary"], self.summary.get("languages", [])
-        what = " → ".join(languages) or ("images and captions" if "images" in self.summary["splits"]["train"] else "")
-        title = f"{self.summary['corpus']}, {what}" if what else self.summary["corpus"]
+        subject = "images and captions" if "images" in self.summary["splits"]["train"] else " → ".join(languages)
+        title = ", ".join(filter(None, [self.summary["corpus"], subject]))
         sizes = f"{vocabulary.get('size', vocabulary.get('source')):,}"
         if languages and not vocabulary["joint"]:
             sizes = f"{languages[0]} {vocabulary['source']:,} and {languages[1]} {vocabulary['target']:,}"
-        end = ", joint" if vocabulary.get("joint") else ""
+        joint = ", joint" if vocabulary.get("joint") else ""
         cells = [[("split", name), *_cells(split, languages)] for name, split in self.summary["splits"].items()]
-        rows = [[column for column, _ in cells[0]], *([cell for _, cell in row] for row in cells)]
-        lines = [f"{title}; vocabulary: {sizes} entries ({vocabulary['kind']}){end}", *columns(rows)]
+        header = [column for column, _ in cells[0]]
+        rows = [[cell for _, cell in row] for row in cells]
+        lines = [f"{title}; vocabulary: {sizes} entries ({vocabulary['kind']}){joint}", *columns([header, *rows])]
         if self._store is not None:
             lines.insert(1, self._store.describe())
         if any(split.get("refused") for split in self.summary["splits"].values()):
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
         return "\n".join(lines)
 
-    def unknown(self) -> list[str]:
-        """A sentence about the splits of which much is unknown, if there are any."""
-        shares = []
+    def unknown_warning(self) -> list[str]:
+        """A warning that names the splits with many unknown tokens, in a list; an empty list if there are none."""
+        fractions = []
         for name, split in self.summary["splits"].items():
             sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
             for side, entry in sides.items():
-                if entry["unknown"] > MUCH * entry["tokens"]:
-                    where = f"{name}'s {side}" if side else name
-                    pieces = entry.get("commonest_unknown", "")  # empty if none is among the first examples
-                    shares.append(f"{entry['unknown'] / entry['tokens']:.1%} in {where}{pieces and f': {pieces}'}")
-        if not shares:
+                if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
+                    part = f"{name}'s {side}" if side else name
+                    pieces = entry.get("commonest_unknown", "")  # empty if the first examples have no unknown piece
+                    fractions.append(f"{entry['unknown'] / entry['tokens']:.1%} in {part}{pieces and f': {pieces}'}")
+        if not fractions:
             return []
         return [
-            f"Many tokens are unknown to the vocabulary, {'; '.join(shares)}. A larger data.vocabulary.size, a smaller "
-            "data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
+            f"Many tokens are unknown to the vocabulary, {'; '.join(fractions)}. A larger data.vocabulary.size, a "
+            "smaller data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
         ]
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
-    """A split's cells by column: examples, mean lengths, the share of unknown tokens, and what is left out."""
+    """The (column, cell) pairs of a split's row: examples, mean lengths, unknown tokens, and what was left out."""
     sides = [split["source"], split["target"]] if languages else [split]
     tokens, unknown_tokens = (sum(side[name] for side in sides) for name in ("tokens", "unknown"))
     units = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
     counts = [(name, f"{split[name]:,}") for name in units]
-    share = ("unknown", f"{unknown_tokens / max(tokens, 1):.2%}")
+    unknown = ("unknown", f"{unknown_tokens / max(tokens, 1):.2%}")
     if "lines" in split:
-        return [*counts, ("tokens", f"{tokens:,}"), share]
+        return [*counts, ("tokens", f"{tokens:,}"), unknown]
     means = [f"{side['tokens'] / max(split[units[-1]], 1):.1f}" for side in sides]
     lengths = [(f"tokens/{name}", mean) for name, mean in zip(languages or ["caption"], means, strict=True)]
     refused = [("refused", f"{split['refused']:,}")] if "refused" in split else []
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items()) or "none"
-    return [*counts, *lengths, share, *refused, ("dropped", dropped)]
+    return [*counts, *lengths, unknown, *refused, ("dropped", dropped)]
 
 
 def is_cache(path: Path) -> bool:
-    """Whether the directory was made by `prepare`."""
+    """Whether `seqtool prepare` made the directory."""
     return (path / SUMMARY).is_file() and any(path.glob("*.vocabulary"))
 
 
@@ -266,16 +273,17 @@ def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
 
 
-# Columns of token ids on disk, which `preparation.ColumnsWriter` writes
+# The columns of token ids on disk, which `preparation.ColumnsWriter` writes
 
 
 class Column:
-    """The sentences of one side of a split: token ids, without BOS and EOS. `stem` as in cache/…/train.source."""
+    """The sentences of one side of a split: token ids, without BOS and EOS."""
 
-    def __init__(self, stem: Path, kind: np.dtype[np.unsignedinteger]) -> None:
-        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), kind)  # all sentences end to end
+    def __init__(self, stem: Path, dtype: np.dtype[np.unsignedinteger]) -> None:
+        """Open the files that begin with `stem`, such as cache/…/train.source."""
+        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), dtype)  # all sentences end to end
         self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
-        self._read = 0
+        self._reads = 0  # since pages were last released
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -284,30 +292,30 @@ class Column:
         if not 0 <= index < len(self):
             raise IndexError(f"sentence {index} of {len(self)}")
         ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
-        self._give_back(1)
+        self._release_pages(1)
         return ids
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lengths, in tokens, of the sentences with these indices."""
+        """The lengths in tokens of the sentences with these indices."""
         lengths: NDArray[np.int64] = self._offsets[indices + 1] - self._offsets[indices]
-        self._give_back(len(indices))
+        self._release_pages(len(indices))
         return lengths
 
-    def _give_back(self, read: int) -> None:
-        """Release the files' pages after so many reads all over them; the system's cache keeps their content."""
-        self._read += read
-        if self._read >= GIVE_BACK:
-            self._read = 0
+    def _release_pages(self, reads: int) -> None:
+        """Count reads, and release the files' pages every `READS_UNTIL_RELEASE`; the system's cache keeps them."""
+        self._reads += reads
+        if self._reads >= READS_UNTIL_RELEASE:
+            self._reads = 0
             for values in (self.stream, self._offsets):
                 if isinstance(values, np.memmap):
                     values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The file's numbers, memory-mapped; an empty file, which cannot be mapped, gives an empty array."""
+    """The file's numbers as a memory-mapped array. An empty file, which cannot be mapped, gives an empty array."""
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
 
 
 def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
-    """Two bytes per token if they suffice, otherwise four; little-endian on every machine."""
+    """The number type of a token id: two bytes if they suffice, otherwise four; little-endian on every machine."""
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")

@@ -1,12 +1,13 @@
-"""Directories that are either complete or absent: made once, beside their place, under a lock, then renamed; and the
-digests of the files that they are made from, by which they are named.
+"""Directories that are either complete or absent, and the digests of the files that they are made from.
+
+A directory is made once, under a lock and another name, and then renamed:
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
-cache/toy-en-es-1f2e3d4c5b6a.lock       while it is made
-cache/toy-en-es-1f2e3d4c5b6a.partial    while it is made, or to resume from; never used as it is
+cache/toy-en-es-1f2e3d4c5b6a.lock       exists while the directory is made
+cache/toy-en-es-1f2e3d4c5b6a.partial    unfinished: exists while the directory is made, and after an interruption
 
-What a preparation has done is noted in progress.json beside the unfinished files; the next one cuts the files back to
-the lengths that were noted, and resumes. Unchanged files are not read again for their digests.
+A preparation records its progress in progress.json beside the unfinished files. After an interruption, the next one
+truncates the files to the recorded lengths and resumes. Unchanged files are not read again for their digests.
 """
 
 import hashlib
@@ -31,24 +32,24 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"
-NOTED = 10.0  # seconds after which progress is noted
-SETTLED = 2.0  # seconds: a file younger than this may change again without a new time stamp
-THREADS = 8  # hashing releases the interpreter lock
+RECORDING_SECONDS = 10.0  # between two records of progress
+SETTLING_SECONDS = 2.0  # a younger file may change again without a new time stamp: FAT rounds them to 2 s
+HASHING_THREADS = 8  # hashing releases the interpreter lock
 Progress = Mapping[str, Any]
 log = logging.getLogger("seqtool")
 
 
-def place(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
-    """The path of the directory for these inputs: its name has a hash of them."""
+def directory_path(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
+    """The path of the directory that is made from these inputs: root/NAME-HASH, with a hash of the inputs."""
     digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     return root / re.sub(r"[^\w.-]+", "_", f"{name}-{digest}")
 
 
 def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
-    """Make the directory unless it is there; returns whether it was made here.
+    """Make the directory unless it exists; returns whether this call made it.
 
-    `fill` writes the files into the directory it is given and returns the summary without their sizes. If another
-    process is making it, this one waits. Unfinished work is removed, unless `fill` has noted its progress
+    `fill` writes the files into the directory it is given, and returns the summary without their sizes. If another
+    process is making the directory, this one waits. Unfinished work is removed, unless its progress was recorded
     (`Unfinished`): then only bad input (an InputError) removes it, not a signal, a full disk or a machine failure.
     """
     if directory.exists():
@@ -66,7 +67,7 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
 
 
 def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
-    """Runs under the lock, so any unfinished files were left by a process that has ended."""
+    """Make the directory under its lock: unfinished files, if any, were left by a process that has ended."""
     unfinished = directory.with_name(f"{directory.name}.partial")
     if not (unfinished / PROGRESS).is_file():
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -74,8 +75,8 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
     try:
         with naming(directory):
             summary = fill(unfinished)
-            others = {unfinished / SUMMARY, unfinished / PROGRESS}
-            files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in others)
+            unlisted = {unfinished / SUMMARY, unfinished / PROGRESS}
+            files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in unlisted)
             record = {**summary, "files": {str(path.relative_to(unfinished)): path.stat().st_size for path in files}}
             (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
             for path in (*files, unfinished / SUMMARY):
@@ -93,9 +94,10 @@ def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
 
 
 class Unfinished:
-    """The progress noted in the directory of an unfinished preparation; if there is none, its files are removed."""
+    """The recorded progress of an unfinished preparation."""
 
     def __init__(self, directory: Path) -> None:
+        """Read the progress from the directory of the unfinished files; if there is none, remove the files."""
         self._path = directory / PROGRESS
         self.progress: dict[str, Any] = {}
         for interrupted in directory.glob(f".{PROGRESS}.*"):
@@ -106,26 +108,28 @@ class Unfinished:
             shutil.rmtree(directory)
             directory.mkdir()
 
-    def note(self, **progress: Any) -> None:
-        """Note that this is on the disk now."""
+    def record(self, **progress: Any) -> None:
+        """Record that this progress is on the disk now."""
         self.progress |= progress
         write_whole(self._path, json.dumps(self.progress).encode())
 
     @contextmanager
-    def noting(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-        """Encloses work that reports its progress by `reached(progress)`; it is noted every `NOTED` seconds, and when
-        the work ends. `keep` forces to the disk what was written so far.
+    def recording(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+        """A context for work that reports its progress by calling the yielded function.
+
+        The progress is recorded as `name` every `RECORDING_SECONDS`, and when the work ends or fails. Before, `keep` is
+        called with the progress, to force to the disk what it counts.
         """
-        last: Progress = {}  # since the work began
-        noted = time.monotonic()
+        last: Progress = {}  # the last report
+        recorded = time.monotonic()
 
         def reached(progress: Progress, *, due: bool = False) -> None:
-            nonlocal last, noted
+            nonlocal last, recorded
             last = progress
-            if progress and (due or time.monotonic() - noted >= NOTED):
+            if progress and (due or time.monotonic() - recorded >= RECORDING_SECONDS):
                 keep(progress)
-                self.note(**{name: progress})
-                noted = time.monotonic()
+                self.record(**{name: progress})
+                recorded = time.monotonic()
 
         try:
             yield reached
@@ -136,32 +140,35 @@ class Unfinished:
         reached(last, due=True)
 
 
-def read_summary(directory: Path, *, form: int, kind: str) -> dict[str, Any]:
-    """The summary. Raises InputError unless the directory is complete and of this `kind` ("a cache") and format."""
-    again = f"remove {directory} and prepare again"
+def read_summary(directory: Path, *, format_version: int, kind: str) -> dict[str, Any]:
+    """The summary of a directory, which messages call `kind` ("a cache").
+
+    Raises InputError unless the directory is complete and its format has this version.
+    """
+    advice = f"remove {directory} and prepare again"
     try:
         summary = read_record(directory / SUMMARY)
         sizes, version = dict(summary["files"]), summary["format"]
         if not all(isinstance(size, int) for size in sizes.values()):
-            raise TypeError("sizes")
+            raise TypeError("a size is not a whole number")
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in sizes):
-            raise ValueError("files elsewhere")
+            raise ValueError("a file is outside the directory")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{directory / SUMMARY} is damaged: {again}.") from error
-    if version != form:
+        raise InputError(f"{directory / SUMMARY} is damaged: {advice}.") from error
+    if version != format_version:
         raise InputError(f"{directory} was made by another version of seqtool: prepare again.")
     for name, expected in sizes.items():
         path = directory / name
         size = path.stat().st_size if path.is_file() else 0
         if size != expected:
-            raise InputError(f"{path} has {size:,} bytes instead of {expected:,}: {again}.")
+            raise InputError(f"{path} has {size:,} bytes instead of {expected:,}: {advice}.")
     return summary
 
 
 def versions(**others: str) -> dict[str, str]:
-    """The versions that a directory is made with."""
+    """The versions of the software that makes a directory: seqtool, Python and `others`."""
     return {"seqtool": __version__, **others, "python": platform.python_version()}
 
 
@@ -169,49 +176,51 @@ def versions(**others: str) -> dict[str, str]:
 
 
 class Digests:
-    """SHA-256 of files, remembered in a JSON file by name: the size, time and digest that each file had."""
+    """The SHA-256 digests of files, remembered in a JSON file by name, with the size and time that each file had."""
 
     def __init__(self, memory: Path) -> None:
+        """Read the digests that are remembered in the JSON file `memory`, if it exists."""
         self._memory = memory
         self._used: dict[Path, tuple[int, ...] | None] = {}
         self._records: dict[str, list[int | str]] = {}
-        with suppress(OSError, ValueError, AttributeError):  # none yet; or damaged, which costs only time
+        with suppress(OSError, ValueError, AttributeError):  # missing or damaged, which costs only time
             records = parse_json(memory.read_bytes()).items()
             self._records = {name: record for name, record in records if isinstance(record, list) and len(record) == 3}
 
     def __call__(self, path: Path) -> str:
-        """Raises InputError if there is no file; from here on, `unchanged` checks this file."""
+        """The digest of a file, which `unchanged` checks from now on. Raises InputError if there is no such file."""
         self._used.setdefault(check_file(path), _state(path))
         (digest,) = self.of([path])
-        return digest or _read(str(path))[2]  # raises the reason if there is none
+        return digest or _read(str(path))[2]  # an unreadable file raises here
 
     def of(self, files: Sequence[Path]) -> list[str | None]:
-        """The digests of files, perhaps a hundred thousand images; None for one that is missing or unreadable."""
+        """The digest of each file, perhaps of a hundred thousand images; None if it is missing or unreadable."""
         names = list(map(os.path.abspath, files))
         digests = {name: self._remembered(name) for name in names}
         unread = [name for name, digest in digests.items() if digest is None]
         with (
-            ThreadPoolExecutor(THREADS) as threads,
+            ThreadPoolExecutor(HASHING_THREADS) as threads,
             progress_bar(total=len(unread), unit=" images", description="Reading", shown=len(unread) > 1) as bar,
         ):
-            apply = threads.map if len(unread) > 1 else map  # a large text is read here, where Ctrl-C ends it
+            apply = threads.map if len(unread) > 1 else map  # a single file is read in this thread: Ctrl-C stops it
             for name, record in zip(unread, apply(_read_if_possible, unread), strict=True):
                 bar.update()
                 if record is None:
                     continue
                 _, modified, digests[name] = record
-                # One dated in the future, by a wrong clock or an archive, is settled too: a change would date it now.
-                if abs(time.time() - modified / 1e9) > SETTLED:
+                # A time in the future, from a wrong clock or an archive, is safe too: a change would give the present.
+                if abs(time.time() - modified / 1e9) > SETTLING_SECONDS:
                     self._records[name] = list(record)
         if unread and self._records:
-            with suppress(OSError):  # files are then read again; if two processes write, either's digests are right
+            with suppress(OSError):  # files are then read again; of two processes that write, both are right
                 write_whole(self._memory, json.dumps(self._records, indent=1).encode())
         return [digests[name] for name in names]
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Encloses code that reads the files whose digests were asked for. Raises InputError if one has changed since,
-        however the reading ends: its content does not match its digest.
+        """A context for code that reads the files whose digests were asked for.
+
+        Raises InputError if one has changed since, even if the code raises: what was read may not match its digest.
         """
         try:
             yield
@@ -221,18 +230,20 @@ class Digests:
                     raise InputError(f"{path} changed while it was read: prepare again.")
 
     def _remembered(self, name: str) -> str | None:
+        """The remembered digest, if the file still has the same size and time."""
         record, state = self._records.get(name), _state(Path(name))
         return str(record[2]) if record and state and record[:2] == list(state[:2]) else None
 
 
 def _read(name: str) -> tuple[int, int, str]:
-    """Size in bytes, time in nanoseconds, and SHA-256 of a file."""
+    """A file's size in bytes, modification time in nanoseconds, and SHA-256."""
     with Path(name).open("rb") as file:
         status = os.fstat(file.fileno())
         return status.st_size, status.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_if_possible(name: str) -> tuple[int, int, str] | None:
+    """What `_read` returns; None for a file that is missing, unreadable or not regular."""
     try:
         return _read(name) if _state(Path(name)) else None
     except OSError:
@@ -240,8 +251,9 @@ def _read_if_possible(name: str) -> tuple[int, int, str] | None:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Size in bytes, times in nanoseconds and inode number of a file; any change alters at least one. None if there is
-    no file; a pipe, which might never end, counts as none.
+    """A file's size in bytes, times in nanoseconds and inode number, of which any change alters at least one.
+
+    None if it does not exist or is not a regular file: a pipe might never end.
     """
     try:
         status = path.stat()

@@ -1,6 +1,6 @@
-"""Preparing a corpus: vocabularies learnt, every sentence encoded once, into a cache that runs share.
+"""Prepare a corpus: learn vocabularies and encode every sentence once, into a cache that runs share.
 
-Sentence pairs have one vocabulary or two; plain text is a column of lines with their line ends; images with captions
+Sentence pairs have one vocabulary or two. Plain text is a column of lines with their line ends. Images with captions
 are prepared in images/image_store.py.
 """
 
@@ -21,10 +21,10 @@ import sentencepiece
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.cache import FORMAT, MUCH, OFFSET, WORDS, Cache, token_type
+from seqtool.data.cache import FORMAT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.directories import Digests, Unfinished, make_once, place, versions
+from seqtool.data.directories import Digests, Unfinished, directory_path, make_once, versions
 from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, unknown_in
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
@@ -38,36 +38,40 @@ from seqtool.settings.classes import Trust, build
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
-SEED = 0  # for the sample that SentencePiece learns from
-SAMPLED, SAMPLED_CHARACTERS = 1_000, 10_000  # training examples that show how a text is written, and what of each
-COUNTED = 1_000_000  # training examples whose words are counted, so that memory does not grow with the corpus
-COUNTED_UNKNOWN = 10_000  # examples in which the unknown pieces of a split are counted
-CHUNK = 10_000  # examples
-SMALL = 5 * CHUNK  # fewer are encoded before other processes could start
-NOTHING = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
+SAMPLE_SEED = 0  # for the sample that SentencePiece learns from
+# To find out whether a text has spaces between words, this many training examples are read, and this much of each.
+SCRIPT_EXAMPLES, SCRIPT_CHARACTERS = 1_000, 10_000
+COUNTED_EXAMPLES = 1_000_000  # words are counted in the first training examples, so that memory stays bounded
+UNKNOWN_EXAMPLES = 10_000  # unknown pieces are counted in the first examples of a split
+CHUNK = 10_000  # examples that are encoded together
+MIN_PARALLEL = 5 * CHUNK  # one process encodes fewer examples before others could start
+NO_COUNTS = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 
-Texts = tuple[str, ...]  # an example's texts: a pair's source and target, or only a caption
+Texts = tuple[str, ...]  # an example's text on each side: source and target, or only a caption or line
 log = logging.getLogger("seqtool")
 C = TypeVar("C", bound=Corpus)
 
-# The settings under `data`: those of the cache, and the corpus's own, from which it is built.
+# The settings under `data` are those of the cache (`CacheSettings`) and those from which the corpus is built.
 
 
 @dataclass
 class LimitSettings(declarations.Limits):
-    """Limits for training examples: the length of each side in tokens, at most `ratio` times the other's.
+    """Limits for training examples.
 
-    null is no limit, and so is a setting that a kind of data does not have.
+    minimum, maximum: the limits for the length of each side, in tokens.
+    ratio: the longer side has at most this many times the length of the other.
+
+    None means no limit, as it does for a limit that a kind of data does not have.
     """
 
     def check(self) -> None:
-        """Raise InputError on limits that no example can meet."""
+        """Raise InputError for limits that no example can meet."""
         declarations.check_values(self, "data.limits.")
         if self.maximum is not None and self.maximum < self.minimum:
             raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
 
     def reason(self, *lengths: int) -> str | None:
-        """Why an example whose sides have these lengths is left out, or None."""
+        """The reason to leave out an example whose sides have these lengths; None if it is within the limits."""
         shorter, longer = min(lengths), max(lengths)
         if shorter == 0:
             return "empty"
@@ -82,10 +86,12 @@ class LimitSettings(declarations.Limits):
 
 @dataclass
 class CacheSettings(declarations.Cache):
-    """The settings of `data` that are not the corpus's own.
+    """The settings under `data` for the cache; all others are the corpus's.
 
-    cache: the directory that holds caches. processes: how many encode; null is one per CPU, up to 8. limits: for
-    training pairs and captions; a text has none.
+    cache: the directory that contains caches.
+    processes: the number of processes that encode; None is one per CPU, up to 8.
+    vocabulary: the settings of the vocabularies.
+    limits: the limits for training pairs and captions; plain text has none.
     """
 
     vocabulary: VocabularySettings
@@ -93,8 +99,8 @@ class CacheSettings(declarations.Cache):
 
 
 def cache_settings(config: Config) -> CacheSettings:
-    """The settings of the cache itself among `config`, the settings under `data`, checked."""
-    settings = typed(CacheSettings, _part(config, own=True))
+    """The cache's settings, checked. `config`: everything under `data`."""
+    settings = typed(CacheSettings, _part(config, of_cache=True))
     settings.vocabulary.check()
     settings.limits.check()
     declarations.check_values(settings, "data.")
@@ -102,44 +108,46 @@ def cache_settings(config: Config) -> CacheSettings:
 
 
 def corpus_settings(config: Config) -> Config:
-    """The other settings: the corpus's."""
-    return _part(config, own=False)
+    """The corpus's settings. `config`: everything under `data`."""
+    return _part(config, of_cache=False)
 
 
 def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
-    """The corpus of this kind that `config`, the settings under `data`, describes; its files are not yet checked.
+    """The corpus that a configuration describes; its files are not checked yet.
 
-    `trusted`: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
+    config: everything under `data`.
+    kind: the class that the corpus must belong to; raises InputError otherwise.
+    trusted: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):
-        name, wanted = type(corpus).__name__, f"{kind.contents} are wanted here, such as {kind.example}"
-        raise InputError(f"{name} has {corpus.contents}, but {wanted}.")
+        needed = f"{kind.contents} are needed here, such as {kind.example}"
+        raise InputError(f"{type(corpus).__name__} has {corpus.contents}, but {needed}.")
     return corpus
 
 
-def _part(config: Config, *, own: bool) -> Config:
-    cached = declarations.declared(CacheSettings)
-    part = {name: value for name, value in plain(config).items() if (name in cached) == own}
+def _part(config: Config, *, of_cache: bool) -> Config:
+    """The settings under `data` that are the cache's, or the others, which are the corpus's."""
+    names = declarations.declared(CacheSettings)
+    part = {name: value for name, value in plain(config).items() if (name in names) == of_cache}
     if not isinstance(config, DictConfig):
         return part
-    return cast(DictConfig, resolved({"data": part}).data)  # it knows its full name, for messages
+    return cast(DictConfig, resolved({"data": part}).data)  # so that messages have the settings' full names
 
 
 # Preparing
 
 
 class Steps(ABC):
-    """The steps of preparing that differ between kinds of data, for one corpus.
+    """The steps of preparing a corpus that differ between kinds of data.
 
-    name: the cache's.
+    name: the name of the cache.
     inputs: what the cache depends on besides text, vocabularies and limits.
-    unit, training: the names of its examples, and of its training examples ("training pairs"), in messages.
     """
 
-    unit: str
-    training: str
-    store: "ImageStore | None" = None
+    unit: str  # what messages call the examples: "pairs"
+    training: str  # what messages call the training examples: "training pairs"
+    store: "ImageStore | None" = None  # of the corpus's images, if it has any
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
@@ -149,27 +157,25 @@ class Steps(ABC):
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[Texts]:
-        """The texts to encode: for each example of the split, the text of each side."""
+        """The texts to encode: for each example of the split, its text on each side."""
 
-    def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 there may be none
-        """Write the cache's files of the split besides the columns of its texts."""
+    def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 optional
+        """Write the split's files other than the columns of its texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
-        """Further entries of the cache's summary about the corpus. Writes files that belong to no single split, and
-        logs what a user should know about the corpus.
-        """
+        """The summary's entries about the corpus. Writes files that belong to no single split, and logs advice."""
         return dict(self.inputs)
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """A split's entry in the summary, from the counts of its examples and tokens."""
+        """The entry of a split in the summary, made from the counts of its examples and tokens."""
         return dict(counts)
 
     def image_of(self, split: str) -> NDArray[np.int64] | None:
-        """The image of the split that each example describes."""
+        """The index in the split of the image that each example describes; None if the corpus has no images."""
         return None
 
     def dropped(self, split: str) -> Counter[str]:
-        """How many examples of the split are missing from its texts, by reason."""
+        """The number of examples of the split that `texts` leaves out, by reason."""
         return Counter()
 
 
@@ -178,28 +184,28 @@ def prepare(
 ) -> Cache:
     """The cache of a corpus, made if it does not exist.
 
-    config: the settings under `data`.
-    kind: of the corpus that they describe.
-    make_steps: is called once the corpus's files exist.
+    config: everything under `data`.
+    kind: the class that the corpus must belong to.
+    make_steps: makes the steps; it is called once the corpus's files exist.
     needs: the splits that the corpus must have.
 
-    Raises InputError for a corpus without the splits that are needed, before any is read, and for text or images that
-    cannot be used, or that change meanwhile; then nothing is left behind. If anything else interrupts it, the next call
-    resumes. If another process is making the same cache, this one waits.
+    If another process is making the same cache, this one waits. After an interruption, the next call resumes. Raises
+    InputError and leaves nothing behind if the corpus lacks a split that is needed (before any is read), and if text or
+    images cannot be used or change meanwhile.
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=True)
-    vocabulary: Any = asdict(settings.vocabulary)  # what the cache depends on of its vocabularies
-    if settings.vocabulary.reuse is not None:  # wrong ones are refused before anything is read or made
+    vocabulary_inputs: Any = asdict(settings.vocabulary)
+    if settings.vocabulary.reuse is not None:  # unsuitable vocabularies are refused before anything is read or made
         reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
-        if any(other.form.verbatim != corpus.verbatim for other in reused.values()):
-            wanted = "keeps" if corpus.verbatim else "does not keep"
+        if any(vocabulary.form.verbatim != corpus.verbatim for vocabulary in reused.values()):
+            keeps = "keeps" if corpus.verbatim else "does not keep"
             raise InputError(
-                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for other data: wanted is one that "
-                f"{wanted} white space as it is."
+                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for another kind of data: this "
+                f"needs one that {keeps} white space as it is."
             )
-        fingerprints = [other.fingerprint for other in reused.values()]
-        vocabulary = fingerprints if len(fingerprints) > 1 else fingerprints[0]
+        fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
+        vocabulary_inputs = fingerprints if len(fingerprints) > 1 else fingerprints[0]
     root = Path(settings.cache)
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch()
@@ -209,17 +215,17 @@ def prepare(
             f"data.{missing[0]}=, or set data.{missing[0]}_share above 0, where these data have such a setting."
         )
     digests = Digests(root / "digests.json")
-    text = corpus.fingerprint(digests)  # before it is read
+    text_fingerprint = corpus.fingerprint(digests)  # before the text is read
     steps = make_steps(corpus, settings)
     inputs = {
         "format": FORMAT,
         "corpus": corpus.name,
         **steps.inputs,
-        "text": text,
-        "vocabulary": vocabulary,
+        "text": text_fingerprint,
+        "vocabulary": vocabulary_inputs,
         "limits": asdict(settings.limits),
     }
-    directory = place(root, steps.name, inputs)
+    directory = directory_path(root, steps.name, inputs)
 
     @digests.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
@@ -228,26 +234,26 @@ def prepare(
     was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
     if not was_made:
-        _warn_of_words(steps, cache.summary.get("without_spaces", []))
+        _warn_of_word_vocabulary(steps, cache.summary.get("without_spaces", []))
     return cache
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
-    """Write everything in the cache but its summary, which is returned. All text is read once beforehand."""
+    """Write everything in the cache except its summary, which is returned. Counting reads all text once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    sample = islice(steps.texts("train"), SAMPLED)
-    columns = zip(*([text[:SAMPLED_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
-    _warn_of_words(steps, unspaced)
+    unspaced = _sides_without_spaces(steps)
+    _warn_of_word_vocabulary(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
-        split_up = characters if "target" in unspaced else words
-        counts = {
-            split: _count_train(directory, steps, split_up) if split == "train" else sum(1 for _ in steps.texts(split))
-            for split in steps.corpus.splits()
-        }
+        split_into_words = characters if "target" in unspaced else words
+        counts = {}
+        for split in steps.corpus.splits():
+            if split == "train":
+                counts[split] = _count_train(directory, steps, split_into_words)
+            else:
+                counts[split] = sum(1 for _ in steps.texts(split))
         save_all(directory, _vocabularies(steps, counts["train"]))
-        unfinished.note(counts=counts)
+        unfinished.record(counts=counts)
     vocabularies = load_all(directory, sides)
     splits = {}
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
@@ -255,8 +261,8 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
             splits[split] = _write_split(directory, steps, split, count, unfinished, bar.update)
             for column, (side, vocabulary) in enumerate(vocabularies.items()):
                 entry = splits[split].get(side, splits[split])
-                if entry["unknown"] > MUCH * entry["tokens"]:
-                    texts = [example[column] for example in islice(steps.texts(split), COUNTED_UNKNOWN)]
+                if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
+                    texts = [example[column] for example in islice(steps.texts(split), UNKNOWN_EXAMPLES)]
                     entry["commonest_unknown"] = unknown_in(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
@@ -269,23 +275,31 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _warn_of_words(steps: Steps, unspaced: Sequence[str]) -> None:
+def _sides_without_spaces(steps: Steps) -> list[str]:
+    """The sides whose text has no spaces between words, judged by the first training examples."""
+    sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
+    columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
+    return [side for side, texts in zip(steps.corpus.sides, columns, strict=False) if writing(texts).has_no_spaces]
+
+
+def _warn_of_word_vocabulary(steps: Steps, unspaced: Sequence[str]) -> None:
+    """Warn if a vocabulary of words is learnt from sides without spaces between words."""
     settings = steps.settings.vocabulary
     if unspaced and settings.kind == "word" and settings.reuse is None:
         log.warning(
-            "%s: almost no spaces between words, so that a whole sentence is one word (1.0 tokens): set "
+            "The %s text has almost no spaces between words, so that a whole sentence is one word (1.0 tokens): set "
             "data.vocabulary.kind=char, or unigram.",
-            f"The {' and '.join(unspaced)} text" if len(steps.corpus.sides) > 1 else f"The {steps.training}",
+            " and ".join(unspaced) if len(steps.corpus.sides) > 1 else "training",
         )
 
 
-def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[str]]) -> int:
-    """The number of training examples; writes how often each word stands in their targets, unless they are verbatim."""
+def _count_train(directory: Path, steps: Steps, split_into_words: Callable[[str], list[str]]) -> int:
+    """The number of training examples. Writes how often each word occurs in their targets, except for plain text."""
     number = 0
     counts: Counter[str] = Counter()
     for number, texts in enumerate(steps.texts("train"), start=1):
-        if number <= COUNTED and not steps.corpus.verbatim:
-            counts.update(split_up(texts[-1]))
+        if number <= COUNTED_EXAMPLES and not steps.corpus.verbatim:
+            counts.update(split_into_words(texts[-1]))
     if not steps.corpus.verbatim:
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         write_whole(directory / WORDS, "".join(f"{count}\t{word}\n" for word, count in by_count).encode())
@@ -293,13 +307,13 @@ def _count_train(directory: Path, steps: Steps, split_up: Callable[[str], list[s
 
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
-    """Vocabularies: reused ones, or new ones learnt from the `count` training examples or a sample of them."""
+    """The vocabulary of each side: reused, or learnt from the `count` training examples or a sample of them."""
     settings, sides, verbatim = steps.settings.vocabulary, steps.corpus.sides, steps.corpus.verbatim
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:  # a list needs no memory
-        chosen = frozenset(random.Random(SEED).sample(range(count), min(settings.sample, count)))
+    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:  # a list takes no sample
+        chosen = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
         sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
 
     def examples() -> Iterable[Texts]:
@@ -311,13 +325,13 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
 
 
 def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-    """The vocabularies' entry in the summary, by side if there are two."""
-    first, *others = vocabularies.values()
-    if not others:
+    """The entries of the summary about the vocabularies, by side if there are two."""
+    first, *second = vocabularies.values()
+    if not second:
         return {"vocabulary": {"kind": first.form.kind, "size": len(first)}, "token_type": token_type(first).str}
     sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is others[0]},
+        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is second[0]},
         "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
     }
 
@@ -325,10 +339,10 @@ def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
 def _write_split(
     directory: Path, steps: Steps, split: str, count: int, unfinished: Unfinished, update: Callable[[int], object]
 ) -> dict[str, Any]:
-    """Write the files of a split of `count` examples; returns their counts.
+    """Write the files of a split of `count` examples; returns its entry in the summary.
 
-    The limits apply only to training examples: other splits are scored in full. Only training examples are so many
-    that it pays to resume in the middle of them.
+    The limits apply only to training examples, since other splits are scored in full. Only the training split is large
+    enough to be resumed in the middle.
     """
     sides, is_train = steps.corpus.sides, split == "train"
     begun: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
@@ -341,23 +355,23 @@ def _write_split(
     limits = steps.settings.limits if is_train else None
     encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
     chunks = iter(lambda: list(islice(texts, CHUNK)), [])
-    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= SMALL else 1)
+    encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
     dropped: Counter[str] = Counter(begun["dropped"])
-    written = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
-    with closing(encoded), unfinished.noting(split, written.keep) as reached:
+    writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
+    with closing(encoded), unfinished.recording(split, writer.keep) as reached:
         for chunk in encoded:
-            written.write(chunk)
+            writer.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
             if is_train:
-                reached({"read": written.read, "dropped": dict(dropped), **written.counts})
+                reached({"read": writer.read, "dropped": dict(dropped), **writer.counts})
     dropped = steps.dropped(split) + dropped
-    kept = written.counts["target"]["sentences"]
+    kept = writer.counts["target"]["sentences"]
     if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
     tokens: dict[str, Any] = {
-        side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in written.counts.items()
+        side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in writer.counts.items()
     }
     counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
@@ -366,8 +380,8 @@ def _write_split(
 # Encoding
 
 
-class Side(NamedTuple):
-    """Token ids of one side's sentences end to end, their lengths, and how many tokens are unknown."""
+class EncodedSide(NamedTuple):
+    """The token ids of one side's sentences end to end, their lengths, and the number of unknown tokens."""
 
     tokens: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int64]
@@ -375,65 +389,68 @@ class Side(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A chunk of examples: which are kept, their sides, and how many are not (`dropped`), by reason."""
+    """An encoded chunk of examples."""
 
-    sides: tuple[Side, ...]
-    kept: NDArray[np.bool_]
-    dropped: Counter[str]
+    sides: tuple[EncodedSide, ...]  # the examples that are kept
+    kept: NDArray[np.bool_]  # whether each example of the chunk is kept
+    dropped: Counter[str]  # the number of examples that are not kept, by reason
 
 
 def encode_chunk(
     examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
 ) -> Encoded:
-    """The examples as ids, each side by its vocabulary. Without limits every one is kept."""
+    """Encode examples with the vocabularies of their sides in `directory`; without limits, all are kept."""
     vocabularies = _loaded(directory, sides).values()
     texts = zip(*examples, strict=True)
     ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
     lengths = (map(len, example) for example in zip(*ids, strict=True))
-    reasons = [None if limits is None else limits.reason(*each) for each in lengths]
+    reasons = [None if limits is None else limits.reason(*side_lengths) for side_lengths in lengths]
     kept = np.array([reason is None for reason in reasons])
     sides_kept = []
     for side, vocabulary in zip(ids, vocabularies, strict=True):
         sentences = list(compress(side, kept))
         counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
         tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
-        sides_kept.append(Side(tokens, counts, int(np.count_nonzero(tokens == UNK))))
+        sides_kept.append(EncodedSide(tokens, counts, int(np.count_nonzero(tokens == UNK))))
     return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
 
 
-_loaded = lru_cache(maxsize=1)(load_all)  # once per process
+_loaded = lru_cache(maxsize=1)(load_all)  # each process loads the vocabularies once
 
 
 class ColumnsWriter:
-    """Writes the columns of a split, one per side, and for captions the image that each describes.
-
-    stem: as in cache/…/train.
-    image_of: the image of every caption, including those that are left out.
-    begun: how far an interrupted preparation came, in examples (`read`) and in the counts of each side.
-    """
+    """Writes the columns of a split, one per side, and for captions the index of the image that each describes."""
 
     def __init__(
         self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
     ) -> None:
-        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NOTHING) for side in sides}
+        """Create the columns of a split, or open them as far as an interrupted preparation came.
+
+        stem: the beginning of the files' paths, such as cache/…/train.
+        sides: the names of the sides.
+        image_of: the image of every caption, including those that are left out; None without images.
+        begun: the recorded progress: the number of examples `read`, and the counts of each side.
+        """
+        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NO_COUNTS) for side in sides}  # so far
         self._image_of = image_of
-        self.read = begun["read"]
+        self.read = begun["read"]  # examples so far, including those that were dropped
         self._stem = stem
         self.keep(self.counts)
 
     def write(self, chunk: Encoded) -> None:
+        """Append the kept examples of a chunk."""
         for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
             self._append(f"{name}.tokens", side.tokens)
             self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
-            more = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
-            self.counts[name] = {key: before[key] + count for key, count in zip(NOTHING, more, strict=True)}
+            added = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: before[key] + count for key, count in zip(NO_COUNTS, added, strict=True)}
         if self._image_of is not None:
             images = self._image_of[self.read :][: len(chunk.kept)]
             self._append("image_of", images[chunk.kept].astype(OFFSET))
         self.read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Cut the files back to these counts. Extending a new file of offsets to 8 bytes writes its first offset, 0."""
+        """Truncate the files to these counts. This also extends a new file of offsets to its first offset, 0."""
         sizes = {}
         for side in self.counts:
             sizes[f"{side}.tokens"] = counts[side]["bytes"]
@@ -456,18 +473,18 @@ class ColumnsWriter:
 
 
 def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """The cache of the sentence pairs that `config`, the settings under `data`, describes; see `prepare`."""
+    """The cache of the sentence pairs that `config`, everything under `data`, describes; see `prepare`."""
     return prepare(config, TextCorpus, PairSteps, needs=needs)
 
 
 def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """The cache of the text that `config`, the settings under `data`, describes; see `prepare`."""
+    """The cache of the plain text that `config`, everything under `data`, describes; see `prepare`."""
     return prepare(config, PlainText, TextSteps, needs=needs)
 
 
 @final
 class PairSteps(Steps):
-    """Sentence pairs; for splits other than train, the cache keeps the text and gold alignments."""
+    """Prepares sentence pairs. The cache also has the text and gold alignments of all splits except train."""
 
     corpus: TextCorpus
     unit = "pairs"
@@ -491,7 +508,7 @@ class PairSteps(Steps):
 
 @final
 class TextSteps(Steps):
-    """Lines of text with their line ends. Characters are counted: vocabularies cannot be compared by loss per token."""
+    """Prepares plain text, as lines with their ends. Characters are counted to compare losses between vocabularies."""
 
     corpus: PlainText
     unit = "lines"

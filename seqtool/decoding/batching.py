@@ -231,7 +231,7 @@ def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence
     """
     batches = list(chunks(order, size))
     results: dict[int, X] = {}
-    for rows, of_batch in zip(batches, distributed.together(function, batches), strict=True):
+    for rows, of_batch in zip(batches, distributed.parallel_map(function, batches), strict=True):
         results.update(zip(rows, of_batch, strict=True))
     return [results[row] for row in range(len(order))]
 

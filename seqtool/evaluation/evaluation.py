@@ -345,12 +345,12 @@ class EvaluationData(NamedTuple):
 
     def check_files(self, corpus: Corpus) -> None:
         """Check that the corpus's files exist; fetch only the user's own, never what a checkpoint names."""
-        from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+        from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
 
         if self.own is None:
             corpus.check()
         else:
-            first_here(corpus.fetch)
+            first_on_each_machine(corpus.fetch)
 
     def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
         """How often each word occurs in the data that the model was trained with, if their cache is still there."""

@@ -363,10 +363,10 @@ def test_set_of(
     settings: EvaluationSettings, translator: "Translator", data: EvaluationData
 ) -> tuple[list[Segment], Split]:
     """The test set for a model: `read_test_set`, or a split of `data`."""
-    from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
+    from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
 
     if settings.testset is not None or settings.sources is not None:
-        return first_here(lambda: read_test_set(settings))
+        return first_on_each_machine(lambda: read_test_set(settings))
     corpus = data.corpus(TextCorpus, translator)
     if settings.split not in corpus.splits():
         raise InputError(
@@ -425,7 +425,9 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, 
     split: how a line is split into words
     name: the file with the lines that are aligned, for messages
     """
-    alignments = [parse_pharaoh(line, place=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+    alignments = [
+        parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)
+    ]
     if len(alignments) != len(texts[0]):
         counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
         raise InputError(f"{counts}: they must be of the same sentences.")
@@ -462,8 +464,8 @@ def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return texts
     download = LibraryDownload(
-        what=f"testset={name}",
-        by_hand=f"put its text, a sentence a line, into {own[0]} and {own[1]}",
+        subject=f"testset={name}",
+        advice=f"put its text, a sentence a line, into {own[0]} and {own[1]}",
         addresses=sacrebleu.DATASETS[name].data or [],
     )
     files = download.run(

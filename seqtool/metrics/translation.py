@@ -66,7 +66,7 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
     # of a model of SentencePiece, if the tokeniser has one
-    download = LibraryDownload(f"The tokeniser '{tokenize}'", by_hand="copy ~/.sacrebleu/models from another machine")
+    download = LibraryDownload(f"The tokeniser '{tokenize}'", advice="copy ~/.sacrebleu/models from another machine")
     try:
         return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))
     except (ImportError, RuntimeError) as error:  # what sacreBLEU raises if MeCab is not installed

@@ -165,8 +165,8 @@ def default_weights(backbone: str) -> LibraryDownload | None:
         copied = Path(torch.hub.get_dir()) / "checkpoints" / file
         is_there = copied.is_file()
     return LibraryDownload(
-        what=f"The default weights of {backbone}, {file}, are not in {copied.parent} and",
-        by_hand=f"set model.encoder.weights=FILE to a file of weights, or copy {copied} from a machine with internet "
+        subject=f"The default weights of {backbone}, {file}, are not in {copied.parent} and",
+        advice=f"set model.encoder.weights=FILE to a file of weights, or copy {copied} from a machine with internet "
         "access",
         addresses=[address],
         is_probed=not is_there,

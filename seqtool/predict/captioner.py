@@ -168,7 +168,7 @@ class Captioner(Predictor):
 
         windows = list(chunks(range(len(images)), 4 * self.settings.at_once))
         for some in chunks(windows, distributed.size()):
-            for window in distributed.together(captioned, some):
+            for window in distributed.parallel_map(captioned, some):
                 yield from window
 
     def caption_prepared(
@@ -255,7 +255,7 @@ class Captioner(Predictor):
 
         batches = list(chunks(range(len(images)), self.settings.at_once))
         with progress_bar(total=len(images), unit="image", description="bound") as bar:
-            of_each = [caption for batch in distributed.together(of_images, batches) for caption in batch]
+            of_each = [caption for batch in distributed.parallel_map(of_images, batches) for caption in batch]
         tokens, likely = zip(*of_each, strict=True)
         values = {name: np.array([caption[name] for caption in likely]) for name in likely[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])

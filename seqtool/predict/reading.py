@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import LONGEST, printing_to_stderr, read_lines, warn_of_return
+from seqtool.runtime.files import MAX_LINE_BYTES, printing_to_stderr, read_lines, warn_of_carriage_return
 
 PROMPT = "> "
 
@@ -107,10 +107,10 @@ def _decoded() -> Iterator[str]:
     """The lines of standard input, from a separate stream: Python cannot exit while a thread waits in `sys.stdin`."""
     has_return = False
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
-        for number, line in enumerate(iter(partial(stream.readline, LONGEST), b""), 1):
-            if len(line) == LONGEST:
+        for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
+            if len(line) == MAX_LINE_BYTES:
                 raise InputError(
-                    f"Standard input has {LONGEST >> 20} MB or more in line {number:,}: break it into sentences."
+                    f"Standard input has {MAX_LINE_BYTES >> 20} MB or more in line {number:,}: break it into sentences."
                 )
             try:
                 text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
@@ -118,7 +118,7 @@ def _decoded() -> Iterator[str]:
                 raise _not_utf_8(number) from error
             if not has_return and "\r" in text.rstrip("\r"):
                 has_return = True
-                warn_of_return("Standard input", number)
+                warn_of_carriage_return("Standard input", number)
             yield text.removeprefix("\ufeff") if number == 1 else text
 
 

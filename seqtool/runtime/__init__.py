@@ -1,1 +1,1 @@
-"""The machine: devices, precision, processes, files."""
+"""The machine: devices, precision, processes, files and the network."""

@@ -1,4 +1,4 @@
-"""The defaults of settings, which are written only in the YAML files."""
+"""The defaults of settings, whose only source is the YAML files."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +12,7 @@ from seqtool.runtime.files import config_directory
 
 @cache
 def defaults(name: str) -> Mapping[str, Any]:
-    """The settings of configs/NAME.yaml and of the files beside it that it inherits from, without those of groups."""
+    """The settings in configs/NAME.yaml and in the files of that directory that it inherits from, without groups."""
     settings: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / f"{name}.yaml"))
     inherited: dict[str, Any] = {}
     for base in settings.pop("defaults", []):

@@ -1,4 +1,4 @@
-"""Where to compute: `device=` and `threads=`, and how memory is used."""
+"""The device and the number of threads to compute with (`device=`, `threads=`), and how memory is allocated."""
 
 import ctypes
 import os
@@ -15,69 +15,72 @@ from seqtool.settings import declarations
 MODEL_TOO_LARGE = (
     "for the model's weights: end what else takes memory there, choose a smaller model, or device=cpu for a GPU's."
 )
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
-_own_threads: list[int] = []  # torch's choice, while another number is set
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+_default_threads: list[int] = []  # the number that torch chose; empty unless another one is set
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The device of tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""
+    """The device of the tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""
 
     device: torch.device
     precision: str
 
 
 def choose_device(name: str) -> torch.device:
-    """As `find_device`; a GPU becomes the one that torch uses by default."""
+    """The device with this name, as in `find_device`; a GPU becomes torch's default."""
     device = find_device(name)
     make_default(device)
     return device
 
 
 def make_default(device: torch.device) -> None:
-    """Make a GPU the one that torch, and NCCL, use by default."""
+    """Make a GPU the default of torch and NCCL. Does nothing for other devices."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one, else the CPU; several processes on a machine take one GPU each."""
+    """The device with this name; raises InputError if there is none. `auto` is the GPU if there is one, else the CPU.
+
+    If torchrun started several processes on this machine, `cuda` is a different GPU for each of them.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda:") and distributed.local_size() > 1:
         raise InputError(
-            f"device={name} would put all {distributed.local_size()} processes of this machine on one GPU: say "
+            f"device={name} would put all {distributed.local_size()} processes of this machine on one GPU: set "
             "device=cuda and each takes its own, those of CUDA_VISIBLE_DEVICES in turn; or lower --nproc-per-node to 1."
         )
     if name == "cuda" and distributed.local_rank() is not None:
         rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
-        shown_its_own = count == 1 and distributed.has_own_gpu()  # by the launcher; otherwise all processes see all
-        if not shown_its_own and (count < 2 or rank >= count):
+        sees_only_its_own = count == 1 and distributed.has_own_gpu()  # if the launcher hides the others
+        if not sees_only_its_own and (count < 2 or rank >= count):
             raise InputError(
                 f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or "
-                "say device=cpu."
+                "set device=cpu."
             )
-        name = f"cuda:{0 if shown_its_own else rank}"
+        name = f"cuda:{0 if sees_only_its_own else rank}"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"Unknown device '{name}'; choose auto, cpu, mps, cuda or cuda:0, cuda:1, ….") from error
     if device.type not in ("cpu", "cuda", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
-        raise InputError(f"device={name} is not one that seqtool runs on here; use device=auto or device=cpu.")
+        raise InputError(f"device={name} cannot be used by seqtool here; use device=auto or device=cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         seen = f"torch {torch.__version__} sees {_gpus(torch.cuda.device_count())}"
-        raise InputError(f"device={name} is not here: {seen}; use device=auto or device=cpu.")
+        raise InputError(f"device={name} does not exist here: {seen}; use device=auto or device=cpu.")
     return device
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise InputError for an impossible number of CPU threads."""
+    """Raise InputError for an invalid number of CPU threads."""
     if problem := declarations.declared(declarations.Machine)["threads"].problem("threads", threads):
         raise InputError(f"{problem}.")
 
 
 def _gpus(count: int) -> str:
-    """So many GPUs, with the reasons for none."""
+    """The number of GPUs in words, with the reasons if it is 0."""
     if count:
         return f"{count} GPU{'s' if count > 1 else ''}"
     if torch.version.cuda is None and torch.version.hip is None:
@@ -86,27 +89,29 @@ def _gpus(count: int) -> str:
     reasons = [] if visible is None else [f"CUDA_VISIBLE_DEVICES='{visible}' hides all others"]
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:  # such as that there is no driver, or one that is too old
+    except (RuntimeError, AssertionError) as error:  # such as a missing driver, or one that is too old
         reasons.append(f"torch says: {str(error).split('. ')[0].rstrip('.')}")
     return f"0 GPUs ({'; '.join(reasons)})" if reasons else "0 GPUs"
 
 
 def set_threads(threads: int | None) -> None:
-    """Set torch's number of CPU threads; None leaves torch's choice, or returns to it after another number."""
+    """Set torch's number of CPU threads; None is torch's own choice."""
     check_threads(threads)
     if threads is None:
-        threads = _own_threads.pop() if _own_threads else torch.get_num_threads()
-    elif not _own_threads:
-        _own_threads.append(torch.get_num_threads())
+        threads = _default_threads.pop() if _default_threads else torch.get_num_threads()
+    elif not _default_threads:
+        _default_threads.append(torch.get_num_threads())
     torch.set_num_threads(threads)
 
 
 @contextmanager
 def computing_on(device: torch.device, threads: int | None = None) -> Iterator[None]:
-    """Compute with a GPU as torch's default and with so many CPU threads (None: as before), and then as before."""
-    numbered = device.type == "cuda" and device.index is not None
+    """Within the context, make a GPU torch's default and set the number of CPU threads (None leaves it); both are
+    restored afterwards.
+    """
+    names_a_gpu = device.type == "cuda" and device.index is not None
     before = torch.get_num_threads()
-    with torch.cuda.device(device) if numbered else nullcontext():
+    with torch.cuda.device(device) if names_a_gpu else nullcontext():
         try:
             if threads not in (None, before):
                 torch.set_num_threads(threads)
@@ -117,12 +122,13 @@ def computing_on(device: torch.device, threads: int | None = None) -> Iterator[N
 
 
 def keep_memory() -> None:
-    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB. By default malloc returns memory,
-    so that the logits of every step are new memory, with a page fault for each 4 KiB. Tensors that begin at a large
-    page also leave fewer holes: all of it together takes less memory.
+    """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB.
+
+    By default malloc returns memory, so that the logits of every step are new memory, with a page fault for each 4 KiB.
+    Tensors that begin at a large page also leave fewer gaps, so that less memory is used in total.
     """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read at the first tensor of 2 MiB
-    with suppress(AttributeError, OSError, TypeError):  # without glibc
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads this when it allocates the first tensor of 2 MiB
+    with suppress(AttributeError, OSError, TypeError):  # there is no glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value allowed
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # 32 MiB, the largest value allowed
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

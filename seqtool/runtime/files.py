@@ -1,5 +1,8 @@
-"""Files: reading text line by line, plain or .gz, and seqtool's own JSON; writing files atomically, and those that
-commands write, never over their inputs, and kept as far as finished if a command is stopped; locks.
+"""Reading and writing files.
+
+- Text is read line by line, plain or .gz; seqtool's own JSON is checked.
+- Files are written atomically, under locks where processes share them.
+- Commands never write over their inputs, and what is finished is kept if a command is stopped.
 """
 
 import gzip
@@ -22,63 +25,63 @@ from typing import IO, Any, BinaryIO, TextIO
 
 from seqtool.errors import InputError, OutOfMemoryError, naming
 
-BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
-LARGEST = 1 << 30  # bytes of a whole .gz
-LONGEST = 16 << 20  # bytes of a line: a small .gz can hold one that fills the memory
-PIECE = 4096  # bytes of a piece of a longer line: ten thousand are encoded at once
-WORD = 256  # bytes in which a word should end
-SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")
-DEEPEST = 64  # brackets within brackets, in a JSON file of our own
+BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
+MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
+MAX_LINE_BYTES = 16 << 20  # a small .gz can contain a line that fills the memory
+CHUNK_BYTES = 4096  # longer lines are read in chunks of this size, of which ten thousand are encoded together
+MAX_WORD_BYTES = 256  # a chunk continues this far to the end of a word
+SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")  # at the end of a name; without digits, so that `a.v1` has none
+MAX_JSON_DEPTH = 64  # nested brackets in a JSON file that seqtool wrote
 
-# Torch's errors are RuntimeErrors.
-INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError
+INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError  # torch raises RuntimeError
 NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
 
 log = logging.getLogger(__name__)
 
 
 def config_directory() -> Path:
-    """The configurations: the package's copy if it is installed from a wheel, otherwise the checkout's."""
+    """The directory of the YAML files: the package's if it is installed from a wheel, otherwise the checkout's."""
     package = Path(__file__).resolve().parent.parent
     return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
 
 
 def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = False) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, without line ends unless `with_ends`.
+    r"""The lines of a UTF-8 file, without line ends unless `with_ends` is true.
 
-    A line ends with \n or \r\n. If the only \n is at the end of the file, or there is none, \r ends lines too, but not
-    `with_ends`: then all of the text is kept as it is. Any other \r inside a line stays, and is warned of once.
+    A line ends with \n or \r\n. \r also ends lines if the file has no \n, except at its end. Any other \r stays in its
+    line, and a warning is logged once. If `with_ends`, \r never ends a line, and the text is unchanged.
 
-    Raises InputError if the file is missing, not a file, empty (unless it `may_be_empty`), not UTF-8, or a damaged .gz,
-    or if a line is longer than in any real text. `with_ends`, such a line comes in pieces that end before white space.
+    Raises InputError if the file is missing, not a file, empty (unless `may_be_empty`), not UTF-8, or a damaged .gz, or
+    if a line has `MAX_LINE_BYTES`. If `with_ends`, such a line is yielded in chunks that end before white space.
     """
-    number = before = 0  # the line, and its bytes before this piece
-    size, has_return = LONGEST, False
+    number = before = 0  # the number of the line, and its bytes before this chunk
+    size, has_warned = MAX_LINE_BYTES, False
     check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             while line := file.readline(size):
                 number += before == 0
                 is_cut = len(line) == size and not line.endswith(b"\n")
-                if len(line) == LONGEST and not with_ends:
-                    advice = r"its lines end in \r, write \n" if b"\r" in line else "break it into sentences"
-                    raise InputError(f"{path} line {number:,} has {LONGEST >> 20} MB or more: {advice}.")
+                if len(line) == MAX_LINE_BYTES and not with_ends:
+                    advice = r"end lines with \n instead of \r" if b"\r" in line else "break it into sentences"
+                    raise InputError(f"{path} line {number:,} has {MAX_LINE_BYTES >> 20} MB or more: {advice}.")
                 if is_cut:
-                    line += _rest_of_word(file)
+                    line += _read_rest_of_word(file)
                 text = line.removeprefix(BOM) if number == 1 and before == 0 else line
-                if not text:  # only the mark
+                if not text:  # a file of only the byte order mark
                     number = 0
                     break
                 if with_ends:
                     yield text.decode()
                 else:
                     body = text.removesuffix(b"\n").removesuffix(b"\r")
-                    is_whole = b"\r" in body and number == 1 and not file.peek(1)
-                    yield from (part.decode() for part in (body.split(b"\r") if is_whole else (body,)))
-                    if not (is_whole or has_return) and b"\r" in body.rstrip(b"\r"):
-                        has_return = True
-                        warn_of_return(str(path), number)
-                before, size = (before + len(line), PIECE) if is_cut else (0, LONGEST)
+                    has_cr_ends = b"\r" in body and number == 1 and not file.peek(1)
+                    for part in body.split(b"\r") if has_cr_ends else [body]:
+                        yield part.decode()
+                    if not (has_cr_ends or has_warned) and b"\r" in body.rstrip(b"\r"):
+                        has_warned = True
+                        warn_of_carriage_return(str(path), number)
+                before, size = (before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{path} line {number:,} is not valid UTF-8 (byte {before + error.start + 1:,} of the line): "
@@ -95,30 +98,31 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
 
 
 @cache
-def warn_of_return(name: str, number: int) -> None:
-    r"""Say that a line, the first of its kind, has \r inside; once, however often the text is read."""
+def warn_of_carriage_return(name: str, number: int) -> None:
+    r"""Warn of the first line that contains \r: only once, however often the text is read."""
     log.warning(
-        r"%s line %s has \r (a carriage return) inside, which ends no line here: write \n where a sentence ends.",
+        r"%s line %s contains \r (a carriage return), which is not treated as a line end: end lines with \n.",
         name,
         f"{number:,}",
     )
 
 
 def read_text(path: Path) -> str:
-    r"""The text of a UTF-8 file, plain or .gz, whose lines may end in \n, \r\n or \r; they end in \n here.
+    r"""The text of a UTF-8 file, plain or .gz, with \n at the ends of lines.
 
-    Raises InputError if the file is missing, empty, not UTF-8, or a damaged or too large .gz.
+    Lines of the file may end with \n or \r\n, or with \r if the file has no \n, except at its end. Raises InputError if
+    it is missing, empty, not UTF-8, or a damaged or too large .gz.
     """
     if check_file(path).suffix != ".gz":
         content = path.read_bytes()
     else:
         try:
             with gzip.open(path) as file:
-                content = file.read(LARGEST)
+                content = file.read(MAX_GZIP_BYTES)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path} is not an intact gzip file: copy or download it again.") from error
-        if len(content) == LARGEST:
-            raise InputError(f"{path} has {LARGEST >> 30} GB or more: decompress it.")
+        if len(content) == MAX_GZIP_BYTES:
+            raise InputError(f"{path} has {MAX_GZIP_BYTES >> 30} GB or more: decompress it.")
     content = content.removeprefix(BOM)
     if not content:
         raise InputError(f"{path} is empty.")
@@ -126,26 +130,26 @@ def read_text(path: Path) -> str:
         text = content.decode()
     except UnicodeDecodeError as error:
         before = content[: error.start]
+        line, byte = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         raise InputError(
-            f"{path} line {before.count(10) + 1:,} is not valid UTF-8 (byte {error.start - before.rfind(10)} of the "
-            "line): convert the file to UTF-8."
+            f"{path} line {line:,} is not valid UTF-8 (byte {byte} of the line): convert the file to UTF-8."
         ) from error
     text = text.replace("\r\n", "\n")
     return text if "\n" in text.strip() else text.replace("\r", "\n")
 
 
-def _rest_of_word(file: Any) -> bytes:
-    """What follows up to white space, or, in text without any, to the end of a character."""
+def _read_rest_of_word(file: Any) -> bytes:
+    """Read on to white space; if there is none within `MAX_WORD_BYTES`, to the end of a character."""
     rest = b""
-    while len(rest) < WORD + 3 and (following := file.peek(1)[:1]) and not following.isspace():
-        if len(rest) >= WORD and not b"\x80" <= following < b"\xc0":
+    while len(rest) < MAX_WORD_BYTES + 3 and (following := file.peek(1)[:1]) and not following.isspace():
+        if len(rest) >= MAX_WORD_BYTES and not b"\x80" <= following < b"\xc0":
             break
         rest += file.read(1)
     return rest
 
 
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of two files, line by line. Raises InputError if one ends before the other."""
+    """The pairs of lines of two parallel files. Raises InputError if one ends before the other."""
     counts = [0, 0]
     for first, second in zip_longest(read_lines(source), read_lines(target)):
         counts[0] += first is not None
@@ -153,13 +157,13 @@ def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         if first is not None and second is not None:
             yield first, second
     if counts[0] != counts[1]:
-        (more, long), (fewer, short) = sorted(zip(counts, (source, target), strict=True), reverse=True)
-        other = short.name if short.parent == long.parent else short
-        raise InputError(f"{long} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
+        (more, longer), (fewer, shorter) = sorted(zip(counts, (source, target), strict=True), reverse=True)
+        other = shorter.name if shorter.parent == longer.parent else shorter
+        raise InputError(f"{longer} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file with source, tab, target on each line. Raises InputError for any other line."""
+    """The pairs of a file whose lines are a source, a tab and a target. Raises InputError for any other line."""
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
@@ -171,7 +175,7 @@ def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path; raises InputError unless it is a file that can be read more than once."""
+    """Return the path. Raises InputError unless it is a regular file, which can be read more than once."""
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     if path.is_dir():
@@ -182,18 +186,19 @@ def check_file(path: Path) -> Path:
 
 
 def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of the JSON; `pairs` makes its objects. Raises ValueError if anything is wrong with it, including
-    numbers of thousands of digits and thousands of brackets.
+    """The value of the JSON, whose objects `pairs` makes from their names and values (None: dictionaries).
+
+    Raises ValueError if it is invalid, including thousands of digits in a number and thousands of nested brackets.
     """
     text = content if isinstance(content, str) else content.decode("utf-8-sig")
     try:
         return json.loads(text, object_pairs_hook=pairs)
     except RecursionError as error:
-        raise ValueError("too many brackets within brackets") from error
+        raise ValueError("too many nested brackets") from error
 
 
 def finite_json(value: Any, **options: Any) -> str:
-    """As JSON, with text as it stands; JSON has no NaN or infinity: null stands for them. options: of `json.dumps`"""
+    """JSON with null for NaN and infinity, which JSON does not have. `options`: further arguments of `json.dumps`."""
     options |= {"ensure_ascii": False, "allow_nan": False}
     try:
         return json.dumps(value, **options)
@@ -202,23 +207,26 @@ def finite_json(value: Any, **options: Any) -> str:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The object in a JSON file that seqtool wrote. Raises ValueError for what it never writes: another kind of value,
-    deep nesting, text that UTF-8 cannot encode, a pipe or device.
+    """The object in a JSON file that seqtool wrote.
+
+    Raises ValueError for what seqtool never writes: another kind of value, deep nesting, text that UTF-8 cannot encode;
+    and for a pipe or device.
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file")
     record: dict[str, Any] = parse_json(path.read_bytes())
     if not isinstance(record, dict):
-        raise ValueError(f"{path} holds no object")
+        raise ValueError(f"{path} does not contain an object")
     check_plain(record)
     return record
 
 
 def read_json_lines(path: Path, is_valid: Callable[[Any], bool], problem: str) -> list[dict[str, Any]]:
-    """The objects that a run recorded, one on each line, without a last line that was cut short.
+    """The objects that a run recorded, one per line. A last line that was cut short is left out.
 
-    Raises InputError, which ends with `problem`, for a line that is not JSON, or not valid. `is_valid` may also raise
-    KeyError, TypeError or AttributeError.
+    path: the file.
+    is_valid: whether an object is valid; it may also raise KeyError, TypeError or AttributeError for one that is not.
+    problem: the end of the message of the InputError for any line that is not valid.
     """
     try:
         lines, records = path.read_text(encoding="utf-8").split("\n"), []
@@ -240,11 +248,11 @@ def read_json_lines(path: Path, is_valid: Callable[[Any], bool], problem: str) -
 
 
 def check_plain(value: Any, depth: int = 0) -> None:
-    """Raise ValueError for JSON that is nested deeply, or has text that UTF-8 cannot encode."""
-    if depth > DEEPEST:
-        raise ValueError("too many brackets within brackets")
+    """Raise ValueError for a JSON value that is nested deeply, or has text that UTF-8 cannot encode."""
+    if depth > MAX_JSON_DEPTH:
+        raise ValueError("too many nested brackets")
     if isinstance(value, str):
-        value.encode()  # JSON may hold half a surrogate pair
+        value.encode()  # JSON may contain half of a surrogate pair
     elif isinstance(value, dict):
         check_plain([*value, *value.values()], depth)
     elif isinstance(value, list):
@@ -253,7 +261,7 @@ def check_plain(value: Any, depth: int = 0) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that `path` never has just part of it, even if the power fails. A replaced file's mode stays."""
+    """Write a file atomically: `path` never has a part of it, even if the power fails. A replaced file's mode stays."""
     with beside(path) as temporary, _created(temporary, path) as file:
         file.write(content)
         sync(file)
@@ -261,7 +269,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file to write that replaces `path` when it is complete, with its mode; an error leaves the old file."""
+    """A text file to write. When complete, it replaces `path` and takes its mode; an error leaves the old file."""
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file to write to.")
     if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
@@ -270,7 +278,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
         return
     if path.suffix == ".gz":
         raise InputError(f"{path} would be plain text under the name of a compressed file: name it without .gz.")
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # replaces the target of a link, not the link
     if path.exists() and not os.access(path, os.W_OK):
         raise InputError(f"{path} is read-only: name another file to write to, or allow writing with chmod u+w.")
     if not path.parent.is_dir():
@@ -288,7 +296,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path to write to, whose file replaces `path` when it is complete; an error leaves the old file."""
+    """A temporary path, whose file replaces `path` when it is complete; an error leaves the old file."""
     temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}")
     try:
         with naming(path):
@@ -300,12 +308,12 @@ def beside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock on a file, which is made if need be. The lock is the operating system's, on an open file: it ends
-    with its process, however that ends, and what is left of it is an empty file.
+    """Hold a lock on a file, which is created if it does not exist.
 
-    If another process holds it, `when_busy` is called first; then, unless that raises, this process waits.
+    The operating system releases the lock when the process ends, however it ends; an empty file is left. If another
+    process holds the lock, `when_busy` is called; unless it raises, this process then waits.
     """
-    from filelock import FileLock, Timeout  # takes a moment, and few commands lock anything
+    from filelock import FileLock, Timeout  # importing takes a moment, and few commands lock anything
 
     lock = FileLock(path, fallback_to_soft=False)
     try:
@@ -318,26 +326,28 @@ def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
+    r"""Write lines as UTF-8, each with \n at its end."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 def sync(file: IO[Any]) -> None:
-    """Force the file's written content to the disk."""
+    """Force the content that was written to a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def cut(file: IO[bytes], size: int) -> None:
-    """Cut a file to its first `size` bytes, already flushed, and force these to the disk. Bytes that a full disk
-    refused may still be in the file's buffer.
+    """Truncate a file to its first `size` bytes, which must have been flushed, and force them to the disk.
+
+    It does not flush: the file's buffer may contain bytes that a full disk refused.
     """
     os.ftruncate(file.fileno(), size)
     os.fsync(file.fileno())
 
 
 def _created(path: Path, like: Path) -> BinaryIO:
-    """A new file to write and read, with the mode of the file that it is to replace, if there is one."""
+    """Create a file to write and read, with the mode of the file `like` that it will replace, if that exists."""
     if not like.exists():
         return path.open("w+b")
     path.touch(0o600)
@@ -347,36 +357,36 @@ def _created(path: Path, like: Path) -> BinaryIO:
 
 
 def without_suffix(name: str) -> str:
-    """A file's name without its suffix: `a.v1.txt` → `a.v1`, which stays as it is, since a suffix has no digits."""
+    """A file's name without its suffix, which has no digits: `a.v1.txt` → `a.v1` → `a.v1`."""
     return SUFFIX.sub("", name)
 
 
 def expanded(path: str) -> str:
-    """The path with ~ or ~user at its beginning as that home directory; the name of an unknown user stays."""
-    return os.path.expanduser(path)  # noqa: PTH111 pathlib's raises for an unknown user
+    """The path with the home directory in place of ~ or ~user at its beginning; an unknown user's name stays."""
+    return os.path.expanduser(path)  # noqa: PTH111 Path.expanduser raises for an unknown user
 
 
 def one_line(text: str) -> str:
-    """Any file name as one line of UTF-8 without tabs."""
+    """A text, such as any file name, as one line of UTF-8 without tabs."""
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
 
 
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str, str | int]]) -> None:
-    """Raise InputError if two outputs are one file, or an output is also an input, even through links.
+    """Raise InputError if two outputs are the same file, or an output is also an input, even through links.
 
-    outputs: paths by setting; inputs: each one's name in the message, and its path or descriptor.
+    outputs: the path of each output, by setting. inputs: the name in messages and the path or descriptor of each input.
     """
-    written = {name: path for name, path in outputs.items() if path is not None}
-    identities = {name: _identity(path) for name, path in written.items()}
-    for name, other in combinations(written, 2):
+    paths = {name: path for name, path in outputs.items() if path is not None}
+    identities = {name: _identity(path) for name, path in paths.items()}
+    for name, other in combinations(paths, 2):
         if identities[name] is not None and identities[name] == identities[other]:
-            raise InputError(f"{name} and {other} are both {written[name]}: name two files.")
-    if not written:
+            raise InputError(f"{name} and {other} are both {paths[name]}: name two files.")
+    if not paths:
         return
     for title, file in inputs:
-        read = _identity(file)
-        for name, path in written.items():
-            if read is not None and read == identities[name]:
+        input_identity = _identity(file)
+        for name, path in paths.items():
+            if input_identity is not None and input_identity == identities[name]:
                 raise InputError(
                     f"{name}={path} is the same file as {title}, which is read: name another file to write to."
                 )
@@ -384,9 +394,10 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
 
 @contextmanager
 def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
-    """A file that replaces `path` when it is complete, as in `replacing`. If Ctrl-C, a signal or a machine failure
-    ends the work early, the finished part is kept beside it, and standard error says where it is and how much is
-    `finished`. Bad input and a full disk leave nothing.
+    """A text file to write, as in `replacing`, of which a finished part is kept.
+
+    If Ctrl-C, a signal or a machine failure ends the work early, the finished part is kept as PATH.partial. Its path
+    and its size, as `finished()` describes it, are printed to standard error. Bad input and a full disk leave nothing.
     """
     with replacing(path) as stream:
         try:
@@ -398,18 +409,19 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Within it, what C code and other programs print goes to standard error: standard output is for results."""
+    """Within the context, send what C code and other programs print to standard error: standard output has results."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _keep(stream: TextIO, path: Path, finished: str) -> None:
+    """Copy what was written so far to PATH.partial, and report it."""
     stream.flush()
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return
@@ -417,17 +429,20 @@ def _keep(stream: TextIO, path: Path, finished: str) -> None:
         print(f"Stopped before anything was finished: {path} is not written.", file=sys.stderr)
         return
     partial = path.with_name(f"{path.name}.partial")
-    with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as kept:  # noqa: PTH123 a descriptor
+    with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as copy:  # noqa: PTH123 a descriptor
         written.seek(0)
-        shutil.copyfileobj(written, kept.buffer)
-    before = f"; {path} is as it was" if path.exists() else ""
-    print(f"Stopped: {partial} has what is finished, {finished}{before}.", file=sys.stderr)
+        shutil.copyfileobj(written, copy.buffer)
+    unchanged = f"; {path} is unchanged" if path.exists() else ""
+    print(f"Stopped: {partial} has what is finished, {finished}{unchanged}.", file=sys.stderr)
 
 
 def _identity(file: str | int) -> tuple[int, int] | str | None:
-    """Equal for two names of one file, existing or not; None for a device or pipe, which writing does not replace."""
+    """A value that is equal for two names of one file, even if it does not exist yet.
+
+    None for a device or pipe, which writing does not replace.
+    """
     try:
-        status = os.stat(file)  # noqa: PTH116 a descriptor is no path
+        status = os.stat(file)  # noqa: PTH116 a descriptor is not a path
     except OSError:
         return os.path.realpath(file) if isinstance(file, str) else None
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

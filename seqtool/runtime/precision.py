@@ -1,4 +1,4 @@
-"""The number type in which matrices are multiplied: AMP (`precision=`), and oneDNN for fp32 on a CPU."""
+"""The precision of matrix products: mixed precision (`precision=`), oneDNN for fp32 on a CPU, and TF32."""
 
 import os
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ import torch
 from seqtool.errors import InputError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-ONEDNN = "bf16"  # the setting under which torch lets oneDNN multiply
-KEPT_SHAPES = "64"  # shapes for which torch caches oneDNN's prepared products
+ONEDNN = "bf16"  # the value of torch's switch with which oneDNN multiplies fp32 matrices
+KEPT_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's prepared products
 
 
 def check_precision(device: torch.device, precision: str) -> None:
@@ -24,8 +24,8 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Mixed precision (AMP): matrix products in `precision`; torch keeps what needs more, such as the softmax, in fp32.
-    Gradients are scaled in `training/trainer.py`.
+    """A context for mixed precision (AMP): matrix products are in `precision`; torch keeps the softmax and the like in
+    fp32. Gradients are scaled in `training/trainer.py`.
     """
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
@@ -33,11 +33,11 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Have oneDNN multiply fp32 matrices on a CPU. Yields False and leaves them to MKL if that would lose precision.
+    """Within the context, oneDNN multiplies fp32 matrices on a CPU. Yields whether it does: not if it loses precision.
 
-    MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN
-    takes half a millisecond to make code for a new shape, and keeps that of 1,024 shapes, most of those in an epoch.
-    torch would cache another 0.2 GB for as many, which saves no time.
+    MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN takes half
+    a millisecond to generate code for a new shape, and keeps the code of 1,024 shapes, which are most of those in an
+    epoch. torch's own cache for as many would take another 0.2 GB and save no time.
     """
     if not _onednn_is_exact():
         yield False
@@ -47,13 +47,14 @@ def onednn() -> Iterator[bool]:
 
 
 def without_onednn() -> AbstractContextManager[None]:
-    """Within `onednn()`: use MKL after all, which takes a tenth of oneDNN's time to begin a small product."""
+    """Within the context, inside `onednn()`, use MKL, which takes a tenth of oneDNN's time to start a small product."""
     return _products_by("none") if _onednn_is_exact() else nullcontext()
 
 
 def mkl_is_fast() -> bool:
-    """Whether to have MKL multiply a matrix by a vector in fp32: on Intel's processors with AMX, where it takes a fifth
-    less time than oneDNN.
+    """Whether MKL should multiply a matrix by a vector in fp32.
+
+    This is so on Intel's processors with AMX, where it takes a fifth less time than oneDNN.
     """
     available: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return available and _onednn_can_be_chosen() and not _onednn_is_exact()
@@ -61,10 +62,11 @@ def mkl_is_fast() -> bool:
 
 @cache
 def _onednn_is_exact() -> bool:
-    """Whether oneDNN keeps full fp32: torch's only switch for it also lets it round to bf16, as it does on processors
-    with units for bf16 (AMX, Arm). So it is tried with numbers that rounding would change.
+    """Whether oneDNN computes in full fp32, tried with numbers that rounding would change.
+
+    torch's only switch for oneDNN also lets it round to bf16, as it does on processors with units for bf16 (AMX, Arm).
     """
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # read once, with the first product
+    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # torch reads this once, for the first product
     if not _onednn_can_be_chosen():
         return False
     x = torch.full((256, 256), 1 + 2**-12)
@@ -73,12 +75,13 @@ def _onednn_is_exact() -> bool:
 
 
 def _onednn_can_be_chosen() -> bool:
-    """From torch 2.9 on."""
+    """Whether torch has a switch for oneDNN's fp32 products, as it has since version 2.9."""
     return hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision")
 
 
 @contextmanager
 def _products_by(precision: str) -> Iterator[None]:
+    """Within the context, torch's switch for the precision of oneDNN's products has this value."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, matmul.fp32_precision = matmul.fp32_precision, precision
     try:
@@ -88,7 +91,7 @@ def _products_by(precision: str) -> Iterator[None]:
 
 
 def fp32_switches() -> list[Any]:
-    """torch's switches for the precision of fp32 operations, each of one kind and library: from torch 2.9 on."""
+    """torch's switches for the precision of fp32 operations, one for each operation and library, since torch 2.9."""
     backends: Any = torch.backends
     operations = [(backends.cudnn, "conv"), (backends.cudnn, "rnn"), (backends.cuda, "matmul")]
     operations += [(backends.mkldnn, "conv"), (backends.mkldnn, "rnn"), (backends.mkldnn, "matmul")]
@@ -97,7 +100,7 @@ def fp32_switches() -> list[Any]:
 
 
 def restore(switch: Any, precision: str) -> None:
-    """Set one of these switches back: it follows torch's general ones again if that gives this precision."""
+    """Restore a switch: it follows torch's general switches again if that results in this precision."""
     switch.fp32_precision = "none"
     if switch.fp32_precision != precision:
         switch.fp32_precision = precision
@@ -105,29 +108,30 @@ def restore(switch: Any, precision: str) -> None:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Compute convolutions and products in full fp32, without TF32, so that a GPU and a CPU agree. Afterwards torch's
-    switches, the older ones and those of torch 2.9, are as they were.
+    """Within the context, compute in full fp32, without TF32, so that results on a GPU and a CPU agree.
+
+    Afterwards torch's switches, the older ones and those of torch 2.9, are restored.
     """
     before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
-    convolutions = products = None
-    with suppress(RuntimeError):  # torch refuses to say where a newer switch says something else
-        convolutions = torch.backends.cudnn.allow_tf32
+    convolutions_tf32 = product_precision = None
+    with suppress(RuntimeError):  # torch raises it if a newer switch contradicts this one
+        convolutions_tf32 = torch.backends.cudnn.allow_tf32
     with suppress(RuntimeError):
-        products = torch.get_float32_matmul_precision()
+        product_precision = torch.get_float32_matmul_precision()
     try:
-        if convolutions:
+        if convolutions_tf32:
             torch.backends.cudnn.allow_tf32 = False
-        if products not in (None, "highest"):
+        if product_precision not in (None, "highest"):
             torch.set_float32_matmul_precision("highest")
         for switch, _ in before:
             if switch.fp32_precision not in ("none", "ieee"):
                 switch.fp32_precision = "ieee"
         yield
     finally:
-        if convolutions:
+        if convolutions_tf32:
             torch.backends.cudnn.allow_tf32 = True
-        if products not in (None, "highest"):
-            torch.set_float32_matmul_precision(products)
+        if product_precision not in (None, "highest"):
+            torch.set_float32_matmul_precision(product_precision)
         for switch, precision in before:
             if switch.fp32_precision != precision:
                 restore(switch, precision)

@@ -1,4 +1,4 @@
-"""Progress bars, for people and for logs."""
+"""Progress bars for terminals and logs."""
 
 import sys
 
@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress_bar(*, total: int | None, unit: str, description: str, start: int = 0, shown: bool = True) -> tqdm:
-    """A bar on standard error; if that is not a terminal, an occasional line."""
+    """A progress bar on standard error, which is updated every 30 seconds if that is not a terminal."""
     bar: tqdm = tqdm(
         total=total,
         initial=start,

@@ -1,10 +1,10 @@
-"""Tables of text for people: in Markdown's form, or of columns without lines."""
+"""Tables as text: in Markdown, or as columns without lines."""
 
 from collections.abc import Sequence
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown's form, its columns padded so that it also reads well as plain text."""
+    """The lines of a Markdown table, whose columns are padded so that it also reads well as plain text."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     rule = ["-" * width for width in widths]
     return [
@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines: the first column aligned left, numbers right, the last column as it is."""
+    """The lines of a table without rules: the first column is aligned left, the last is as it is, others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers, last in rows:

@@ -1,19 +1,18 @@
-"""The tasks by name. The name is the one key for a task everywhere: models and corpora have it as `task`, checkpoints
-record it, and `eval` takes it as `task=`. A further task is a file with a `tasks.task.Task`, and a line here.
+"""The tasks by name.
+
+A task has the same name everywhere: models and corpora have it as `task`, checkpoints record it, and `eval` takes it as
+`task=`. To add a task, write a file with a `tasks.task.Task`, and add a line here.
 """
 
 from typing import NamedTuple
 
 
 class TaskEntry(NamedTuple):
-    """What can be said of a task without importing it.
+    """What is known about a task without importing it."""
 
-    where: its `Task`, as module:attribute. model: what one of its models is called. command: the command that uses one.
-    """
-
-    where: str
-    model: str
-    command: str
+    location: str  # of its `Task`, as module:attribute
+    model: str  # what messages call a model for the task
+    command: str  # the command that uses such a model
 
 
 TASKS = {

@@ -1,4 +1,4 @@
-"""Work shared out over processes, with results in order."""
+"""Distributing work over processes, with results in order."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from seqtool.errors import UnfinishedError
 
-MOST = 8  # processes by default; one process reads for all of them
+MAX_DEFAULT_PROCESSES = 8  # one process reads for all of them
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,13 +21,16 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, processes: int | None
 ) -> Generator[Result, None, None]:
-    """The results of `function`, which a module defines, for each item; at any time each process has two items.
+    """The results of `function` for each item, in order. At any time about two items per process are in progress.
 
-    processes: null is one per CPU, up to 8; 1 is this process itself. Others are spawned, so that no thread or GPU of
-    this one is copied. Raises UnfinishedError if one of them dies.
+    function: must be defined at the top level of a module, so that processes can import it.
+    items: are read as they are needed.
+    processes: how many compute; None is one per CPU, up to 8; 1 is this process itself.
+
+    Processes are spawned, so that no thread or GPU of this one is copied. Raises UnfinishedError if one of them dies.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = processes or min(MOST, cpus)
+    processes = processes or min(MAX_DEFAULT_PROCESSES, cpus)
     if processes == 1:
         yield from map(function, items)
         return
@@ -50,7 +53,7 @@ def in_order(
 
 
 def _start() -> None:
-    """Begin a process: its parent handles Ctrl-C and then ends the pool; if the parent is killed, this process ends."""
+    """Set up a process: it leaves Ctrl-C to its parent, which ends the pool, and ends if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_with_parent() -> None:

@@ -216,7 +216,7 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
 
 def named(name: str) -> Task:
     """The task of this name."""
-    return cast(Task, resolve_name(TASKS[name].where))  # imports the task's module
+    return cast(Task, resolve_name(TASKS[name].location))  # imports the task's module
 
 
 def of(config: DictConfig) -> Task:

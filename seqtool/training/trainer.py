@@ -150,7 +150,7 @@ class Trainer:
 
     def _is_stopped(self, stop: Stop, started: float) -> bool:
         """Whether any process received a signal to stop. All processes adopt the longest time trained by any."""
-        requested, self.progress.seconds = distributed.highest(stop.requested, time.monotonic() - started)
+        requested, self.progress.seconds = distributed.maximum(stop.requested, time.monotonic() - started)
         return bool(requested)
 
     def _begin_update(self, epoch: Epoch) -> tuple[list[Indices], list[Indices], int, int]:
@@ -205,8 +205,8 @@ class Trainer:
         self.checkpoints.save(self.state, self.progress, reason)
 
     def _finish(self) -> None:
-        """Measure the gradient flow. With `train.average_last`, average the last scheduled checkpoints too; if the average
-        scores better than the best checkpoint, it is saved as the run's best.
+        """Measure the gradient flow. With `train.average_last`, average the last scheduled checkpoints too. If the
+        average scores better than the best checkpoint, it is saved as the run's best.
         """
         progress, model = self.progress, self.model
         self._measure_flow()  # even if no validation was due

@@ -124,8 +124,8 @@ def test_pharaoh_round_trip() -> None:
 @pytest.mark.parametrize("item", ["0_1", "1-", "-1-2", "0-1-2", "a-b", "0--1", "٣-1"])
 def test_pharaoh_refuses_anything_else(item: str) -> None:
     with pytest.raises(InputError) as error:
-        parse_pharaoh(f"0-0 {item}", place="gold.align line 3")
+        parse_pharaoh(f"0-0 {item}", location="gold.align line 3")
     assert str(error.value) == (
         f"gold.align line 3: '{item}' is not an alignment link; expected i-j (sure) or i?j (possible), "
-        "source word and target word counted from 0."
+        "where i is the source word and j the target word, both counted from 0."
     )

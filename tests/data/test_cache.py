@@ -190,7 +190,7 @@ def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: py
 def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "CHUNK", 3)
     alone = prepare_pairs(config)
-    monkeypatch.setattr(preparation, "SMALL", 0)
+    monkeypatch.setattr(preparation, "MIN_PARALLEL", 0)
     together = prepare_pairs(changed(config, processes=2, cache=str(tmp_path / "other")))
     assert content(alone) == content(together)
     assert alone.summary == together.summary
@@ -255,7 +255,7 @@ import json, os, signal, sys
 from seqtool.data import directories, preparation
 from seqtool.data.preparation import prepare_pairs
 
-preparation.CHUNK, directories.NOTED = 3, 0
+preparation.CHUNK, directories.RECORDING_SECONDS = 3, 0
 append, times = preparation.ColumnsWriter._append, []
 def append_and_die(self, name, values):
     append(self, name, values)

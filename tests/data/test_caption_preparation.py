@@ -336,11 +336,11 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
     with pytest.raises(InputError) as error:
         prepare(toy)
     assert str(error.value) == (
-        "Toy has sentence pairs, but images with captions are wanted here, such as data=scenes."
+        "Toy has sentence pairs, but images with captions are needed here, such as data=scenes."
     )
     with pytest.raises(InputError) as error:
         prepare_pairs(config)
-    assert str(error.value) == ("Album has images with captions, but sentence pairs are wanted here, such as data=toy.")
+    assert str(error.value) == ("Album has images with captions, but sentence pairs are needed here, such as data=toy.")
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
         make_corpus(changed(config, _target_="os.system"), ImageCorpus, trusted=False)
 

@@ -20,7 +20,7 @@ SPACED = " ".join(random.Random(0).choices(WORDS, k=1000))
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of 500 bytes are long."""
-    for name, size in {"LONGEST": 500, "PIECE": 64, "WORD": 16}.items():
+    for name, size in {"MAX_LINE_BYTES": 500, "CHUNK_BYTES": 64, "MAX_WORD_BYTES": 16}.items():
         monkeypatch.setattr(files, name, size)
 
 

@@ -217,7 +217,7 @@ def test_files_that_differ_from_the_published_ones(published: Path, tmp_path: Pa
     with pytest.raises(InputError, match=r"val\.de\.gz is not Multi30k's: its SHA-256 is [0-9a-f]{64} instead of"):
         make_multi30k(published).fetch()
     place = tmp_path / "place"
-    with pytest.raises(InputError, match=r"val\.de\.gz is not the file that it was: its SHA-256 is"):
+    with pytest.raises(InputError, match=r"val\.de\.gz is not the expected file: its SHA-256 is"):
         make_multi30k(place, download=True).fetch()
     assert not (place / "val.de.gz").exists()
 

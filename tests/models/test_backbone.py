@@ -280,7 +280,7 @@ def test_a_backbone_that_has_no_default_weights() -> None:
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that takes the connection and says nothing."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(network, "ANSWERING", 0.2)
+    monkeypatch.setattr(network, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"http://127.0.0.1:{server.getsockname()[1]}/weights.pth"
         weights = SimpleNamespace(DEFAULT=SimpleNamespace(url=silent))

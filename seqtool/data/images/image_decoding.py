@@ -90,7 +90,7 @@ QUIET = _Quiet()
 ALONE = threading.Lock()
 
 
-def read_image(name: str, *, seconds: float = network.SECONDS) -> Image.Image:
+def read_image(name: str, *, seconds: float = network.TIMEOUT_SECONDS) -> Image.Image:
     """The image in a file or at an http(s) address, fetched within so many seconds. Raises ImageError."""
     path = Path(name)
     if not network.has_scheme(name) or path.is_file():

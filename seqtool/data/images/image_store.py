@@ -31,7 +31,7 @@ from torch import nn
 
 from seqtool.data.cache import OFFSET, REFUSED, Cache
 from seqtool.data.corpora.corpus import Captioned, ImageCorpus
-from seqtool.data.directories import SUMMARY, Digests, Unfinished, make_once, place, read_summary, versions
+from seqtool.data.directories import SUMMARY, Digests, Unfinished, directory_path, make_once, read_summary, versions
 from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
 from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
@@ -69,7 +69,7 @@ class ImageStore:
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
         """Raises InputError unless the directory is a complete store."""
         self.directory = directory
-        self.summary = summary = read_summary(directory, form=FORMAT, kind="an image store")
+        self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
         try:
             if summary["locations"] is not None:
@@ -232,7 +232,7 @@ def prepare_store(
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
     if frozen:
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
-    directory = place(root, name, inputs)
+    directory = directory_path(root, name, inputs)
 
     @memory.unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.noting("images", lambda progress: cut(file, size(progress))) as reached,
+        unfinished.recording("images", lambda progress: cut(file, size(progress))) as reached,
     ):
         cut(file, size(progress))
         bar.update(done)

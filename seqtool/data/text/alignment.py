@@ -1,8 +1,7 @@
-"""Words and the alignments between them: from attention over pieces to Pharaoh's `i-j`.
+"""Word alignments: from attention over pieces to links in Pharaoh format, `i-j`.
 
-Words are what white space separates in the text as it was given or written, unless a setting or a corpus says
-otherwise (`words.SPLITS`). A link is a pair (source word, target word), both counted from 0. Rows of a matrix are the
-target's, as in attention: target words × source words.
+Text is split into words at white space, unless a setting or a corpus chooses another way (`words.SPLITS`). A link is a
+pair (source word, target word), both counted from 0. Matrices are target words × source words, as in attention.
 """
 
 import re
@@ -19,19 +18,19 @@ Link = tuple[int, int]
 Matrix = NDArray[np.floating]
 
 LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
-SPACE = "▁"  # U+2581 at the start of a piece stands for the space before it
+SPACE = "▁"  # U+2581: at the start of a piece, it marks the space before it
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """The text of pieces."""
+    """The text that pieces form."""
     return "".join(pieces).replace(SPACE, " ").strip()
 
 
 def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
-    """For each piece the index of the word in which it begins; `words` are those of the text, spelt as the pieces are.
+    """For each piece of a text, the index of the word in which it begins. Both are spelt in the same way.
 
-    White space counts for nothing, however it is written. A piece that spans several words belongs to the first of
-    them. A piece of only spaces belongs to the word that it begins, and is -1 if none follows.
+    White space is ignored. A piece that spans several words belongs to the first of them. A piece of spaces alone
+    belongs to the word that follows it, and has the index -1 if none follows.
     """
     ends = list(accumulate(len("".join(word.split())) for word in words))
     indices, position = [], 0
@@ -43,11 +42,14 @@ def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
 
 
 def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[int], shape: tuple[int, int]) -> Matrix:
-    """Attention of pieces (T×S) as attention of words: summed on the source, averaged on the target.
+    """Attention between words from attention between pieces: summed over source pieces, averaged over target pieces.
 
-    source, target: the word of each piece (`piece_words`); shape: the numbers of target words and of source words. The
-    caller first removes the row and the column of EOS, whose attention is not redistributed, so rows sum to at most 1.
-    A word without a piece of its own has zeros. Raises ValueError if the attention is not target × source pieces.
+    attention: target pieces × source pieces, without the row and the column of EOS.
+    source, target: the index of the word of each piece (`piece_words`).
+    shape: the number of target words and the number of source words.
+
+    Rows sum to at most 1, since the attention to EOS is not redistributed. A word in which no piece begins has zeros.
+    Raises ValueError if the shape of `attention` is not target × source pieces.
     """
     expected = len(target), len(source)
     if attention.shape != expected:
@@ -62,7 +64,7 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
 
 
 def hard_alignment(matrix: Matrix) -> set[Link]:
-    """Each target word linked to the source word it attends to most, the first in a tie; none for a row of zeros."""
+    """Link each target word to the source word it attends to most (the first of equals); a row of zeros has no link."""
     if matrix.size == 0:
         return set()
     best = matrix.argmax(axis=1)
@@ -70,23 +72,23 @@ def hard_alignment(matrix: Matrix) -> set[Link]:
 
 
 def diagonal(source_length: int, target_length: int) -> set[Link]:
-    """A baseline: each target word linked to the source word at the same relative position."""
+    """A baseline that links each target word to the source word at the same relative position."""
     if source_length == 0:
         return set()
     return {((2 * j + 1) * source_length // (2 * target_length), j) for j in range(target_length)}
 
 
 def uniform(source_length: int, target_length: int, generator: np.random.Generator) -> set[Link]:
-    """A baseline: each target word linked to a source word drawn evenly, as uniform attention would."""
+    """A baseline that links each target word to a source word drawn uniformly, like uniform attention."""
     if source_length == 0:
         return set()
     return {(int(i), j) for j, i in enumerate(generator.integers(source_length, size=target_length))}
 
 
-def parse_pharaoh(line: str, *, place: str = "Alignment") -> tuple[set[Link], set[Link]]:
-    """The sure links (`i-j`) and the possible ones (`i?j`) of a line in Pharaoh format.
+def parse_pharaoh(line: str, *, location: str = "Alignment") -> tuple[set[Link], set[Link]]:
+    """The sure links (`i-j`) and the possible links (`i?j`) of a line in Pharaoh format.
 
-    Raises InputError, which begins with `place` (such as "gold.align line 3"), on anything else.
+    Raises InputError for anything else; its message begins with `location`, such as "gold.align line 3".
     """
     sure: set[Link] = set()
     possible: set[Link] = set()
@@ -94,8 +96,8 @@ def parse_pharaoh(line: str, *, place: str = "Alignment") -> tuple[set[Link], se
         match = LINK.fullmatch(item)
         if match is None:
             raise InputError(
-                f"{place}: '{item}' is not an alignment link; expected i-j (sure) or i?j (possible), "
-                "source word and target word counted from 0."
+                f"{location}: '{item}' is not an alignment link; expected i-j (sure) or i?j (possible), "
+                "where i is the source word and j the target word, both counted from 0."
             )
         link = int(match[1]), int(match[3])
         (sure if match[2] == "-" else possible).add(link)
@@ -103,6 +105,6 @@ def parse_pharaoh(line: str, *, place: str = "Alignment") -> tuple[set[Link], se
 
 
 def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
-    """Links as a line in Pharaoh format, in the order of the target."""
+    """A line in Pharaoh format with these sure and possible links, ordered by target word."""
     marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))

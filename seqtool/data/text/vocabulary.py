@@ -1,10 +1,10 @@
-"""Vocabularies, which are learnt from text: text to token ids and back, as SentencePiece pieces, words or characters.
+"""Vocabularies, which are learnt from text, and encode text as token ids and decode it again.
 
-Pieces follow one convention: ▁ (U+2581) at the start of a piece is the space before it, so that
+Pieces are SentencePiece's, words or characters. ▁ (U+2581) at the start of a piece is the space before it, so that
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
 
-A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text, joined, are the text
-except for unknown pieces and ▁ itself, which is read as a space.
+A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text, joined, are the text,
+except for unknown pieces, and for ▁ itself, which is read as a space.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
 BLOCK = "▅"  # U+2585
 STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
-"""What SentencePiece learns and reads in place of characters that it keeps for itself, since it leaves out lines with
-them: some of Unicode's noncharacters, which no text should have.
+"""Replacements for the characters that SentencePiece reserves for itself, since it skips lines that contain them. They
+are Unicode noncharacters, which a text should not contain.
 """
 
-UNMARKED = re.compile(r" ?\w+| ?[^\w\s]|\s")  # as `CombiningMarks.verbatim`, of a text without such marks
+PLAIN_VERBATIM = re.compile(r" ?\w+| ?[^\w\s]|\s")  # like `CombiningMarks.verbatim`, for text without such marks
 
 KINDS = ("unigram", "bpe", "char", "word")
 NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
@@ -47,33 +47,32 @@ NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
     "nfc": partial(unicodedata.normalize, "NFC"),
     "nfkc": partial(unicodedata.normalize, "NFKC"),
 }
-PART = 2**14  # characters: longer lines are learnt from in parts; at most four bytes each
-LONGEST = 4 * PART  # bytes: SentencePiece would leave out longer lines
+MAX_LINE_CHARACTERS = 2**14  # SentencePiece is given longer lines in parts
+MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS  # a character has at most 4 bytes; SentencePiece skips longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
-NAMED = 5  # unknown pieces
+MAX_NAMED_UNKNOWN = 5  # unknown pieces that a message names
 
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
 
 class Form(NamedTuple):
-    """How a vocabulary reads text: its kind, one of `KINDS`; its normalisation, one of `NORMALIZATIONS`; whether in
-    lower case; and whether verbatim, that is with white space as it is.
-    """
+    """How a vocabulary reads text."""
 
-    kind: str
-    normalization: str
+    kind: str  # one of `KINDS`
+    normalization: str  # one of `NORMALIZATIONS`
     lowercase: bool
-    verbatim: bool = False
+    verbatim: bool = False  # whether white space stays as it is
 
     @property
     def is_listed(self) -> bool:
-        """Whether the vocabulary is a list of the text's pieces by count, not a SentencePiece model."""
+        """Whether the vocabulary is a list of the most frequent words or characters, not a SentencePiece model."""
         return self.kind == "word" or (self.verbatim and self.kind == "char")
 
     def normalize(self, text: str) -> str:
-        """Unicode normal form and case; white space of any kind, and ▁, become single spaces. Idempotent. Verbatim,
-        white space stays as it is.
+        """Normalise the Unicode form, the case and the white space of a text. Idempotent.
+
+        White space of any kind, and ▁, become single spaces. If verbatim, white space stays, and ▁ becomes a space.
         """
         form = NORMALIZATIONS[self.normalization]
         text = form(text)
@@ -83,9 +82,10 @@ class Form(NamedTuple):
         return text if self.verbatim else " ".join(text.split())
 
     def pieces(self, text: str) -> list[str]:
-        """The pieces of the text for a list: words as `words_and_punctuation` splits them, ▁ before each that follows a
-        space or begins the text. If verbatim, its characters, or its words, other white space and symbols; every space
-        is written ▁.
+        """The pieces that a listed (word or verbatim character) vocabulary counts; spaces are written ▁.
+
+        Words are split by `words_and_punctuation`, with ▁ before each that follows a space or begins the text. Verbatim
+        pieces are characters; or words and other symbols, with the space before them, and other white space.
         """
         text = self.normalize(text)
         if not self.verbatim:
@@ -93,17 +93,17 @@ class Form(NamedTuple):
         if self.kind == "char":
             pieces = list(text)
         elif text.isascii() or combining_marks().characters.isdisjoint(text):
-            pieces = UNMARKED.findall(text)
+            pieces = PLAIN_VERBATIM.findall(text)
         else:
             pieces = combining_marks().verbatim.findall(text)
         return [piece.replace(" ", SPACE) for piece in pieces]
 
 
 class Vocabulary(ABC):
-    """Normalisation, then pieces, then ids. Runs of white space, and ▁ itself, count as one space, unless verbatim."""
+    """Encodes text as token ids: text is normalised, split into pieces, and each piece has an id."""
 
     def __init__(self, pieces: Iterable[str], form: Form) -> None:
-        """pieces: by id, after the special ones."""
+        """pieces: the pieces in the order of their ids, without the special ones."""
         self._pieces = [*SPECIALS, *pieces]
         self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
         self._unknown = SPACE + UNKNOWN if form.is_listed and not form.verbatim else UNKNOWN
@@ -115,44 +115,45 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, text: str) -> list[str]:
-        """The pieces of the text, one for each id of `encode`; unknown ones as they are written."""
+        """The pieces of the text, one for each id of `encode`; an unknown piece is as it occurs in the text."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without BOS and EOS."""
 
     def piece(self, index: int) -> str:
-        """The piece with this id; special ones in angle brackets, an unknown one as ⁇."""
+        """The piece with this id. Special pieces are written in angle brackets, and the unknown piece as ⁇."""
         return self._unknown if index == UNK else self._pieces[index]
 
     @abstractmethod
     def body(self) -> bytes:
-        """What was learnt, as it is saved after the header."""
+        """The model or list that was learnt, which `save` writes after the header."""
 
     def index(self, piece: str) -> int:
-        """The id of a piece: UNK for one that there is not, and for the special ones."""
+        """The id of a piece; UNK for a piece that is not in the vocabulary, and for special pieces."""
         return self._ids.get(piece, UNK)
 
     def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BOS and EOS."""
         return self.encode_batch([text])[0]
 
     def encode_beginning(self, beginning: str | Sequence[str]) -> list[int]:
-        """The ids of a text, or those of pieces: of their text other pieces might be made."""
+        """The ids of a text, or of pieces, since encoding the text of pieces could yield other pieces."""
         return self.encode(beginning) if isinstance(beginning, str) else [self.index(piece) for piece in beginning]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids; padding, begin and end are left out."""
+        """The text of the ids, without padding, begin and end."""
         pieces = (self.piece(int(index)) for index in ids if index not in (PAD, BOS, EOS))
         text = "".join(pieces).replace(SPACE, " ")
         return text if self.form.verbatim else text.strip()
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that differ between any two different vocabularies."""
+        """A hash of the vocabulary, in 16 hexadecimal digits."""
         return hashlib.sha256(self._bytes()).hexdigest()[:16]
 
     def save(self, path: Path) -> None:
-        """One file: a line of JSON (kind, size, form), then SentencePiece's model or one word per line."""
+        """Write the vocabulary to a file: a line of JSON (kind, size, form), and then the `body`."""
         path.write_bytes(self._bytes())
 
     def _bytes(self) -> bytes:
@@ -164,41 +165,42 @@ class Vocabulary(ABC):
 
 @final
 class SentencePieceVocabulary(Vocabulary):
-    """Kudo & Richardson 2018: pieces by unigram language model or byte pair encoding, or characters."""
+    """Pieces by unigram language model or byte pair encoding, or characters (Kudo & Richardson 2018)."""
 
     def __init__(self, model: bytes, form: Form) -> None:
         self._model = model
         self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
-            raise ValueError("other special pieces than ours")
+            raise ValueError("the model's special pieces have other ids than ours")
         pieces = processor.id_to_piece(list(range(processor.get_piece_size())))  # ValueError if not UTF-8
         learnt = set().union(*pieces)
-        self._stand_ins = {ord(own): other for own, other in STAND_INS.items() if other in learnt}
-        self._own = {ord(other): chr(own) for own, other in self._stand_ins.items()}
+        self._to_stand_ins = {ord(reserved): other for reserved, other in STAND_INS.items() if other in learnt}
+        self._from_stand_ins = {ord(other): chr(reserved) for reserved, other in self._to_stand_ins.items()}
         super().__init__(map(self._restored, pieces[len(SPECIALS) :]), form)
 
     def pieces(self, text: str) -> list[str]:
-        return [self._restored(piece) for piece in self._processor.encode(self._read(text), out_type=str)]
+        return [self._restored(piece) for piece in self._processor.encode(self._prepared(text), out_type=str)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        normalized = [self._read(text) for text in texts]
-        return list(self._processor.encode(normalized, out_type=int, num_threads=1))
+        prepared = [self._prepared(text) for text in texts]
+        return list(self._processor.encode(prepared, out_type=int, num_threads=1))
 
     def body(self) -> bytes:
         return self._model
 
-    def _read(self, text: str) -> str:
-        """The text as SentencePiece reads it."""
+    def _prepared(self, text: str) -> str:
+        """The text as SentencePiece reads it: normalised, with stand-ins for reserved characters."""
         text = self.form.normalize(text)
-        return text.translate(self._stand_ins) if self._stand_ins else text
+        return text.translate(self._to_stand_ins) if self._to_stand_ins else text
 
     def _restored(self, piece: str) -> str:
-        return piece.translate(self._own) if self._own else piece
+        """The piece with the reserved characters in place of their stand-ins."""
+        return piece.translate(self._from_stand_ins) if self._from_stand_ins else piece
 
 
 @final
 class WordVocabulary(Vocabulary):
-    """A list of words and punctuation or, verbatim, of words or characters: the pieces that `Form.pieces` gives."""
+    """A list of words and punctuation or, if verbatim, of words or characters (`Form.pieces`)."""
 
     def pieces(self, text: str) -> list[str]:
         return self.form.pieces(text)
@@ -212,7 +214,7 @@ class WordVocabulary(Vocabulary):
 
 
 def load(path: Path) -> Vocabulary:
-    """Read what `Vocabulary.save` wrote. Raises InputError for anything else."""
+    """Read a file that `Vocabulary.save` wrote. Raises InputError for any other file."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError("a directory, pipe or device")
@@ -221,7 +223,7 @@ def load(path: Path) -> Vocabulary:
         size, verbatim = stored["size"], stored.get("verbatim") is True
         form = Form(stored["kind"], stored["normalization"], stored["lowercase"], verbatim)
         if form.kind not in KINDS or form.normalization not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
-            raise ValueError("not what is written")
+            raise ValueError("the header is invalid")
         vocabulary: Vocabulary
         if form.is_listed:
             tokens = [str(token) for token in parse_json(body)] if verbatim else body.decode().split("\n")[:-1]
@@ -236,55 +238,56 @@ def load(path: Path) -> Vocabulary:
 
 
 def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> None:
-    """Save the vocabulary of each side into the directory, one that serves both once."""
+    """Save the vocabulary of each side in the directory; a joint vocabulary is saved once."""
     is_joint = vocabularies.get("source") is vocabularies["target"]
-    named = {"joint": vocabularies["target"]} if is_joint else vocabularies
-    for name, vocabulary in named.items():
+    by_name = {"joint": vocabularies["target"]} if is_joint else vocabularies
+    for name, vocabulary in by_name.items():
         vocabulary.save(directory / f"{name}.vocabulary")
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
-    """The vocabularies that `save_all` wrote for these sides: source and target, with a joint one as one object, or
-    only the target.
-    """
+    """The vocabulary that `save_all` wrote for each side (source and target, or only target); a joint one is shared."""
     is_pair = "source" in sides
     if is_pair and (directory / JOINT).exists():
         return dict.fromkeys(sides, load(directory / JOINT))
     files = [directory / f"{side}.vocabulary" for side in sides]
     if not all(path.exists() for path in files):
-        what, wanted = ("vocabularies", f"{SOURCE} and {TARGET}, or {JOINT}") if is_pair else ("vocabulary", TARGET)
-        raise InputError(f"{directory} has no {what}: expected {wanted}.")
+        if is_pair:
+            raise InputError(f"{directory} has no vocabularies: expected {SOURCE} and {TARGET}, or {JOINT}.")
+        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
     return dict(zip(sides, map(load, files), strict=True))
 
 
 @lru_cache(maxsize=1 << 16)
 def _token_pieces(token: str) -> tuple[str, ...]:
-    first, *rest = words_and_punctuation(token)
-    return (SPACE + first, *rest)
+    """The words and punctuation of a text without spaces, with ▁ before the first."""
+    first, *others = words_and_punctuation(token)
+    return (SPACE + first, *others)
 
 
-# What a vocabulary does not know of a text
+# Unknown pieces
 
 
 def unknown_in(texts: Sequence[str], vocabulary: Vocabulary) -> str:
-    """The commonest pieces of the texts that the vocabulary does not know, as they are written."""
+    """The most frequent pieces of the texts that are unknown to the vocabulary, as `commonest_unknown` writes them."""
     encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
     pieces = (zip(vocabulary.pieces(text), ids, strict=True) for text, ids in encoded if UNK in ids)
     return commonest_unknown(Counter(piece for piece, index in chain.from_iterable(pieces) if index == UNK))
 
 
 def commonest_unknown(counts: Mapping[str, int]) -> str:
-    """The commonest of these pieces, each with its count: “<” (320), “>” (318)."""
-    chosen = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NAMED]
-    return ", ".join(f"“{_shown(piece)}” ({count:,})" for piece, count in chosen)
+    """A list of the most frequent of these pieces, each with its count: “<” (320), “>” (318)."""
+    commonest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED_UNKNOWN]
+    return ", ".join(f"“{_printable(piece)}” ({count:,})" for piece, count in commonest)
 
 
 def unknown_sentence(counts: Mapping[str, int]) -> str:
-    """A sentence that names the pieces that a vocabulary does not know."""
-    return f"{'The commonest are' if len(counts) > NAMED else 'Unknown:'} {commonest_unknown(counts)}."
+    """A sentence that names the unknown pieces, or the most frequent of them."""
+    return f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {commonest_unknown(counts)}."
 
 
-def _shown(piece: str) -> str:
+def _printable(piece: str) -> str:
+    """The text of a piece, with escapes if it cannot be printed."""
     text = piece.replace(SPACE, " ").strip(" ") or " "
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
@@ -294,12 +297,17 @@ def _shown(piece: str) -> str:
 
 @dataclass
 class VocabularySettings(declarations.Vocabulary):
-    """kind: unigram, bpe, char or word. size: entries, the four special ones included, exact for unigram and
-    bpe, a maximum for char and word; source_size and target_size, if not null, replace it on their side.
-    joint: one vocabulary for both languages. minimum_count: least count of a word, or a text's character. sample:
-    SentencePiece learns from this many pairs, drawn evenly; null for all, which it then holds in memory.
-    normalization: none, nfc or nfkc. reuse: the directory of a cache or checkpoint whose vocabularies are
-    taken as they are, the other settings then unused.
+    """The settings under `data.vocabulary`.
+
+    kind: unigram, bpe, char or word.
+    size: the number of entries, the four special ones included: exact for unigram and bpe, a maximum for char and word.
+    source_size, target_size: the size on that side, if not None.
+    joint: whether both languages share one vocabulary.
+    minimum_count: the least count of a word, or of a character of plain text, that is an entry.
+    sample: the number of pairs, drawn at random, from which SentencePiece learns; None is all, kept in memory.
+    normalization: none, nfc or nfkc.
+    lowercase: whether text is converted to lower case.
+    reuse: the directory of a cache or checkpoint whose vocabularies are used; the other settings are then ignored.
     """
 
     def check(self) -> None:
@@ -311,29 +319,35 @@ class VocabularySettings(declarations.Vocabulary):
             )
 
     def form(self, *, verbatim: bool) -> Form:
+        """How a vocabulary with these settings reads text."""
         return Form(self.kind, self.normalization, self.lowercase, verbatim)
 
 
 def train(
     lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None, verbatim: bool = False
 ) -> Vocabulary:
-    """Learn a vocabulary from lines of text: of the source, of the target, or (None) of both together. If verbatim,
-    the lines include their line ends.
+    """Learn a vocabulary. The same lines and settings give the same vocabulary.
 
-    The same lines and settings give the same vocabulary. Raises InputError if the text has nothing to learn
-    from, cannot fill the size asked for, or does not fit into it.
+    lines: lines of text; with their line ends if `verbatim`.
+    settings: the settings of the vocabulary.
+    side: the side that the vocabulary is for, source or target; None if it is the only one.
+    verbatim: whether white space stays as it is.
+
+    Raises InputError if there is nothing to learn from, or if the text has too few pieces for the size, or too many
+    characters.
     """
     settings.check()
-    own = getattr(settings, f"{side}_size") if side else None
-    size, name = (settings.size, "data.vocabulary.size") if own is None else (own, f"data.vocabulary.{side}_size")
+    size, name = settings.size, "data.vocabulary.size"
+    if side is not None and getattr(settings, f"{side}_size") is not None:
+        size, name = getattr(settings, f"{side}_size"), f"data.vocabulary.{side}_size"
     form = settings.form(verbatim=verbatim)
     if form.is_listed:
         counts = Counter(chain.from_iterable(map(form.pieces, lines)))
         frequent = [piece for piece, count in counts.items() if count >= settings.minimum_count]
         if not frequent:
-            what = "symbol" if verbatim else "word"
+            entry = "symbol" if verbatim else "word"
             raise InputError(
-                f"No {what} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
+                f"No {entry} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
                 "nothing can be learnt from it."
             )
         frequent.sort(key=lambda piece: (-counts[piece], piece))
@@ -341,20 +355,21 @@ def train(
     try:
         return SentencePieceVocabulary(_learn_pieces(filter(None, map(form.normalize, lines)), form, size), form)
     except RuntimeError as error:
-        text = f"the {side} side of the training text" if side else "the training text"
+        training_text = f"the {side} side of the training text" if side else "the training text"
         if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", str(error)):
-            problem = f"{name}={size:,} is more than is possible with {text}: set it to {int(match[1]):,} or less."
-        elif match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-            problem = f"{name}={size:,} has no room for the characters of {text}: set it to {int(match[1]):,} or more."
-        elif "sentences_.empty()" in str(error):
+            problem = f"is more than is possible with {training_text}: set it to {int(match[1]):,} or less."
+            raise InputError(f"{name}={size:,} {problem}") from error
+        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            problem = f"has no room for the characters of {training_text}: set it to {int(match[1]):,} or more."
+            raise InputError(f"{name}={size:,} {problem}") from error
+        if "sentences_.empty()" in str(error):
             problem = "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
-        else:
-            raise
-        raise InputError(problem) from error
+            raise InputError(problem) from error
+        raise
 
 
 def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
-    """SentencePiece's model file; normalisation is ours, so SentencePiece's is the identity."""
+    """The model file that SentencePiece learns from lines that `Form.normalize` normalised; it does not normalise."""
     lines = list(normalized)
     characters = set().union(*lines)
     if not characters:
@@ -362,16 +377,15 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
     model = io.BytesIO()
     options: dict[str, Any] = {}
     if form.verbatim:
-        whole = (line.removesuffix("\n") for line in lines)
-        lines = [line[start : start + PART] for line in whole for start in range(0, max(1, len(line)), PART)]
-        ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
-        options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": ends}
+        lines = [part for line in lines for part in _cut_evenly(line.removesuffix("\n"))]
+        line_ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
+        options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": line_ends}
     else:
         lines = [part for line in lines for part in _cut_at_spaces(line)]
     if characters & STAND_INS.keys():
         table = str.maketrans(STAND_INS)
         lines = [line.translate(table) for line in lines]
-    if any(special in line for line in lines for special in SPECIALS):  # whose characters would not be learnt
+    if any(special in line for line in lines for special in SPECIALS):  # their characters would not be learnt
         names = ("pad_piece", "unk_piece", "bos_piece", "eos_piece")
         options |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
     sentencepiece.SentencePieceTrainer.train(
@@ -379,23 +393,29 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
         model_writer=model,
         model_type=form.kind,
         vocab_size=size,
-        # SentencePiece's advice: every character of a small alphabet, most of a large one (Chinese, the web).
+        # SentencePiece's advice: all characters of a small alphabet (a quarter of the entries), most of a large one.
         character_coverage=1.0 if form.kind == "char" or len(characters) <= size // 4 else 0.9995,
         normalization_rule_name="identity",
-        max_sentence_length=LONGEST,
+        max_sentence_length=MAX_LINE_BYTES,
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
         num_threads=THREADS,
-        minloglevel=2,  # errors only: they come back as exceptions too
+        minloglevel=2,  # only errors, which are also raised as exceptions
         **options,
     )
     return model.getvalue()
 
 
+def _cut_evenly(line: str) -> list[str]:
+    """The line, in parts that are not too long for SentencePiece."""
+    starts = range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
+    return [line[start : start + MAX_LINE_CHARACTERS] for start in starts]
+
+
 def _cut_at_spaces(line: str) -> list[str]:
     """The line, cut at spaces if it is too long for SentencePiece."""
-    if len(line) <= PART or len(line.encode()) <= LONGEST:
+    if len(line) <= MAX_LINE_CHARACTERS or len(line.encode()) <= MAX_LINE_BYTES:
         return [line]
-    return textwrap.wrap(line, PART, break_on_hyphens=False)
+    return textwrap.wrap(line, MAX_LINE_CHARACTERS, break_on_hyphens=False)

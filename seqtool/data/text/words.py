@@ -1,29 +1,34 @@
-"""Words: how a text is split into them, with its punctuation or without, in scripts with spaces between words and in
-those without, such as Chinese, Japanese and Thai; and which of these a text is written in.
+"""Splitting text into words, and finding out in which scripts a text is written.
+
+Words are split with punctuation, or without it, for counting. `writing` finds out whether a text has spaces between
+words, or none, as Chinese, Japanese and Thai have.
 """
 
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-# With punctuation.
+# With punctuation
 
 PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
-# Full-width marks, and those of other scripts; without ⁇, an unknown word, and ’, which ends words as ' does.
+# Full-width marks and the marks of other scripts. Left out are ⁇, which is an unknown word, and ’, which like ' may be
+# the end of a word.
 OTHER_PUNCTUATION = (
     "！，．：；？＂（）［］｛｝｟｠｡｢｣､、。〃〈〉《》「」『』【】〔〕〖〗〘〙〚〛〝〞〟﹐﹑﹒﹔﹕﹖﹗‥‹›‼‽⁈⁉⸘⸮"
-    "\u037e\u00b7\u0387\u055b-\u055e\u0589\u05c3\u060c\u061b\u061d-\u061f\u06d4\u0700-\u070a"  # Greek to Syriac
-    "\u0964\u0965\u0df4\u0e5a\u0e5b\u0f0d-\u0f12\u104a\u104b\u17d4-\u17d6\u17da"  # of India to Cambodia
+    "\u037e\u00b7\u0387\u055b-\u055e\u0589\u05c3\u060c\u061b\u061d-\u061f\u06d4\u0700-\u070a"  # from Greek to Syriac
+    "\u0964\u0965\u0df4\u0e5a\u0e5b\u0f0d-\u0f12\u104a\u104b\u17d4-\u17d6\u17da"  # from India to Cambodia
     "\u1361-\u1368\u166e\u1802-\u1805\u1808\u1809\u1c3b-\u1c3f\u1c7e\u1c7f\ua4fe\ua4ff\ua60d-\ua60f"
     "\ua92e\ua92f\ua9c7-\ua9c9\uaaf0\uaaf1\uabeb"
 )
 
 
 def _words_and(punctuation: str) -> re.Pattern[str]:
+    """A pattern for runs of punctuation, and for words that neither begin nor end with punctuation."""
     return re.compile(rf"[{punctuation}]+|[^\s{punctuation}](?:\S*[^\s{punctuation}])?")
 
 
@@ -32,58 +37,56 @@ WORD_OR_ANY_MARK = _words_and(re.escape(PUNCTUATION) + OTHER_PUNCTUATION)
 
 
 def words_and_punctuation(text: str) -> list[str]:
-    """The words and marks of a sentence: split at white space, leading and trailing punctuation as separate words.
+    """Split a sentence at white space, and split leading and trailing punctuation off its words.
 
-    Nothing inside a word is split, nor is a run of punctuation, so that text which is already tokenised keeps
-    its words: ¿Tienes un gato? → ¿ | Tienes | un | gato | ?  Vocabularies of words are made of these, and know only the
+    ¿Tienes un gato? → ¿ | Tienes | un | gato | ?  Words are not split inside, and neither are runs of punctuation, so
+    that text which is already tokenised keeps its words. Vocabularies of words consist of these, and know only the
     marks of `PUNCTUATION`.
     """
     return WORD_OR_MARK.findall(text)
 
 
 def words_and_characters(text: str) -> list[str]:
-    """The words and marks; a character of a script of `SCRIPTS` is a word of its own, with the marks that combine with
-    it.
-    """
+    """Split a text into words and marks; a character of `SCRIPTS`, with its combining marks, is a word of its own."""
     parts: list[str] = []
-    is_open = has_begun = False  # whether a letter would continue the last word, and whether a combining mark would
+    takes_letters = takes_marks = False  # whether a letter, or a combining mark, would continue the last word
     for character in text:
         is_alone = bool(_script(character))
         if not _is_of_word(character):
-            is_open = has_begun = False
-            parts += character.split()  # nothing of white space
-        elif (is_open and not is_alone) or (has_begun and unicodedata.category(character)[0] == "M"):
+            takes_letters = takes_marks = False
+            parts += character.split()  # leaves out white space
+        elif (takes_letters and not is_alone) or (takes_marks and unicodedata.category(character)[0] == "M"):
             parts[-1] += character
         else:
             parts.append(character)
-            is_open, has_begun = not is_alone, True
+            takes_letters, takes_marks = not is_alone, True
     return parts
 
 
 SPLITS: dict[str, Callable[[str], list[str]]] = {
     "spaces": str.split,
-    "marks": WORD_OR_ANY_MARK.findall,  # as `words_and_punctuation`, with those of any script: هل أنت؟ → هل | أنت | ؟
+    "marks": WORD_OR_ANY_MARK.findall,  # like `words_and_punctuation`, with any script's marks: هل أنت؟ → هل | أنت | ؟
     "characters": words_and_characters,
 }
-"""The values of the setting `words`: how a text is split into the words that links number."""
+"""How each value of the setting `words` splits a text into the words that alignment links number."""
 
-# Without punctuation, for counting.
+# Without punctuation, for counting
 
-JOINERS = "\u200c\u200d"  # zero width (non-)joiners stand within words of Persian and of Indic scripts
-PLAIN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # of a text without marks and joiners, where it is several times as fast
+JOINERS = "\u200c\u200d"  # zero-width (non-)joiners occur inside words of Persian and of Indic scripts
+PLAIN_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # for text without marks and joiners, several times as fast
 
 
 class CombiningMarks(NamedTuple):
-    """Unicode's combining marks, which Python's \\w leaves out, and patterns with them."""
+    """Unicode's combining marks, which Python's \\w leaves out, and patterns that include them."""
 
-    characters: frozenset[str]  # the joiners too
-    word: re.Pattern[str]  # as PLAIN
-    verbatim: re.Pattern[str]  # a word, other symbol or white space, with the space before it
+    characters: frozenset[str]  # the combining marks and the joiners
+    word: re.Pattern[str]  # words without punctuation
+    verbatim: re.Pattern[str]  # words and other symbols, with the space before them, and white space
 
 
 @cache
 def combining_marks() -> CombiningMarks:
-    """Compiled when a text first needs them: it takes some hundredths of a second."""
+    """The combining marks and their patterns, made when first needed, since it takes some hundredths of a second."""
     codes = (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0))
     marks = "".join(character for character in map(chr, codes) if unicodedata.category(character)[0] == "M")
     return CombiningMarks(
@@ -94,23 +97,23 @@ def combining_marks() -> CombiningMarks:
 
 
 def words(text: str) -> list[str]:
-    """The words in lower case and in NFC: letters and digits with the marks that combine with them, in any script."""
+    """The words of a text in lower case and NFC: letters and digits with their combining marks, in any script."""
     text = text.lower()
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
         if not combining_marks().characters.isdisjoint(text):
             return combining_marks().word.findall(text)
-    return PLAIN.findall(text)
+    return PLAIN_WORD.findall(text)
 
 
 def characters(text: str) -> list[str]:
-    """The words of `words_and_characters`, in lower case, without punctuation."""
+    """The words of `words_and_characters` in lower case, without punctuation."""
     return [token for token in words_and_characters(text.lower()) if _is_of_word(token[0])]
 
 
-# Scripts.
+# Scripts
 
-# How the Unicode names of their letters begin.
+# The beginnings of the Unicode names of their letters
 SCRIPTS = {
     "Han": ("CJK ", "IDEOGRAPHIC ", "BOPOMOFO "),
     "kana": ("HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -121,95 +124,108 @@ SCRIPTS = {
     "Hangul": ("HANGUL ", "HALFWIDTH HANGUL "),  # Korean has spaces
 }
 WITHOUT_SPACES = frozenset({"Han", "kana", "other"})
-# Letters to a space between them: Chinese words that were cut apart have 2, others' up to 6; phrases have more.
-DENSE, DENSE_CHINESE = 8, 5
-HARDLY_ANY = 30  # characters to a space that no language with spaces reaches
-AFTER_WORDS = frozenset("。，、！？；：.,!?;:")  # marks that have a space before them only where words are cut apart
+# Letters per space in text that was segmented into words: about 2 in Chinese, up to 6 in other scripts. Text that has
+# spaces only between phrases has more.
+MAX_LETTERS_PER_WORD, MAX_LETTERS_PER_CHINESE_WORD = 8, 5
+MAX_CHARACTERS_PER_SPACE = 30  # no language with spaces between words reaches it
+# Chosen, not measured: text with fewer of these letters only quotes them.
+MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)  # of all letters
+MAX_KANA_PER_HAN = Fraction(1, 20)
+SPACED_MARKS = frozenset("。，、！？；：.,!?;:")  # have a space before them only in text that was segmented into words
 TSHEG = "\u0f0b"  # ends a syllable of Tibetan
 
 
 class Writing(NamedTuple):
-    """How a text is written.
+    """Counts that show how a text is written.
 
-    scripts: its letters by script.
-    lines: those that are not empty.
-    characters: besides white space.
-    spaces: inside lines.
-    cuts: those of the spaces that stand after words of scripts without spaces, and not where such text has spaces too:
-    beside foreign words and numbers, and after punctuation.
+    word_breaks counts the spaces after a letter of a script without spaces and before another such letter or a mark.
+    They show segmentation: unsegmented text has spaces only beside foreign words and numbers, and after marks.
     """
 
-    scripts: Counter[str]
-    lines: int
-    characters: int
-    spaces: int
-    cuts: int
+    scripts: Counter[str]  # letters by script
+    lines: int  # lines that are not empty
+    characters: int  # characters other than white space
+    spaces: int  # spaces inside lines
+    word_breaks: int
 
     @property
     def has_no_spaces(self) -> bool:
-        """Whether it is mostly in scripts without spaces and has not been cut into words; or partly, or in Korean, and
-        with hardly any spaces in lines that are longer than words.
+        """Whether words are not separated by spaces.
+
+        Text mostly in scripts without spaces: true unless it has been segmented into words. Other text: true if over a
+        tenth of its letters are unspaced or Hangul, it has hardly any spaces, and its lines are longer than a word.
         """
         if self.is_mostly_unspaced:
-            return (DENSE_CHINESE if self.is_chinese else DENSE) * self.cuts <= self._unspaced
-        is_short_worded = 10 * (self._unspaced + self.scripts["Hangul"]) > self.scripts.total()
-        return is_short_worded and self.has_hardly_any_spaces and self.characters > DENSE * self.lines
+            word_length = MAX_LETTERS_PER_CHINESE_WORD if self.is_chinese else MAX_LETTERS_PER_WORD
+            return word_length * self.word_breaks <= self._unspaced
+        unspaced_or_hangul = self._unspaced + self.scripts["Hangul"]
+        return (
+            unspaced_or_hangul > MIN_UNSPACED_OR_HANGUL * self.scripts.total()
+            and self.has_hardly_any_spaces
+            and self.characters > MAX_LETTERS_PER_WORD * self.lines
+        )
 
     @property
     def is_mostly_unspaced(self) -> bool:
-        """Whether most letters are of scripts without spaces."""
+        """Whether most letters belong to scripts without spaces."""
         return 2 * self._unspaced > self.scripts.total()
 
     @property
     def has_hardly_any_spaces(self) -> bool:
-        """Whether lines have hardly more than one word, as white space tells, in any script."""
-        return HARDLY_ANY * self.spaces < self.characters
+        """Whether there are hardly any spaces, in whatever script the text is written."""
+        return MAX_CHARACTERS_PER_SPACE * self.spaces < self.characters
 
     @property
     def is_chinese(self) -> bool:
-        """Whether most letters are Chinese, and hardly any Japanese."""
-        return 2 * self.scripts["Han"] > self.scripts.total() and 20 * self.scripts["kana"] < self.scripts["Han"]
+        """Whether most letters are Chinese characters, with hardly any kana, which would make it Japanese."""
+        han = self.scripts["Han"]
+        return 2 * han > self.scripts.total() and self.scripts["kana"] < MAX_KANA_PER_HAN * han
 
     @property
     def _unspaced(self) -> int:
+        """The number of letters of scripts without spaces."""
         return sum(self.scripts[name] for name in WITHOUT_SPACES)
 
 
 def writing(lines: Iterable[str]) -> Writing:
-    """How the lines, all together, are written."""
+    """How these lines, as one text, are written."""
     counts: Counter[str] = Counter()
-    filled = spaces = cuts = 0
+    nonempty = spaces = word_breaks = 0
     for line in lines:
         parts = line.split()
-        filled += bool(parts)
+        nonempty += bool(parts)
         spaces += max(0, len(parts) - 1)
         if not line.isascii():
-            ends = ((before[-1], after[0]) for before, after in pairwise(parts))
-            cuts += sum(_is_unspaced(end) and (_is_unspaced(start) or start in AFTER_WORDS) for end, start in ends)
+            for before, after in pairwise(parts):
+                end, start = before[-1], after[0]
+                word_breaks += _is_unspaced(end) and (_is_unspaced(start) or start in SPACED_MARKS)
         counts.update("".join(parts))
     scripts: Counter[str] = Counter()
     for character, count in counts.items():
         if _is_letter(character):
             scripts[_script(character)] += count
-    return Writing(scripts, filled, counts.total(), spaces, cuts)
+    return Writing(scripts, nonempty, counts.total(), spaces, word_breaks)
 
 
 @cache
 def _script(character: str) -> str:
-    """One of `SCRIPTS`; empty for any other."""
+    """The character's script, one of `SCRIPTS`; an empty string for any other script."""
     name = unicodedata.name(character, "")
-    return next((script for script, begins in SCRIPTS.items() if name.startswith(begins)), "")
+    return next((script for script, beginnings in SCRIPTS.items() if name.startswith(beginnings)), "")
 
 
 @cache
 def _is_letter(character: str) -> bool:
+    """Whether the character is a letter or a combining mark."""
     return unicodedata.category(character)[0] in "LM"
 
 
 def _is_of_word(character: str) -> bool:
+    """Whether the character can be part of a word: a letter, combining mark or number."""
     return _is_letter(character) or character.isnumeric()
 
 
 @cache
 def _is_unspaced(character: str) -> bool:
+    """Whether the character belongs to a script without spaces between words."""
     return character == TSHEG or (_is_letter(character) and _script(character) in WITHOUT_SPACES)
