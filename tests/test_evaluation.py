@@ -259,12 +259,12 @@ REFUSED = {
     "checkpoint=runs/text testset=wmt14/full langpair=en-de data=toy split=valid": "testset= is scored instead of a "
     "split: leave data= and split= out.",
     "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths that rise from 1, not [].",
-    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would be "
-    "'Words' in the report, which has one: rename the class.",
-    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would be 'BLEU' in the report, which "
-    "has one: rename the class.",
-    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would be 'cider' "
-    "in the report, which has one: rename the class.",
+    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would "
+    "have the label 'Words', which is taken in the report: rename the class.",
+    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would have the label 'BLEU', "
+    "which is taken in the report: rename the class.",
+    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would have the "
+    "label 'cider', which is taken in the report: rename the class.",
 }
 
 
@@ -431,4 +431,4 @@ def test_further_systems_are_drawn_beside_one(files: Path, monkeypatch: pytest.M
     assert [one.bleu.value for one in drawn["third"] if one.bleu] == pytest.approx([100.0] * 2)
     capsys.readouterr()
     assert run("eval", *FILES, "beside=third.txt") == 2
-    assert capsys.readouterr().err == "seqtool: beside=FILE goes with plot=DIR or report=FILE.html.\n"
+    assert capsys.readouterr().err == "seqtool: beside=FILE needs plot=DIR or report=FILE.html.\n"
