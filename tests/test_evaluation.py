@@ -120,8 +120,8 @@ def test_warning_about_tokenised_text(
     tokenised = ["hypotheses=reference.txt", *FILES[1:]]
     evaluated(capsys, *tokenised)
     assert caplog.messages == [
-        "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a is for text as people write it: "
-        "detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
+        "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a expects untokenised text: "
+        "detokenise it, or set tokenize=none if the references are tokenised in the same way."
     ]
     caplog.clear()
     evaluated(capsys, *tokenised, "tokenize=none")
@@ -250,21 +250,21 @@ def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
 
 
 REFUSED = {
-    "checkpoint=runs/photos references={}": "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split "
-    "is scored.",
+    "checkpoint=runs/photos references={}": "references=FILE needs hypotheses=FILE: with checkpoint=PATH, a split "
+    "of the data is scored.",
     "checkpoint=runs/text testset=wmt14/full langpair=en-de sources={} references={}": "testset=NAME has its own "
     "texts: leave sources= and references= out.",
     "checkpoint=runs/text sources={} references={} split=valid": "sources= is scored instead of a split: leave split= "
     "out.",
     "checkpoint=runs/text testset=wmt14/full langpair=en-de data=toy split=valid": "testset= is scored instead of a "
     "split: leave data= and split= out.",
-    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths that rise from 1, not [].",
-    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would "
-    "have the label 'Words', which is taken in the report: rename the class.",
-    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would have the label 'BLEU', "
-    "which is taken in the report: rename the class.",
-    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would have the "
-    "label 'cider', which is taken in the report: rename the class.",
+    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths from 1, in rising order, not [].",
+    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words: the "
+    "report already has a score 'Words'. Rename the class.",
+    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU: the report already has a "
+    "score 'BLEU'. Rename the class.",
+    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider: the report "
+    "already has a score 'cider'. Rename the class.",
 }
 
 
@@ -393,7 +393,7 @@ def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest
     source, reference = (offline / f"wmt14_full.en-de.{side}" for side in ("src", "ref"))
     assert error == (
         "seqtool: testset=wmt14/full cannot be downloaded from https://statmt.org/wmt14/test-full.tgz ("
-        f"Connection refused): put its text, a sentence a line, into {source} and "
+        f"Connection refused): put its text, one sentence per line, into {source} and "
         f"{reference}."
     )
     source.write_text("a small cat\n" * 3)

@@ -100,7 +100,7 @@ def test_all_references_choose(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", SPACED)
 def test_text_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """As before; said is only that Korean has a better tokeniser, and that other text seems to be segmented into words."""
+    """Only Korean is said to have a better tokeniser, and other text to seem segmented into words."""
     texts = SPACED[name]
     worse = [texts[0], texts[1][3:]]
     found = bleu(capsys, worse, texts)

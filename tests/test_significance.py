@@ -198,4 +198,4 @@ def test_java_for_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*settings) == 0
     assert "meteor: baseline 0.1000, system 0.1400, difference +0.0400, without p" in capsys.readouterr().out
     assert run(*settings, "format=jsonl") == 2
-    assert "java=true scores all captions together: leave it out with format=jsonl." in capsys.readouterr().err
+    assert "java=true gives no scores of single captions: leave it out with format=jsonl." in capsys.readouterr().err

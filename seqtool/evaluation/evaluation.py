@@ -238,8 +238,8 @@ class SystemsEvaluation(Evaluation):
         if len(self.segments) < MIN_SEGMENTS and system.samples:
             notes.append(too_few(len(self.segments), "segments"))
         if others and system.samples:
-            notes.append(f"Each difference is “{self.title}” minus the system on its left,")
-            notes.append("p-values are by paired bootstrap on the same resamples.")
+            notes.append(f"Each difference is “{self.title}” minus the system on its left.")
+            notes.append("The p-values are by paired bootstrap, on the same resamples for both.")
         return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
 
     def f1_of_words(self) -> report.Section | None:
@@ -261,19 +261,15 @@ class SystemsEvaluation(Evaluation):
         """Every segment with the hypotheses of all systems and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
-        hypotheses_with_segments = zip(hypotheses[0], segments, strict=True)
-        flags = output.flags or [
-            flags_of(hypothesis, source=segment.source) for hypothesis, segment in hypotheses_with_segments
-        ]
+        pairs = zip(segments, hypotheses[0], strict=True)
+        flags = output.flags or [flags_of(hypothesis, source=segment.source) for segment, hypothesis in pairs]
         labels, values = self.scores_by_segment
         notes = []
         if any(flags):
             notes.append(f"Flags. {'; '.join(f'{flag}: {meaning}' for flag, meaning in FLAG_MEANINGS.items())}.")
         if len(self.systems) > 1:
-            notes.append(
-                f"In the other systems' texts, words that “{self.title}” lacks are marked, and words that only "
-                f"“{self.title}” has are struck out."
-            )
+            notes.append(f"In the other systems' texts, words that “{self.title}” lacks are marked,")
+            notes.append(f"and words that only “{self.title}” has are struck out.")
         return {
             "kind": "sentences",
             "title": title,
@@ -291,7 +287,7 @@ class SystemsEvaluation(Evaluation):
 
     @cached_property
     def scores_by_segment(self) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
-        """The labels of the scores of single segments, and their values: a list of segments for each system and score."""
+        """The labels of the scores of segments, and their values: a list over segments for each system and score."""
         infos = [score(name) for name in self.system.values]
         labels = [{"label": info.heading, "digits": min(info.digits, 3)} for info in infos]
         values = []
@@ -302,10 +298,8 @@ class SystemsEvaluation(Evaluation):
 
 
 def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str]:
-    """A distinct title for each output; that of a checkpoint's output is the name of its run.
-
-    Titles of files are their names without suffixes, their names or their paths, the first that are all distinct; if
-    even paths are equal, all are numbered.
+    """A distinct title for each output: of a checkpoint, the name of its run; of files, their names without suffixes,
+    their names or their paths, whichever of these are first all distinct, or else numbered paths.
     """
     paths = [output.name for output in outputs]
     file_names = [Path(path).name for path in paths]
@@ -429,9 +423,7 @@ class Evaluator(ABC):
             metric(name)
             label = score(name).label
             if label in labels:
-                raise InputError(
-                    f"scores={name} would have the label '{label}', which is taken in the report: rename the class."
-                )
+                raise InputError(f"scores={name}: the report already has a score '{label}'. Rename the class.")
             labels.add(label)
         if problems := [*settings.problems(), *self.problems(checkpoint=checkpoint)]:
             raise InputError(" ".join(problems))

@@ -14,31 +14,19 @@ Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """The alignment error rate of a system and of two baselines, and how many gold swaps the system reproduces.
+    """The alignment error rates of a system and of two baselines, and how many gold swaps the system reproduces."""
 
-    aer: the system's alignment error rate; 0 is perfect
-    aer_uniform: that of links drawn uniformly at random
-    aer_diagonal: that of links along the diagonal
-    crossed, swaps: the numbers of reproduced and of all gold swaps (see `crossings`)
-    crossed_agreeing, swaps_agreeing: the same for swaps of a noun and an adjective that agrees with it
-    """
-
-    aer: float
-    aer_uniform: float
-    aer_diagonal: float
-    crossed: int
-    swaps: int
-    crossed_agreeing: int
+    aer: float  # 0 is perfect
+    aer_uniform: float  # of links drawn uniformly at random
+    aer_diagonal: float  # of links along the diagonal
+    crossed: int  # gold swaps that the system reproduces (see `crossings`)
+    swaps: int  # all gold swaps
+    crossed_agreeing: int  # the same for swaps of a noun and an adjective that agrees with it
     swaps_agreeing: int
 
     @classmethod
     def of(cls, links: Sequence[set[Link]], golds: Sequence[Gold], sizes: Sequence[tuple[int, int]]) -> Self:
-        """Score a system's links against the gold alignments.
-
-        links: the links of each sentence pair
-        golds: the gold alignment of each sentence pair
-        sizes: the numbers of source and target words of each sentence pair
-        """
+        """Score the links of sentence pairs. sizes: the numbers of source and target words of each pair"""
         generator = np.random.default_rng(0)
         return cls(
             alignment_error_rate(links, golds),

@@ -157,19 +157,18 @@ class CaptionScorer(Scorer):
         return inverse
 
     def _compare(self, counts: "Counts", inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
-        """Compare hypotheses and references by n-grams of one order.
+        """The number of matched n-grams of one order in each hypothesis (`CORRECT`), and the cosine of each reference
+        with the hypothesis of its image, clipped as in CIDEr-D and plain as in CIDEr; a cosine is 0 if a norm is 0.
 
         counts: the entries of the hypotheses, followed by those of the references
-        Returns the number of matched n-grams of each hypothesis (`CORRECT`), and the cosine of each reference with the
-        hypothesis of its image, clipped as in CIDEr-D and plain as in CIDEr; a cosine is 0 if a norm is 0.
         """
         images, size = len(self._references), len(inverse_frequencies)
         start = int(np.searchsorted(counts.caption, images))  # the first entry of the references
         reference = counts.caption[start:] - images
         keys = self._image[reference] * size + counts.ngram[start:]
         hypothesis_keys = np.append(counts.caption[:start] * size + counts.ngram[:start], -1)
-        entry = np.searchsorted(hypothesis_keys[:-1], keys)  # the hypothesis's entry for the n-gram of a reference
-        shared = hypothesis_keys[entry] == keys  # whether the hypothesis has that n-gram
+        entry = np.searchsorted(hypothesis_keys[:-1], keys)  # the hypothesis's entry for the reference's n-gram
+        shared = hypothesis_keys[entry] == keys  # whether there is such an entry
         reference, entry = reference[shared], entry[shared]
         limit = np.zeros(start, dtype=np.int64)
         np.maximum.at(limit, entry, counts.count[start:][shared])
@@ -247,10 +246,7 @@ def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
 
 def _lcs_length(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
     """Length of the longest common subsequence, bit-parallel: one integer holds a row of the dynamic-programming table
-    (Crochemore et al. 2001).
-
-    masks: for each word of the other sequence its positions, as bits
-    size: the length of the other sequence
+    (Crochemore et al. 2001). masks, size: each word's positions in the other sequence, as bits, and its length
     """
     full = (1 << size) - 1
     row = full
@@ -297,27 +293,25 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many images' references each n-gram occurs; CIDEr weights n-grams by it. The corpus may be another than
-    the scored one.
-
-    images: the number of images
-    counts: the number of images by n-gram, which is written as tokens separated by spaces
-    tokenize: how the captions were tokenised (`TOKENIZERS`)
-    name: the name in signatures
+    """In how many images' references each n-gram occurs; CIDEr weights n-grams by it. The corpus need not be the one
+    that is scored.
     """
 
-    images: int
-    counts: Mapping[str, int]
-    tokenize: str
-    name: str
+    images: int  # the number of images
+    counts: Mapping[str, int]  # the number of images by n-gram, whose tokens are separated by spaces
+    tokenize: str  # how the captions were tokenised, one of `TOKENIZERS`
+    name: str  # the name in signatures
 
     @classmethod
     def count(cls, references: Sequence[Sequence[str]], *, tokenize: str, name: str) -> "DocumentFrequencies":
         """Count a corpus. references: the tokenised captions of each image"""
         counts: Counter[str] = Counter()
         for captions in references:
-            ngrams = chain.from_iterable(_ngrams(caption.split()) for caption in captions)
-            counts.update(dict.fromkeys(ngrams, 1))  # counts each n-gram once, and unlike a set in a reproducible order
+            ngrams: dict[str, int] = {}  # unlike a set, in a reproducible order
+            for words in map(str.split, captions):
+                for n in ORDERS:
+                    ngrams |= {" ".join(words[start : start + n]): 1 for start in range(len(words) - n + 1)}
+            counts.update(ngrams)
         return cls(len(references), counts, tokenize, name)
 
     def save(self, path: Path) -> None:
@@ -351,9 +345,3 @@ class DocumentFrequencies:
                 f"they cannot be used with tokenize={tokenize}."
             )
         return self
-
-
-def _ngrams(words: Sequence[str]) -> Iterator[str]:
-    """The n-grams of every order, each as words separated by spaces."""
-    for n in ORDERS:
-        yield from (" ".join(words[start : start + n]) for start in range(len(words) - n + 1))

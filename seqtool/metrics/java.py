@@ -17,11 +17,8 @@ MAX_JAVA_OF_SPICE = 14  # its libraries use classes that later versions of Java 
 def java_scores(
     hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], *, tokenize: str
 ) -> tuple[dict[str, float], list[str]]:
-    """Return the scores `meteor` and `spice` (0–1), and a message for each score that is not available.
-
-    hypotheses: the caption of each image
-    references: the reference captions of each of these images, and maybe of others
-    tokenize: how captions are tokenised (`captions.TOKENIZERS`)
+    """The scores `meteor` and `spice` (0–1), and a message for each that is not available. References of further images
+    are ignored. tokenize: one of `captions.TOKENIZERS`
     """
     try:
         meteor = import_module("pycocoevalcap.meteor.meteor").Meteor

@@ -79,9 +79,8 @@ class Scorer(ABC):
 
     @abstractmethod
     def signature(self, *, samples: int | None = None) -> str:
-        """Return the signature to quote with the scores; `statistics` must have been called before.
-
-        samples: the number of resamples of a paired bootstrap, if there was one
+        """Return the signature to quote with the scores; `statistics` must have been called before. samples: the number
+        of resamples of a paired bootstrap, if there was one
         """
 
 
@@ -236,18 +235,13 @@ class System:
 
 @dataclass(frozen=True)
 class Difference:
-    """One score of a system and of its baseline.
+    """One score of a system and of its baseline."""
 
-    name: the label of the score
-    p_value: by paired bootstrap; None without resamples
-    signature: the signature of the score
-    """
-
-    name: str
+    name: str  # the label of the score
     baseline: Estimate
     system: Estimate
-    p_value: float | None
-    signature: str
+    p_value: float | None  # by paired bootstrap; None without resamples
+    signature: str  # of the score
 
     @property
     def p(self) -> str:
@@ -277,7 +271,7 @@ class Comparison:
             self.differences.append(Difference(score(name).label, first, second, p, signature))
 
     def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
+        """The differences as plain containers, for JSON."""
         return {"differences": [record_of(difference) for difference in self.differences]}
 
     def text(self) -> str:

@@ -62,9 +62,8 @@ class Bleu(SacreBleu):
 
 
 def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
-    """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options.
-
-    Raises InputError if the tokeniser is unknown, or cannot be installed or downloaded.
+    """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options. Raises
+    InputError if the tokeniser is unknown or not available.
     """
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
@@ -82,8 +81,8 @@ def fitting_tokeniser(references: Iterable[str], *, language: str | None = None)
 
     language: that of the references if they belong to one of sacreBLEU's test sets, whose default is then preferred
 
-    Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces, such as one of
-    single letters, is scored by characters, since a line of one word has no longer n-grams.
+    Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces is scored by
+    characters, since a line of a single word has no n-grams with n > 1.
     """
     text = writing(references)
     tokenize, reason = "13a", ""
@@ -134,16 +133,11 @@ def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEU
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU of the sentences whose source length lies in one bin.
+    """BLEU of the sentences whose source length lies in one bin."""
 
-    label: the bin, such as 9–14
-    sentences: their number
-    bleu: None if there are no such sentences
-    """
-
-    label: str
-    sentences: int
-    bleu: Estimate | None
+    label: str  # the bin, such as 9–14
+    sentences: int  # their number
+    bleu: Estimate | None  # None if there are no such sentences
 
 
 def bleu_by_length(
@@ -173,22 +167,16 @@ def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
 
 @dataclass(frozen=True)
 class Gaps:
-    """A system's lead over its baseline in BLEU.
+    """A system's lead over its baseline in BLEU."""
 
-    short, long: the lead on short sentences and on long ones
-    growth: long minus short
-    """
-
-    short: Estimate
-    long: Estimate
-    growth: Estimate
+    short: Estimate  # on short sentences
+    long: Estimate  # on long sentences
+    growth: Estimate  # long minus short
 
 
 def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
-    """The gaps between two systems, from the same resamples.
-
-    baseline, system: the BLEU statistics of each
-    short, long: the indices of the sentences in two bins, neither empty
+    """The gaps between two systems, from their BLEU statistics and the same resamples. short, long: the indices of the
+    sentences in two bins, neither of them empty
     """
 
     def gap(i: Indices) -> float:
@@ -208,11 +196,7 @@ def check_lengths(
     name: str = "the hypotheses",
     reference_names: Sequence[str],
 ) -> None:
-    """Raise InputError if a text is empty or the texts are not parallel.
-
-    name: the hypotheses' file, for messages
-    reference_names: the references' files, for messages
-    """
+    """Raise InputError if there are no hypotheses, or the texts are not parallel. The message names the files."""
     if not hypotheses:
         raise InputError(f"{name} has no lines: there is nothing to score.")
     for reference, reference_name in zip(references, reference_names, strict=True):

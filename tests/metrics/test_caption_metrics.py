@@ -239,7 +239,7 @@ def test_ngrams_are_counted() -> None:
 
 
 def test_images_must_be_the_same() -> None:
-    with pytest.raises(InputError, match=r"^the references has no image: there is nothing to score\.$"):
+    with pytest.raises(InputError, match=r"^the references has no images: there is nothing to score\.$"):
         check_images({}, {})
     with pytest.raises(InputError, match=r"^r\.json has no caption for image 2: every image needs at least one\.$"):
         check_images({"1": "a"}, {"1": ["a"], "2": []}, references_name="r.json")
