@@ -121,7 +121,7 @@ def test_warning_about_tokenised_text(
     evaluated(capsys, *tokenised)
     assert caplog.messages == [
         "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a expects untokenised text: "
-        "detokenise it, or set tokenize=none if the references are tokenised in the same way."
+        "detokenise it, or set tokenize=none if all texts are tokenised alike."
     ]
     caplog.clear()
     evaluated(capsys, *tokenised, "tokenize=none")

@@ -692,7 +692,7 @@ def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixtur
 
 
 REFUSED = {
-    "checkpoint=runs/attend bootstrap=1": r"bootstrap must be at least 2, not 1\.",
+    "checkpoint=runs/attend bootstrap=1": r"bootstrap must be at least 2, or 0 for no intervals, not 1\.",
     "checkpoint=runs/attend length_bins=[14,8]": r"length_bins must be .* in rising order, not \[14, 8\]\.",
     "checkpoint=runs/attend lowercase=maybe": r"[Ss]etting 'lowercase' must be true or false, not 'maybe'\.",
     "checkpoint=runs/fixed sources=hyp.txt references=hyp.txt gold=hyp.txt": r"gold=… needs a model with attention",
@@ -703,7 +703,7 @@ REFUSED = {
     "checkpoint=runs/attend alignments=hyp.txt": r"alignments= is for hypotheses=FILE: leave it out",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
     "checkpoint=runs/attend langpair=en-de": r"langpair=… needs testset=…\.",
-    "hypotheses=hyp.txt references=hyp.txt output=x": r"output= is for the translations of checkpoint=PATH: leave it out",
+    "hypotheses=hyp.txt references=hyp.txt output=x": "output= is for the translations of checkpoint=PATH",
     "checkpoint=runs/attend sources=hyp.txt": r"sources=FILE and references=FILE\[,FILE…\] must be given together\.",
     "checkpoint=runs/attend sources=hyp.txt references=short.txt": r"hyp\.txt has 20 lines but short\.txt has 1",
     "checkpoint=runs/atend": r"There is no run or checkpoint at runs/atend\. runs holds .*attend",

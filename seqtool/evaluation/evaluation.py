@@ -46,7 +46,7 @@ FLAG_MEANINGS = {
     REPEATED: f"2 to {LONGEST_REPEAT} words occur twice in a row, or one word three times; in text without spaces, "
     f"4 to {LONGEST_REPEAT} characters twice, or 1 to 3 four times",
     CUT: "cut off at the maximum length",
-    COPIED: "the translation is its source",
+    COPIED: "the translation equals its source",
     UNKNOWN: "words or subwords of the source are not in the model's vocabulary",
     UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
 }
@@ -78,8 +78,8 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
         return {name: ", ".join(files) for name, files in read.items() if files}
 
     def write_nothing(self) -> None:
-        """Clear the settings of output files, in a process other than the first. `report` stays: it determines what is
-        computed, in which all processes share.
+        """Clear the settings of output files, in a process other than the first. `report` stays, since it determines
+        what all processes compute together.
         """
         for name in self.outputs().keys() - {"report"}:
             setattr(self, name, None)

@@ -181,7 +181,7 @@ class TextEvaluator(Evaluator):
 
     def of_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
         settings = self.settings
-        name, lines = self._read(predictor, data)
+        name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
         stream = list(chain.from_iterable(ids))
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
@@ -189,13 +189,15 @@ class TextEvaluator(Evaluator):
             nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
-    def _read(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
+    def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """The name of the text, and its lines with their line ends."""
         settings = self.settings
         if settings.text is not None:
             return settings.text, list(read_lines(Path(settings.text), with_ends=True))
         corpus = data.corpus(PlainText, predictor)
-        split = settings.split if settings.split in corpus.splits() or settings.split != "test" else "valid"
+        split = settings.split
+        if split == "test" and split not in corpus.splits():
+            split = "valid"
         if split != settings.split and data.checkpoint is not None:
             from seqtool.training import moved_data  # imports torch
 

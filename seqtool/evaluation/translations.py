@@ -215,7 +215,7 @@ class TranslationEvaluator(Evaluator):
         segments, split = read_test_set(settings, hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
         if settings.alignments is not None:  # then there are gold alignments too
-            sources, references = _columns(segments)
+            sources, references = _sources_and_references(segments)
             links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
@@ -240,7 +240,7 @@ class TranslationEvaluator(Evaluator):
                     file=sys.stderr,
                 )
             if fitting:
-                links = [forced.alignment or set() for forced in predictor.forced(*_columns(fitting))]
+                links = [forced.alignment or set() for forced in predictor.forced(*_sources_and_references(fitting))]
                 alignment = _score_alignments(fitting, links, predictor.split)
         training_counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
@@ -251,7 +251,9 @@ class TranslationEvaluator(Evaluator):
         others = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
-            translation.check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
+            translation.check_lengths(
+                lines, _sources_and_references(segments)[1:], name=file, reference_names=["the reference"]
+            )
             others.append(Output(file, dict(enumerate(lines, 1))))
         return others
 
@@ -298,7 +300,7 @@ class TranslationEvaluator(Evaluator):
         return output
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
-        """The numbers of the lines whose alignments are drawn: random ones of 10 to 20 words."""
+        """The lines whose alignments are drawn: random ones of 10 to 20 words, as in Bahdanau et al. 2015, Figure 3."""
         samples = self.settings.samples
         if not samples:
             return []
@@ -323,7 +325,7 @@ class TranslationEvaluator(Evaluator):
             if ends >= translation.TOKENISED_LINES and tokenize != "none":  # BLEU would tokenise it a second time
                 log.warning(
                     f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} expects "
-                    "untokenised text: detokenise it, or set tokenize=none if the references are tokenised in the same way."
+                    "untokenised text: detokenise it, or set tokenize=none if all texts are tokenised alike."
                 )
         if settings.bootstrap and settings.baseline is not None and len(segments) < MIN_SEGMENTS:
             log.warning(too_few(len(segments), "sentences"))
@@ -343,11 +345,14 @@ class TranslationEvaluator(Evaluator):
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
     """Score `links`, between the words of the source and first reference of each segment, by its gold alignments."""
     golds = [segment.gold or (set(), set()) for segment in segments]
-    sizes = [(len(split(source)), len(split(target))) for source, target in zip(*_columns(segments), strict=True)]
+    sizes = [
+        (len(split(source)), len(split(target)))
+        for source, target in zip(*_sources_and_references(segments), strict=True)
+    ]
     return AlignmentScores.of(links, golds, sizes)
 
 
-def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
+def _sources_and_references(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
     """The sources and the first references of the segments."""
     return [str(segment.source) for segment in segments], [segment.references[0] for segment in segments]
 
@@ -380,8 +385,8 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
 def test_set_of(
     settings: EvaluationSettings, translator: "Translator", data: EvaluationData
 ) -> tuple[list[Segment], Split]:
-    """What `read_test_set` returns, or the same for a split of `data`. If the split's files are gone, it is read from
-    the cache of the training data.
+    """The segments of a model's test set, from `read_test_set` or a split of `data`, and how a text is split into words.
+    If the split's files are gone, it is read from the cache of the training data.
     """
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 

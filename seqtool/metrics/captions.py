@@ -32,7 +32,7 @@ MAX_IMAGES = 2**53  # up to this number, double precision holds every integer
 WORD_BITS = 32  # an n-gram's key holds the id of its first n-1 words in the upper bits, that of its last word in these
 TOKENIZERS = ("ptb", "char", "none")  # char: each character is a token, for scripts without spaces between words
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
-ONE_IMAGE = (
+ONE_IMAGE_WARNING = (
     "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
     "score more images or give document_frequencies=FILE."
 )
@@ -120,7 +120,7 @@ class CaptionScorer(Scorer):
 
     def warnings(self) -> list[str]:
         images = self._frequencies.images if self._frequencies else len(self._references)
-        return [ONE_IMAGE] if images == 1 else []
+        return [ONE_IMAGE_WARNING] if images == 1 else []
 
     def signature(self, *, samples: int | None = None) -> str:
         """Everything that the scores depend on besides the captions, in the style of sacreBLEU's signatures."""

@@ -245,7 +245,7 @@ class Difference:
 
     @property
     def p(self) -> str:
-        """The p-value in a table."""
+        """The p-value as text: “-” if there is none."""
         return "-" if self.p_value is None else f"{self.p_value:.4f}"
 
     def text(self, digits: int) -> str:
