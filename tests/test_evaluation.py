@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 import sacrebleu
+from evaluation_settings import evaluation_settings
 from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import VocabularySettings, train
+from seqtool.errors import InputError
+from seqtool.evaluation import translations
 from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.predictor import EncodedText
@@ -247,6 +250,15 @@ def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
     for name, text in zip(names, ("I do not", "no lo hago", "yo no", "0-0 2-2", ""), strict=True):
         Path(name).write_text(text + "\n")
     assert evaluated(capsys, *FILES, "alignments=links", "gold=gold")["alignment"]["aer"] == 1
+
+
+def test_a_split_without_sentences() -> None:
+    """Only a user-defined corpus can have one; files and the built-in corpora cannot be empty."""
+    corpus = SimpleNamespace(splits=lambda: ("test",), pairs=lambda split: iter(()), alignments=lambda split: None)
+    data: Any = SimpleNamespace(corpus=lambda kind, predictor: corpus, check_files=lambda corpus: None)
+    translator: Any = None
+    with pytest.raises(InputError, match=r"^The split 'test' has no sentences: there is nothing to score\.$"):
+        translations.test_set_of(evaluation_settings(), translator, data)
 
 
 REFUSED = {

@@ -81,10 +81,10 @@ class TextEvaluation(Evaluation):
         """Bits per character, with an interval from resampling lines or blocks."""
         nats, characters = self.blocks or (self.nats, self.characters)
 
-        def bits(segments: NDArray[np.int64]) -> float:
+        def bits_per_character(segments: NDArray[np.int64]) -> float:
             return float(nats[segments].sum() / math.log(2) / characters[segments].sum())
 
-        return bootstrap(bits, [np.arange(len(nats))], self.settings.bootstrap)
+        return bootstrap(bits_per_character, [np.arange(len(nats))], self.settings.bootstrap)
 
     @property
     def note(self) -> str:

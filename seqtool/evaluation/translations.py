@@ -385,8 +385,8 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
 def test_set_of(
     settings: EvaluationSettings, translator: "Translator", data: EvaluationData
 ) -> tuple[list[Segment], Split]:
-    """The segments of a model's test set, from `read_test_set` or a split of `data`, and how a text is split into words.
-    If the split's files are gone, it is read from the cache of the training data.
+    """A model's test set, from `read_test_set` or a split of `data`, and how a text is split into words. If the split's
+    files are gone, it is read from the cache of the training data.
     """
     from seqtool.runtime.distributed import first_here  # imports torch, which scoring files does without
 
