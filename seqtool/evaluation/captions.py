@@ -106,7 +106,7 @@ class CaptionEvaluation(SystemsEvaluation):
         return first, {label: signature for label, signature in signatures.items() if signature != first}
 
     def meteor_and_spice_of_both(self) -> list[tuple[str, float, float]]:
-        """Name, baseline's and system's value of METEOR and SPICE, which have no intervals and no p-values."""
+        """METEOR and SPICE as (name, baseline's value, system's value). They have no intervals and no p-values."""
         if self.settings.baseline is None:
             return []
         system, baseline = self.meteor_and_spice[:2]
@@ -219,8 +219,8 @@ class CaptionEvaluator(Evaluator):
             yield "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE."
 
     def of_files(self) -> Evaluation:
-        """Evaluate captions, one for each image. References of other images are left out, with a warning. Or, with
-        `save_document_frequencies`, save the document frequencies of the references.
+        """Evaluate captions, one for each image. References of other images are left out, with a warning. With
+        `save_document_frequencies`, save the document frequencies of the references instead.
         """
         settings, references_name = self.settings, self.settings.references[0]
         references = read_references(Path(references_name))

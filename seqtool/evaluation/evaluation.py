@@ -1,9 +1,9 @@
-"""What the tasks share in `eval`.
+"""The parts of `eval` that all tasks share.
 
 - `EvaluationSettings`: the settings.
-- `Segment` and `Output`: a sentence or image of a test set, and what a system wrote.
+- `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
 - `Evaluation`: the interface of results, and `SystemsEvaluation`: the results of systems that write hypotheses.
-- `Evaluator`: the interface of the tasks' evaluators, which do the work.
+- `Evaluator`: the interface of the tasks' evaluators.
 """
 
 import logging
@@ -221,10 +221,10 @@ class SystemsEvaluation(Evaluation):
 
     def score_table(self) -> report.Section:
         """Every score of every system with its interval, and the evaluated system's lead over each of the others."""
-        system, (_, *others) = self.system, self.systems.items()
-        comparisons = [Comparison(other, system) for _, other in others]
+        system, (_, *other_systems) = self.system, self.systems.items()
+        comparisons = [Comparison(other, system) for _, other in other_systems]
         columns = ["score", self.title]
-        for title, _ in others:
+        for title, _ in other_systems:
             columns += [title, "difference", "p"]
         rows = []
         for index, (name, estimate) in enumerate(system.estimates.items()):
@@ -237,7 +237,7 @@ class SystemsEvaluation(Evaluation):
         notes = ["95 % intervals by bootstrap over segments." if system.samples else "No intervals, since bootstrap=0."]
         if len(self.segments) < MIN_SEGMENTS and system.samples:
             notes.append(too_few(len(self.segments), "segments"))
-        if others and system.samples:
+        if other_systems and system.samples:
             notes.append(f"Each difference is “{self.title}” minus the system on its left.")
             notes.append("The p-values are by paired bootstrap, on the same resamples for both.")
         return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 class TextEvaluation(Evaluation):
     """How well a text is predicted.
 
-    All symbols outside the vocabulary are one token, UNK, so a text with many of them seems easier to predict.
+    All symbols outside the vocabulary are the same token, UNK, so a text with many of them seems easier to predict.
 
     settings: the settings of `eval`
     name: the name of the text

@@ -120,12 +120,12 @@ class TranslationEvaluation(SystemsEvaluation):
         }
         if self.unit not in (None, "words"):
             record["length_unit"] = self.unit
-        others = {
+        optional = {
             "comparison": None if self.comparison is None else self.comparison.record(),
             "alignment": None if self.alignment is None else asdict(self.alignment),
             "gaps": self.gaps,
         }
-        return {"system": record, **{name: value for name, value in others.items() if value is not None}}
+        return {"system": record, **{name: value for name, value in optional.items() if value is not None}}
 
     def text(self) -> str:
         record, values = self.record()["system"], self.system.values
@@ -213,7 +213,7 @@ class TranslationEvaluator(Evaluator):
         settings, name, alignment = self.settings, str(self.settings.hypotheses), None
         hypotheses = read_translations(name)
         segments, split = read_test_set(settings, hypotheses)
-        outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
+        outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_other_outputs(segments)]
         if settings.alignments is not None:  # then there are gold alignments too
             sources, references = _sources_and_references(segments)
             links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
@@ -227,7 +227,7 @@ class TranslationEvaluator(Evaluator):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
         segments, predictor.split = test_set_of(settings, predictor, data)
-        others = self._read_others(segments)
+        other_outputs = self._read_other_outputs(segments)
         if settings.plot is not None:  # an invalid name is reported before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = None
@@ -243,19 +243,19 @@ class TranslationEvaluator(Evaluator):
                 links = [forced.alignment or set() for forced in predictor.forced(*_sources_and_references(fitting))]
                 alignment = _score_alignments(fitting, links, predictor.split)
         training_counts = None if settings.report is None else data.word_counts(predictor)
-        outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
+        outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *other_outputs]
         return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
 
-    def _read_others(self, segments: Sequence[Segment]) -> list[Output]:
+    def _read_other_outputs(self, segments: Sequence[Segment]) -> list[Output]:
         """Read the outputs of the baseline and of further systems, a line for each segment."""
-        others = []
+        outputs = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
             translation.check_lengths(
                 lines, _sources_and_references(segments)[1:], name=file, reference_names=["the reference"]
             )
-            others.append(Output(file, dict(enumerate(lines, 1))))
-        return others
+            outputs.append(Output(file, dict(enumerate(lines, 1))))
+        return outputs
 
     def _translate(self, translator: "Translator", sources: Sequence[str]) -> Output:
         """Translate the sources, write the translations to `output`, and draw the alignments of `samples`. If this is

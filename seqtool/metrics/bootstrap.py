@@ -20,7 +20,7 @@ ROUNDING = 1e-9  # relative to the scores: a smaller difference between two scor
 
 
 def too_few(count: int, segments: str) -> str:
-    """The warning about fewer than `MIN_SEGMENTS` segments. segments: what they are, such as sentences"""
+    """The warning about fewer than `MIN_SEGMENTS` segments. segments: their plural name, such as sentences"""
     return f"Intervals and p-values are unreliable: they need at least {MIN_SEGMENTS} {segments}, not {count}."
 
 

@@ -273,7 +273,7 @@ class Counts:
 
 
 def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
-    """Yield the counts of each order. words: those of all captions, one after another; lengths: of each caption"""
+    """Yield the counts of each order, from the words of all captions, one after another, and the captions' lengths."""
     word_ids: dict[str, int] = {}
     word = np.array([word_ids.setdefault(text, len(word_ids)) for text in words], dtype=np.int64)
     caption = np.repeat(np.arange(len(lengths)), lengths)

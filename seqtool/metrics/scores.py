@@ -163,7 +163,7 @@ def higher_is_better(name: str) -> bool:
 
 
 def metric(name: str, *, setting: str = "scores") -> type[Metric]:
-    """Import the class of a user-defined metric by its dotted name. setting: which names it, for messages"""
+    """Import the class of a user-defined metric by its dotted name, which `setting` holds."""
     metric_class = imported(name, Metric, setting=setting)
     if isinstance(metric_class, str):
         raise InputError(
